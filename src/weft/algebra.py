@@ -23,6 +23,8 @@ from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
 from weft.fn.laws import Early, early
 from weft.fn.triton_function import is_triton_function
+from weft.spec.arguments import reads
+from weft.spec.type_names import NAMES, read_dtype
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]
@@ -85,6 +87,9 @@ class Algebra:
 
         Raises `DTypeError` where it does not work on that type, `FunctionError` for functions that cannot be fused.
         """
+        dtype = read_dtype("dtype", dtype)
+        if dtype not in NAMES.values():
+            raise DTypeError(f"an algebra has no values of type {_name(dtype)}")
         if self.requires is not None and (reason := self.requires(dtype)) is not None:
             raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
@@ -103,6 +108,7 @@ class Algebra:
 
     def identity_in(self, dtype: torch.dtype) -> int | float | complex | bool:
         """The identity as a Python number of the kind that `dtype` holds; `DTypeError` where it holds no such value."""
+        dtype = read_dtype("dtype", dtype)
         value = self.identity(dtype) if callable(self.identity) else self.identity
         if isinstance(value, str):
             value = _extreme(value, dtype)
@@ -218,6 +224,7 @@ log = Algebra(torch.add, torch.logaddexp, "lowest", "log", _floating)
 gf2 = Algebra(torch.bitwise_and, torch.bitwise_xor, 0, "gf2", _whole)
 
 
+@reads("algebra.plus_times_mod")
 def plus_times_mod(p: int) -> Algebra:
     """Products and sums of integers modulo `p`, results from 0 to p - 1.
 
@@ -262,6 +269,8 @@ ALIASES = {
 
 def find_named(name: str) -> Algebra:
     """The ready algebra of that name or alias; `UnsupportedError` with the nearest one where there is none."""
+    if not isinstance(name, str):
+        raise UnsupportedError(f"an algebra is named by text, not by {type(name).__name__}")
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     plain = ALIASES.get(plain, plain)
     if plain not in NAMED:

@@ -18,6 +18,7 @@ from weft.base.files import write_whole
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.store import cache_directory
 from weft.planner.validity import outdate
+from weft.spec.arguments import reads
 from weft.tune.cache import ABOUT, cleared, entries, exported, imported
 
 
@@ -54,6 +55,7 @@ def info() -> Info:
     return Info(folder=folder(), files=files, bytes=size, rooms=rooms)
 
 
+@reads("cache.clear")
 def clear(*rooms: str) -> int:
     """Remove all files, or those of some rooms; how many. Plans of this process are made anew where asked again."""
     count, _ = cleared(_known(rooms))
@@ -61,14 +63,19 @@ def clear(*rooms: str) -> int:
     return count
 
 
+@reads("cache.export")
 def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
     document = exported(_known(rooms))
     if file is not None:
-        write_whole(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+        try:
+            write_whole(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+        except OSError as error:
+            raise WeftError(f"{str(file)[:200]} cannot be written ({error.strerror})") from None
     return document
 
 
+@reads("cache.import_")
 def import_(source: str | Path | dict[str, Any]) -> int:
     """Take over the entries of an exported file or value; how many. `WeftError` where it is none.
 

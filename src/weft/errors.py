@@ -71,10 +71,35 @@ def call_context(describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except WeftError as error:
-        if getattr(error, "context", None) is None:
-            context = describe()
-            error.context = context  # type: ignore[attr-defined]
-            error.args = (f"{error.args[0] if error.args else ''}\n  in {context}", *error.args[1:])
+        _in_context(error, describe)
         raise
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise _in_context(WorkspaceError(f"out of memory: {str(error).partition(chr(10))[0]}"), describe) from error
     finally:
         _within.reset(token)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had: torch's on a GPU or the CPU, NumPy's, or Python's own, or more than is counted.
+    """
+    if isinstance(error, WeftError):
+        return False
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch, not imported here
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(words in text for words in _OF_MEMORY)
+
+
+#: What torch says of sizes that it cannot allocate, or cannot count.
+_OF_MEMORY = ("can't allocate memory", "size calculation overflowed", "integer multiplication overflow", "bad_alloc")
+
+
+def _in_context(error: WeftError, describe: Callable[[], str]) -> WeftError:
+    """The error with what the public call was given."""
+    if getattr(error, "context", None) is None:
+        context = describe()
+        error.context = context  # type: ignore[attr-defined]
+        error.args = (f"{error.args[0] if error.args else ''}\n  in {context}", *error.args[1:])
+    return error

@@ -17,18 +17,24 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
 
-from weft.errors import DTypeError, FunctionError
+from weft.errors import ArgumentError, DTypeError, FunctionError, WeftError
 from weft.fn.binding import parameters
 from weft.fn.fingerprint import READY
+from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike, read_dtype
 
 Function: TypeAlias = Callable[..., torch.Tensor]
+
+
+_MOST_HEADS = 1 << 16
+#: What Python and torch raise for arguments of other kinds; what torch stops a pass with is none of these.
+_OF_ARGUMENTS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError)
 
 
 def ready(function: Function) -> Callable[..., Any]:
@@ -39,7 +45,13 @@ def ready(function: Function) -> Callable[..., Any]:
     @functools.wraps(function)
     def either(*arguments: Any, **named: Any) -> Any:
         if arguments and isinstance(arguments[0], torch.Tensor):
-            return function(*arguments, **named)
+            try:
+                return function(*arguments, **named)
+            except _OF_ARGUMENTS as error:
+                if isinstance(error, WeftError):
+                    raise
+                reason = str(error).partition("\n")[0]
+                raise FunctionError(f"{function.__name__} cannot be called with these: {reason}") from error
         if len(arguments) > len(options) or any(name not in options for name in named):
             takes = f"its options are {', '.join(options)}" if options else "it has no options"
             raise FunctionError(f"{function.__name__} is called with a tensor first, or with options alone: {takes}")
@@ -49,6 +61,7 @@ def ready(function: Function) -> Callable[..., Any]:
     return either
 
 
+@reads("functions.chain")
 def chain(*functions: Function) -> Function:
     """One function that applies `functions` from left to right; it takes what each of them takes beside the value.
 
@@ -189,8 +202,11 @@ def alibi(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, slope: torch.Te
     return value + slope * (j - i).to(value.dtype)
 
 
+@reads("functions.alibi_slopes")
 def alibi_slopes(heads: int, device: torch.device | str | None = None) -> torch.Tensor:
     """The slopes ``2 ** (-8 h / heads)`` for h from 1 to `heads`, float32: section 3 of the same paper."""
+    if not 1 <= heads <= _MOST_HEADS:
+        raise ArgumentError(f"heads is a number from 1 to {_MOST_HEADS}, not {heads}")
     return 2.0 ** (torch.arange(1, heads + 1, dtype=torch.float32, device=device) * (-8.0 / heads))
 
 
@@ -225,6 +241,7 @@ def dequantize(
     return (value - zero) * scale
 
 
+@reads("functions.quantize")
 def quantize(dtype: DTypeLike = torch.int8) -> Function:
     """``value / scale``, plus the operand `zero` where it is given, rounded and saturated to `dtype`."""
     return functools.partial(_quantized, dtype=read_dtype("dtype", dtype))
@@ -246,6 +263,20 @@ def uniform(seed: int, *coordinates: torch.Tensor) -> torch.Tensor:
     constant, and the state is then mixed by `lowbias32` (two multiplications and three shifts; Chris Wellons,
     "Prospecting for Hash Functions", 2018). float32.
     """
+    if not isinstance(seed, int):
+        raise FunctionError(f"seed is a whole number, not {type(seed).__name__}")
+    if not coordinates:
+        raise FunctionError("uniform takes one coordinate at least: it is one number of a tensor of them")
+    for coordinate in coordinates:
+        if not isinstance(coordinate, torch.Tensor) or coordinate.is_floating_point() or coordinate.is_complex():
+            raise FunctionError("coordinates are tensors of whole numbers, as `indices` names them")
+    try:
+        return _hashed(seed, coordinates)
+    except RuntimeError as error:  # of torch: tensors that do not broadcast, or have no values
+        raise FunctionError(f"uniform cannot hash these: {str(error).partition(chr(10))[0]}") from error
+
+
+def _hashed(seed: int, coordinates: Sequence[torch.Tensor]) -> torch.Tensor:
     state: Any = _signed(seed ^ (seed >> 32))
     for coordinate in coordinates:
         halves = [coordinate.to(torch.int32)]
@@ -271,6 +302,7 @@ def _signed(bits: int) -> int:
     return bits - (bits >> 31 << 32)
 
 
+@reads("functions.dropout")
 def dropout(p: float, seed: int, coordinates: tuple[str, ...] = ("i", "j")) -> Function:
     """Zero with probability `p`, else the value over ``1 - p``.
 
@@ -297,6 +329,7 @@ def dropout(p: float, seed: int, coordinates: tuple[str, ...] = ("i", "j")) -> F
 # -- casts -------------------------------------------------------------------------------------------------------------
 
 
+@reads("functions.saturate")
 def saturate(dtype: DTypeLike) -> Function:
     """The value as `dtype`: past its range its extreme value, for integers rounded to nearest (ties to even).
 

@@ -6,27 +6,35 @@ They work on any device and are public: tests of code that calls weft need the s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from weft.algebra import Algebra, find, plus_times
-from weft.oracle.bounds import expectation
+from weft.base.memory import check_room
+from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.oracle.bounds import expectation as _expectation
 from weft.oracle.judgement import distance, judged, unwritten
 from weft.oracle.reference import Equation, wide
 from weft.oracle.rounding import epsilon
+from weft.spec.arguments import reads
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
+#: See `weft.oracle.bounds.expectation`.
+expectation = reads("testing.expectation")(_expectation)
 _TRIPLES_OF = 24  # samples of which `check_algebra` tries every triple
 _GUARD = 64  # elements before and after a guarded tensor; a multiple of 16 bytes in every type
 
 
+@reads("testing.tolerance")
 def tolerance(equation: Equation, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
     """The bound alone of `expectation`, whose arguments it takes: float64, in D's shape."""
-    return expectation(equation, a, b, **options)[1]
+    return cast(torch.Tensor, expectation(equation, a, b, **options)[1])
 
 
+@reads("testing.assert_close")
 def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> None:
     """Every element of `actual` lies within `bound` of `reference`, or `AssertionError` names the worst one.
 
@@ -36,6 +44,7 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     assert tuple(actual.shape) == tuple(reference.shape), f"shape {tuple(actual.shape)}, not {tuple(reference.shape)}"
     if bound.numel() and 2 * int(bound.isinf().sum()) > bound.numel():
         raise ValueError("most bounds are infinite: the epilogue leaves its domain within the rounding of its argument")
+    _check_alike(actual=actual, bound=bound)
     found = judged(actual, reference, bound)
     if found.right:
         return
@@ -46,19 +55,34 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     )
 
 
+@reads("testing.max_error_over_bound")
 def max_error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> float:
     """The largest error in units of its bound: at most 1 for a correct result, 0 for an exact or empty one."""
+    _check_alike(actual=actual, reference=reference, bound=bound)
     return judged(actual, reference, bound).worst
 
 
+def _check_alike(**tensors: torch.Tensor) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1:
+        raise ShapeError(f"shapes differ: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
+    bound = tensors.get("bound")
+    if bound is not None and not bound.is_floating_point():
+        raise DTypeError("bound holds real numbers")
+
+
+@reads("testing.max_norm")
 def max_norm(actual: torch.Tensor, reference: torch.Tensor) -> float:
     """Largest absolute difference."""
+    _check_alike(actual=actual, reference=reference)
     difference = (wide(actual) - wide(reference)).abs()
     return float(difference.max()) if difference.numel() else 0.0
 
 
+@reads("testing.l2_norm")
 def l2_norm(actual: torch.Tensor, reference: torch.Tensor) -> float:
     """Square root of the sum of squared absolute differences."""
+    _check_alike(actual=actual, reference=reference)
     return float((wide(actual) - wide(reference)).abs().double().square().sum().sqrt())
 
 
@@ -82,6 +106,7 @@ class Guarded:
             raise AssertionError(f"{count} bytes outside the tensor were written, the first at byte {first}")
 
 
+@reads("testing.poisoned")
 def poisoned(
     shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -94,10 +119,12 @@ def poisoned(
     at = 0
     if strides is None:
         strides, at = layout_strides(shape, layout)
+    _check_lying(shape, strides)
     reach = sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)) + 1
     elements = 2 * _GUARD + at + (0 if 0 in shape else reach)
     poison = unwritten(dtype)
     size = dtype.itemsize
+    check_room(torch.device(device), 2 * elements * size)
     memory = torch.full((elements * size,), poison, dtype=torch.uint8, device=device)
     guards = torch.ones(elements, size, dtype=torch.bool, device=device)
     if 0 not in shape:
@@ -109,6 +136,12 @@ def poisoned(
     return Guarded(tensor, memory, guards.view(-1), poison)
 
 
+def _check_lying(shape: Sequence[int], strides: Sequence[int]) -> None:
+    if len(shape) != len(strides) or min((*shape, *strides), default=0) < 0:
+        raise ShapeError(f"shape {tuple(shape)} with strides {tuple(strides)}: as many of both, none negative")
+
+
+@reads("testing.random_operand")
 def random_operand(
     shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -135,6 +168,7 @@ def random_operand(
     return tensor
 
 
+@reads("testing.layout_strides")
 def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int]:
     """Strides and offset in elements.
 
@@ -164,7 +198,7 @@ def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...]
         return tuple(strides), 0
     if layout == "overlapping":
         return (1,) * rank, 0
-    raise ValueError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
+    raise ArgumentError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -187,6 +221,7 @@ def _random_values(
     return torch.randn(shape, dtype=work, generator=generator, device=device)
 
 
+@reads("testing.check_algebra")
 def check_algebra(
     algebra: str | Algebra, dtype: torch.dtype = torch.float32, *, seed: int = 0, operands: int = 2
 ) -> None:

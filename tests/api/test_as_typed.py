@@ -307,7 +307,8 @@ class TestOneSignature:
             (lambda: weft.contract("mk,kn->mn", A, B, fn=torch.relu), "weft says epilogue="),
             (lambda: weft.plan("mk,kn->mn", A, B)(A, B, operand={}), "a plan's call takes no keyword.*'operands'"),
             (lambda: weft.plan_permute(A, "ab->ba")(A, gamma=1), "takes no keyword 'gamma'"),
-            (lambda: weft.einsum("mk,kn->mn", A, B, optimize=True), "finds the order by itself"),
+            (lambda: weft.matmul(A, B, optimize=True), "einsum finds the order by itself"),
+            (lambda: weft.einsum("mk,kn->mn", A, B, optimize=3), "optimize=3 is no word"),
         ):
             with pytest.raises(weft.ArgumentError, match=said):
                 call()

@@ -25,9 +25,10 @@ from weft.api.keywords import (
 from weft.api.lookup import as_key, find_plan, one_of, read_pair, said_options
 from weft.api.options import Options, read_operands, read_options
 from weft.api.selection import check_selected, selected
-from weft.base.arrays import as_results, as_tensor, returned
+from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.factors import addition
 from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
@@ -35,8 +36,8 @@ from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.keywords import check_flag
 from weft.plans.memo import CallCache
+from weft.spec.arguments import read_flag
 
 _CALLS = CallCache("contract: calls", 4096)  # by all that a call says: its plan, and where that suffices its launch
 _FORM = "equation, a, b"
@@ -73,7 +74,7 @@ def contract(
     *,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     a_fn: Function | None = None,
     b_fn: Function | None = None,
@@ -91,8 +92,10 @@ def contract(
     Extent 1 broadcasts; extent 0 is allowed anywhere.
 
     `a`, `b`, `c`: torch tensors with any strides, or arrays that speak DLPack. `c` has D's modes in D's order; where it
-    is given it is added, times `beta`. With ``beta == 0`` it is not read; a `beta` other than 0 and 1 without `c` is a
-    `ShapeError`. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
+    is given it is added, times `beta` (1). As in BLAS, ``beta=0`` does not read `c` and ``alpha=0`` does not read `a`
+    and `b`: NaN there does not spread. A `beta` without `c` adds to `out`: ``beta=1.0, out=o`` is ``c=o, out=o``; where
+    there is no `out` either, one other than 0 and 1 is a `ShapeError`. `alpha` and `beta` may be tensors of no
+    dimensions. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
     default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex
     products may be of three real ones), or a number type that values are rounded to before they are multiplied.
     `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32; of integers int32, but int64 where D is that, or
@@ -161,6 +164,10 @@ def contract(
     tensor([2.4495, 2.4495])
     """
     functions = (a_fn, b_fn, c_fn, epilogue)
+    if beta is None:
+        beta = 1.0
+    elif c is None and out is not None:
+        c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
@@ -186,8 +193,11 @@ def contract(
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
-        check_flag("return_arg", return_arg)
-        check_flag("validate", validate)
+        read_flag("return_arg", return_arg)
+        source = source_of(a, b, c)
+        if is_subclass(source):
+            key = None  # known calls have plain tensors as results
+        read_flag("validate", validate)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(
@@ -195,8 +205,8 @@ def contract(
             )
             if key is not None and known is not None:
                 _CALLS.put(key, known)
-            return found
-        promote = bool(options.get("promote"))
+            return returned(source, out, found, return_arg)
+        promote = read_flag("promote", options.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
@@ -214,18 +224,18 @@ def contract(
             read = read_options("contract", given, target)
             if return_arg:
                 found, places = selected(equation, x, y, addend, alpha, beta, target, read, validate)
-                return returned(a, out, (found, places), True)
+                return returned(source, out, (found, places), True)
             planned, tensors = find_plan(equation, x, y, read), read.tensors
         else:
             planned = known.plan
-            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands") or {}).items()}
+            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()}
         run = planned.run_validated if validate else planned.run
         result = run(x, y, addend, alpha, beta, target, tensors)
     # A C that is not read has no launch of its own.
     if key is not None and known is None and (c is None or beta != 0) and planned.is_lasting:
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
-    return returned(a, out, result, False)
+    return returned(source, out, result, False)
 
 
 def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | None]:
@@ -304,12 +314,12 @@ def plan(
         keywords: dict[str, Any] = dict(options)
         if any_autocast():
             keywords = with_autocast(keywords, a, b, out)
-        promote = bool(keywords.get("promote"))
+        promote = read_flag("promote", keywords.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
-        if check_flag("return_arg", return_arg):
+        if read_flag("return_arg", return_arg):
             return _selecting(equation, (x, y, addend, target), asked, {**keywords, "epilogue": epilogue})
         tensors = (x, y, addend, *asked.tensors.values())
         if not asked_of(*tensors):

@@ -23,6 +23,7 @@ from weft.planner.request import Results
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
+from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
@@ -46,12 +47,15 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         return again
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
+        if "optimize" in keywords:  # of two operands there is one order
+            read_order(keywords["optimize"])
+            keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         if not operands:
             raise NotationError("einsum needs an equation and operands")
-        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
@@ -71,7 +75,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         else:
             equation = text or (*notation.inputs, notation.output)
             result = contract(equation, *tensors, out=target, **last)
-    return returned(source, out, result, bool(keywords.get("return_arg")))
+    return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
 def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
@@ -126,7 +130,8 @@ def _first(x: Any, y: Any) -> Any:
 
 def check_functions(keywords: dict[str, Any], operands: int) -> None:
     for name, most in (("a_fn", 2), ("b_fn", 2), ("return_arg", 2)):
-        if operands > most and keywords.get(name):
+        given = keywords.get(name)
+        if operands > most and given is not None and given is not False:
             raise UnsupportedError(f"{name} is for at most two operands, einsum has {operands}: contract two at a time")
 
 
@@ -154,11 +159,37 @@ def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
     """`NotationError` for an operand of the interleaved form that stands where labels belong."""
     for at, argument in enumerate(arguments):
         labels = at % 2 or at == len(arguments) - 1
-        if labels and is_array(argument) and (len(argument.shape) != 1 or "float" in str(argument.dtype)):
+        if labels and is_array(argument) and not _are_labels(argument):
             raise NotationError(
                 f"argument {at} is a tensor, where labels belong: operands and labels alternate, "
                 "einsum(a, [0, 1], b, [1, 2], [0, 2])"
             )
+
+
+def _are_labels(array: Any) -> bool:
+    """Whether an array may stand for labels: it has one dimension, and no fractions."""
+    try:
+        return len(array.shape) == 1 and "float" not in str(array.dtype)
+    except Exception:  # nested tensors, and whatever an object of somebody else raises
+        return False
+
+
+def read_order(optimize: Any) -> Any:
+    """The order that is asked for, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
+
+    Whether an order is looked for at all (True, False, None) is left to weft.
+    """
+    if optimize is None or isinstance(optimize, bool):
+        return "auto"
+    if isinstance(optimize, (list, tuple)):
+        words, path = [x for x in optimize if isinstance(x, str)], [x for x in optimize if not isinstance(x, str)]
+        if words and words[0] != "einsum_path":
+            return words[0]  # with the most elements that an intermediate result may have
+        if all(isinstance(step, (list, tuple)) and all(isinstance(place, int) for place in step) for step in path):
+            return tuple(map(tuple, path))
+    if isinstance(optimize, str) or callable(optimize) or hasattr(optimize, "get_ssa_path"):
+        return optimize
+    raise ArgumentError(f"optimize={optimize!r} is no word, no path (places of two operands at a time), no optimizer")
 
 
 def describe_einsum(arguments: tuple[Any, ...]) -> str:

@@ -58,7 +58,7 @@ class CallKeywords(TypedDict, total=False):
 
     c: Any
     alpha: Scalar
-    beta: Scalar
+    beta: Scalar | None
     out: Any
     validate: bool
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from weft.plans.contraction import Plan
 from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
-from weft.spec.notation import from_sequences
+from weft.spec.notation import from_sequences, terms_of
 from weft.spec.type_names import read_dtype
 
 _CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
@@ -51,12 +51,12 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
     said: list[Any] = []
     tensors: tuple[Any, ...] = ()
     for name, value in options.items():
-        if name == "operands" and value:
+        if name == "operands" and value is not None:
             names, tensors = said_operands(value)
             if names is None:
                 return None, ()
             said.append(names)
-        elif name == "indices" and value:
+        elif name == "indices" and value is not None:
             if type(value) is not dict:
                 return None, ()
             said.append((name, tuple(value.items())))
@@ -99,9 +99,7 @@ def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation
-    if not isinstance(equation, Iterable):
-        raise NotationError(f"an equation is text or three sequences of labels, not {type(equation).__name__}")
-    terms = tuple(equation)
+    terms = terms_of(equation)
     if len(terms) != 3:
         raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
     return from_sequences(*terms)

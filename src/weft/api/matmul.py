@@ -10,11 +10,12 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import as_result, as_tensor, returned
+from weft.base.arrays import as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import ArgumentError, ShapeError, call_context
-from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_flag
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
@@ -55,21 +56,21 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     c, out = keywords.get("c"), keywords.get("out")
     with call_context(lambda: describe_call("matmul", _states(transpose_a, transpose_b), a=a, b=b, c=c, out=out)):
         refuse_unknown("matmul", keywords)
-        check_flag("transpose_a", transpose_a)
-        check_flag("transpose_b", transpose_b)
+        read_flag("transpose_a", transpose_a)
+        read_flag("transpose_b", transpose_b)
         if isinstance(a, str) or isinstance(b, str):
             raise ArgumentError("matmul takes no equation: weft.contract('mk,kn->mn', a, b) does")
-        promote = bool(keywords.get("promote"))
+        promote = read_flag("promote", keywords.get("promote", False))
         left, right = as_tensor("a", a, promote), as_tensor("b", b, promote)
         _check(left, right, transpose_a, transpose_b)
         if out is not None and not isinstance(out, tuple):
             keywords = {**keywords, "out": as_result(out)}
         result = contract(_equation(left.dim(), right.dim(), transpose_a, transpose_b), left, right, **keywords)
-    return returned(a, out, result, bool(keywords.get("return_arg")))
+    return returned(source_of(a, b, c), out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:
-    return f"{'a^T' if transpose_a else 'a'} @ {'b^T' if transpose_b else 'b'}"
+    return f"{'a^T' if transpose_a is True else 'a'} @ {'b^T' if transpose_b is True else 'b'}"
 
 
 def _equation(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: bool) -> str:

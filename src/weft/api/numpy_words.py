@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from weft.base.describe import describe_call
 from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_flag, read_integer, read_sequence
 
 Axes = int | Sequence[int | Sequence[int]]
 
@@ -65,7 +65,7 @@ def outer(a: Any, b: Any, **keywords: Any) -> Any:
     with call_context(lambda: describe_call("outer", "all pairs", a=a, b=b)):
         refuse_unknown("outer", keywords)
         (x, y), source = _operands(a, b, keywords)
-        promote = bool(keywords.get("promote"))
+        promote = read_flag("promote", keywords.get("promote", False))
         left, right = (as_tensor(name, one, promote).reshape(-1) for name, one in (("a", x), ("b", y)))
         return _like(source, left, contract("m,n->mn", left, right, **keywords), keywords.get("out"))
 
@@ -82,13 +82,13 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: A
     """
     with call_context(lambda: describe_call("trace", f"axes {axis1} and {axis2}", a=a)):
         refuse_unknown("trace", keywords)
-        x = as_tensor("a", a, bool(keywords.get("promote")))
+        x = as_tensor("a", a, read_flag("promote", keywords.get("promote", False)))
         if x.dim() < 2:
             raise ShapeError(f"trace of a tensor of {x.dim()} dimensions: it takes two")
         first, second = (_axis(axis, x.dim(), "a") for axis in (axis1, axis2))
         if first == second:
             raise ShapeError(f"axis {first} of a stands twice in the trace")
-        result = einsum("...i->...", x.diagonal(operator.index(offset), first, second), **keywords)
+        result = einsum("...i->...", x.diagonal(read_integer("offset", offset), first, second), **keywords)
         return _like(a, x, result, keywords.get("out"))
 
 
@@ -104,7 +104,8 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     with call_context(lambda: describe_call("transpose", f"axes={axes!r}", x=x)):
         tensor = as_tensor("x", x)
         rank = tensor.dim()
-        order = list(reversed(range(rank))) if axes is None else [_axis(axis, rank, "x") for axis in axes]
+        given = range(rank)[::-1] if axes is None else read_sequence("axes", axes)
+        order = [_axis(axis, rank, "x") for axis in given]
         if sorted(order) != list(range(rank)):
             raise ShapeError(f"axes {tuple(order)} are not each axis of x once: it has {rank}")
         return like(x, tensor.permute(order))
@@ -115,11 +116,14 @@ def _operands(a: Any, b: Any, keywords: dict[str, Any]) -> tuple[list[Any], Any]
     if isinstance(a, str) or isinstance(b, str):
         raise ArgumentError("it takes no equation: weft.contract('mk,kn->mn', a, b) does")
     if is_scalar(a) or is_scalar(b):
-        tensors, source = as_tensors((a, b), bool(keywords.get("promote")))
+        tensors, source = as_tensors((a, b), read_flag("promote", keywords.get("promote", False)))
         return list(tensors), source
-    if not (hasattr(a, "ndim") and hasattr(b, "ndim")):
-        promote = bool(keywords.get("promote"))
+    if not all(isinstance(getattr(x, "ndim", None), int) for x in (a, b)):
+        promote = read_flag("promote", keywords.get("promote", False))
         return [as_tensor("a", a, promote), as_tensor("b", b, promote)], a
+    for name, value in (("a", a), ("b", b)):
+        if isinstance(value, torch.Tensor):
+            as_tensor(name, value)  # refused where it is of a kind that has no shape
     return [a, b], a
 
 
@@ -136,24 +140,29 @@ def _rank(x: Any) -> int:
 
 def _pair_of_axes(axes: Axes, rank_a: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes of a and of b that are summed, as they were given."""
-    if hasattr(axes, "__index__"):
-        count = operator.index(axes)
+    if _is_number(axes):
+        count = read_integer("axes", axes)
         if count < 0:
             raise ShapeError(f"axes={count}: a number of axes is not negative")
         if count > rank_a:
             raise ShapeError(f"axes={count}: a has {counted(rank_a, 'dimension')}")
         return tuple(range(rank_a - count, rank_a)), tuple(range(count))
-    assert not isinstance(axes, int)
-    if len(axes) != 2:
+    pair = read_sequence("axes", axes)
+    if len(pair) != 2:
         raise ShapeError(f"axes is a number or a pair (axes of a, axes of b), not {axes!r}")
-    first, second = (_sequence(one) for one in axes)
+    first, second = (_sequence(one) for one in pair)
     if len(first) != len(second):
         raise ShapeError(f"axes: {len(first)} of a with {len(second)} of b")
     return first, second
 
 
 def _sequence(axes: int | Sequence[int]) -> tuple[int, ...]:
-    return (operator.index(axes),) if hasattr(axes, "__index__") else tuple(map(operator.index, axes))
+    given = [axes] if _is_number(axes) else read_sequence("axes", axes)
+    return tuple(read_integer("an axis", axis) for axis in given)
+
+
+def _is_number(axes: object) -> bool:
+    return hasattr(axes, "__index__") and not getattr(axes, "ndim", 0)
 
 
 @lru_cache(maxsize=4096)
@@ -174,7 +183,7 @@ def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_
 
 
 def _axis(axis: int, rank: int, name: str) -> int:
-    found = operator.index(axis)
+    found = read_integer(f"an axis of {name}", axis)
     if not -rank <= found < rank:
         raise ShapeError(f"there is no axis {found} of {name}, which has {counted(rank, 'dimension')}")
     return found % rank

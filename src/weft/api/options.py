@@ -19,11 +19,13 @@ from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import HOOKS, Functions, Request, Results, hook_types
 from weft.planner.schedule import Schedule
-from weft.planner.target import resolve_backend, target_of
+from weft.planner.target import check_backend, resolve_backend, target_of
 from weft.plans.call_cache import call_signature
 from weft.plans.checks import reject_gradient
-from weft.plans.keywords import check_flag, default_of, refuse_unknown
+from weft.plans.keywords import default_of, refuse_unknown
+from weft.plans.select import check_schedule
 from weft.spec import Label, Layout, Notation, aux_operands
+from weft.spec.arguments import read_flag
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents, summed
 from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type
@@ -100,6 +102,8 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
     check_tune(given("tune"))
     specialize = given("specialize", default_of(call, "specialize"))
     check_specialize(specialize)
+    check_backend(given("backend", "auto"))
+    check_schedule(given("schedule"))
     asked, algebra = given("out_dtype"), given("algebra", "plus_times")
     if asked is None:
         asked = result_types(target)
@@ -107,18 +111,20 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
     return Options(
         out_dtype, precision, accumulate,
         tuple(given(hook) for hook in HOOKS),
-        read_operands(given("operands")) if given("operands") else {},
-        read_indices(given("indices")) if given("indices") else {},
-        None if algebra == "plus_times" else find(algebra),
-        check_flag("deterministic", given("deterministic", True)),
+        read_operands(given("operands")),
+        read_indices(given("indices")),
+        find(algebra),
+        read_flag("deterministic", given("deterministic", True)),
         given("workspace_limit"), given("backend", "auto"), given("tune"), specialize, given("schedule"),
-        check_flag("promote", given("promote", False)),
+        read_flag("promote", given("promote", False)),
         read_dtype("kept_dtype", given("kept_dtype")) if given("kept_dtype") is not None else None,
     )  # fmt: skip
 
 
 def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
     """``{"bias": ("n", bias)}`` with tensors that a kernel sees as they are, and modes that can be looked up."""
+    if operands is None:
+        return {}
     if not isinstance(operands, Mapping):
         raise FunctionError(f"operands come as a mapping from names to (modes, tensor), not {type(operands).__name__}")
     read: dict[str, tuple[Hashable, torch.Tensor]] = {}
@@ -135,6 +141,8 @@ def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
 
 
 def read_indices(indices: Any) -> dict[str, Label]:
+    if indices is None:
+        return {}
     if not isinstance(indices, Mapping):
         raise FunctionError(f"indices come as a mapping from names to labels, not {type(indices).__name__}")
     for name, label in indices.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
@@ -12,9 +12,10 @@ import torch
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import as_key, said_options
 from weft.api.options import check_limit
-from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
+from weft.base.arrays import as_result, as_tensor, is_array, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.factors import addition
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
 from weft.fn.fingerprint import fingerprints
@@ -22,16 +23,18 @@ from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
-from weft.planner.target import resolve_backend, target_of
+from weft.planner.target import check_backend, resolve_backend, target_of
 from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
-from weft.plans.keywords import check_flag, default_of, refuse_unknown
+from weft.plans.keywords import default_of, refuse_unknown
 from weft.plans.memo import CallCache, Memo
 from weft.plans.permutation import PermutePlan
+from weft.plans.select import check_schedule
 from weft.spec import Label, Layout, Notation, parse
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name
-from weft.spec.notation import expand, from_sequences
+from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
 from weft.spec.type_names import read_dtype
 
@@ -46,13 +49,13 @@ _PLAIN = (float, int)  # of alpha and beta
 @overload
 def permute(
     x: Array, equation: Equation, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar = 1.0, out: Any = None, extents: Mapping[Label, int] | None = None,
+    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
 ) -> Array: ...
 @overload
 def permute(
     x: Any, equation: Any, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar = 1.0, out: Any = None, extents: Mapping[Label, int] | None = None,
+    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
 ) -> Any: ...
 @signed("permute", ("x", "equation"))
@@ -63,7 +66,7 @@ def permute(
     fn: Function | None = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     extents: Mapping[Label, int] | None = None,
     **options: Any,
@@ -80,10 +83,11 @@ def permute(
     `x`: a torch tensor with any strides, or an array that speaks DLPack; elements of 1 to 16 bytes. `fn`: a Python
     function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
-    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta`: a tensor of
-    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; one that lies otherwise
-    than the result costs a pass of its own. `alpha` and `beta` are applied in the wider of the two types, half
-    precision by way of float32 and integers in int64; with ``beta == 0`` `c` is not read.
+    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor
+    of the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is
+    there; a `c` that lies otherwise than the result costs a pass of its own. `alpha` and `beta` are applied in the
+    wider of the two types, half precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read,
+    with ``alpha == 0`` `x` is not, as in BLAS: NaN there does not spread.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
@@ -103,6 +107,7 @@ def permute(
     tensor([[1.5000, 2.5000],
             [1.5000, 2.5000]])
     """
+    c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
@@ -117,14 +122,15 @@ def permute(
         source, target, addend = _read("permute", x, c, out, options)
         if asked(source, addend):
             given = {**options, "fn": fn, "extents": extents}
-            return differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            made = differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            return like(source_of(x, c), made)
         if is_traced((source, target, addend)):
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
         if key is not None and is_plain(signature) and result.numel():
             _KNOWN.put(key, found.known_call(source, target, result))
-    return out if out is not None else like(x, result)
+    return out if out is not None else like(source_of(x, c), result)
 
 
 def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -151,7 +157,7 @@ def plan_permute(
     fn: Function | None = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
@@ -167,6 +173,7 @@ def plan_permute(
     >>> torch.equal(p(x), x.permute(2, 1, 0))
     True
     """
+    c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents}
         return cast(PermutePlan, outside(plan_permute, x, equation, **given, **options))
@@ -189,7 +196,12 @@ def _read(
     refuse_unknown(call, options)
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
-    promote = check_flag("promote", options.get("promote", False))
+    promote = read_flag("promote", options.get("promote", False))
+    check_tune(options.get("tune"))
+    check_specialize(options.get("specialize", default_of(call, "specialize")))
+    check_backend(options.get("backend", "auto"))
+    check_schedule(options.get("schedule"))
+    check_limit(options.get("workspace_limit"))
     source = without_neg(as_tensor("x", x, promote))
     target = as_result(out) if out is not None else None
     addend = None if c is None else target if c is out else as_tensor("c", c, promote)
@@ -208,11 +220,8 @@ def _find_plan(
     """The plan for this request, remembered by everything it depends on."""
     out_dtype, workspace_limit = options.get("out_dtype"), options.get("workspace_limit")
     backend, tune, schedule = options.get("backend", "auto"), options.get("tune"), options.get("schedule")
-    check_tune(tune)
     specialize = options.get("specialize", default_of(call, "specialize"))
-    check_specialize(specialize)
-    check_limit(workspace_limit)
-    promote = bool(options.get("promote"))
+    promote = read_flag("promote", options.get("promote", False))
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
@@ -296,9 +305,7 @@ def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation
-    if not isinstance(equation, Iterable):
-        raise NotationError(f"an equation is text or two sequences of labels, not {type(equation).__name__}")
-    terms = tuple(equation)
+    terms = terms_of(equation)
     if len(terms) != 2:
         raise NotationError(f"labels come as two sequences (modes of x, modes of the result), {len(terms)} are given")
     return from_sequences(*terms, new_labels=True)

@@ -17,6 +17,7 @@ from weft.algebra import NAMED
 from weft.api.keywords import Equation
 from weft.api.lookup import find_plan, one_of, read_notation
 from weft.api.options import Options, resolved
+from weft.base.memory import check_room
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
 from weft.planner.registry import need_triton
@@ -59,6 +60,8 @@ def selected(
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
     shape = output_shape(request.notation, request.extents())
+    values, places = math.prod(shape) * request.d_dtype.itemsize, 8 * math.prod(shape)
+    check_room(request.device, values + places)
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
         check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, c)

@@ -89,6 +89,9 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
 def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend: str) -> None:
     if tensor.numel() == 0:
         return
+    if alpha == 0:  # as in BLAS nothing is read
+        tensor.zero_()
+        return
     if described.trivial:
         if alpha != 1:
             tensor.mul_(alpha)

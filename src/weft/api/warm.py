@@ -25,6 +25,7 @@ from weft.plans import handful
 from weft.selftest import gate
 from weft.selftest.cases import trials_of
 from weft.spec import Contraction
+from weft.spec.arguments import reads
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import shown
 
@@ -47,6 +48,7 @@ _ORDINARY: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
+@reads("warm")
 def warm(
     equations: Iterable[tuple[str, Sequence[torch.Tensor]]] = (),
     *,

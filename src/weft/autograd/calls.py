@@ -14,7 +14,7 @@ from weft.api.options import read_options
 from weft.api.permute import plan_permute
 from weft.autograd.algebras import Composed, plain_rule
 from weft.autograd.explain import lines_of, lines_of_permutation
-from weft.autograd.factors import with_factors
+from weft.autograd.factors import plan_with_factors, with_factors
 from weft.autograd.function import Rule, apply
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.product import Product
@@ -28,6 +28,7 @@ from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
+from weft.spec.arguments import read_flag
 
 Results = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -80,7 +81,7 @@ def contract(
     if any_tensor(alpha, beta):
         return with_factors(equation, a, b, c, alpha, beta, out, keywords, return_arg, validate), None
     refuse_out(out)
-    promote = bool(keywords.get("promote"))
+    promote = read_flag("promote", keywords.get("promote", False))
     x, y = read_pair(a, b, promote)
     addend = as_tensor("c", c, promote).resolve_neg() if c is not None else None
     options = read_options("contract", keywords, None)
@@ -105,19 +106,22 @@ def plan_call(
     validate: bool,
 ) -> tuple[Any, DifferentiableCall | None]:
     """The result of a plan's call, on tensors that lie as planned, and what to remember of it."""
-    refuse_out(out)
-    request = plan.request
+    request, factors = plan.request, any_tensor(alpha, beta)
+    if not factors:
+        refuse_out(out)
     x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
     addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
-    given = aux_tensors(operands, request.named) if operands else {}
+    given = aux_tensors(operands, request.named) if operands is not None else {}
     tensors = (x, y, addend, *given.values())
     if not is_transforming():
         pair, third = (x.detach(), y.detach()), None if addend is None else addend.detach()
         others = {name: each.detach() for name, each in given.items()}
         plan.prepare(*pair, third, None, others)
-        if validate:
+        if validate and not factors:
             with torch.no_grad():
                 plan.run_validated(*pair, third, alpha, beta, None, others)
+    if factors:
+        return plan_with_factors(plan, x, y, addend, alpha, beta, out, given, validate), None
     return called(request, tensors, tuple(given), alpha, beta, request.backend)
 
 

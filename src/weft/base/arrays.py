@@ -40,6 +40,7 @@ def outside_transforms() -> Iterator[None]:
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_MASKED = "whose masked elements would count"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -73,10 +74,11 @@ def without_memory(tensor: torch.Tensor) -> bool:
 def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
     """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack.
 
-    With `promote` also what NumPy makes an array of: lists, numbers, datasets of files, which are copied.
+    With `promote` also what NumPy makes an array of, which is copied: lists, numbers, datasets of files, arrays of
+    foreign byte order or with strides that torch cannot hold.
     """
     if isinstance(value, torch.Tensor):
-        _refuse_distributed(name, value)
+        _refuse_foreign(name, value)
         if torch._C._get_tracing_state() is not None:
             raise UnsupportedError("torch.jit.trace cannot record weft's calls: use torch.compile or torch.export")
         if value.layout is not torch.strided or value.is_nested:
@@ -86,21 +88,42 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
         return value
     if isinstance(value, np.ndarray):
-        return _from_numpy(name, value)
+        return _from_numpy(name, value, promote)
     if isinstance(value, np.generic):  # what NumPy makes of a 0-d result
         return _from_numpy(name, np.asarray(value))
     if hasattr(value, "__dlpack__"):
         try:
             return torch.from_dlpack(value)
-        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever an object of somebody else raises
             raise UnsupportedError(
                 f"{name} of type {type(value).__name__} does not come through DLPack: {error}"
             ) from None
     if promote:
-        return _from_numpy(name, _converted(name, value))
+        return _from_numpy(name, _converted(name, value), promote)
     raise DTypeError(
         f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed "
         "(promote=True takes what numpy.asarray makes an array of)"
+    )
+
+
+def source_of(*values: Any) -> Any:
+    """The operand that says what kind of array a result is: a plain subclass of tensors, as torch has it, else the
+    first that is no number.
+    """
+    for value in values:
+        if is_subclass(value):
+            return value
+    return next((value for value in values if not is_scalar(value)), values[0])
+
+
+def is_subclass(value: object) -> bool:
+    """Whether `value` is of a subclass of tensors on which torch's own operations have results of that class."""
+    kind = type(value)
+    if kind in _PLAIN or not issubclass(kind, torch.Tensor):
+        return False
+    return all(
+        getattr(getattr(kind, hook), "__func__", None) is getattr(getattr(torch.Tensor, hook), "__func__", None)
+        for hook in ("__torch_function__", "__torch_dispatch__")
     )
 
 
@@ -121,17 +144,19 @@ def as_tensors(values: Sequence[Any], promote: bool = False) -> tuple[list[torch
     dtype = beside[0].dtype if beside else None
     tensors = []
     for at, value in enumerate(values):
-        tensor = arrays[at] if at in arrays else _zero_dimensional(f"operand {at}", value, dtype, promote)
+        tensor = arrays[at] if at in arrays else number_tensor(f"operand {at}", value, dtype, promote)
         tensors.append(tensor.to(device) if is_scalar(value) and tensor.device != device else tensor)
-    return tensors, next((value for value in values if not is_scalar(value)), values[0])
+    return tensors, source_of(*values)
 
 
-def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, promote: bool) -> torch.Tensor:
+def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote: bool) -> torch.Tensor:
     """A number of Python as a tensor of the type of the operands beside it; of its own where there are none."""
-    own = torch.from_numpy(np.asarray(number))
-    if dtype is None:
-        return own
-    fitting = torch.result_type(torch.empty(1, dtype=dtype), number)  # torch's rule for numbers beside tensors
+    long = isinstance(number, int) and not -(2**63) <= number < 2**63
+    if dtype is None and not long:
+        return torch.from_numpy(np.asarray(number))
+    dtype = torch.int64 if dtype is None else dtype
+    # torch's rule for numbers beside tensors, of which a long integer has the kind and not the value
+    fitting = torch.result_type(torch.empty(1, dtype=dtype), 1 if long else number)
     whole = torch.iinfo(dtype) if fitting == dtype and dtype in _INTEGERS else None
     past = whole is not None and not whole.min <= number.real <= whole.max
     if past or (fitting != dtype and not (promote or (dtype.is_floating_point and fitting == dtype.to_complex()))):
@@ -140,7 +165,11 @@ def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, pro
             f"{name} is the number {number!r}, which {kind} does not hold: the operand beside it has that type "
             "(promote=True multiplies in a common type)"
         )
-    return own.to(fitting)
+    try:
+        return torch.tensor(number, dtype=fitting)
+    except (OverflowError, RuntimeError):
+        kind = str(dtype).removeprefix("torch.")
+        raise DTypeError(f"{name} is a number of {len(str(number))} digits, which {kind} does not hold") from None
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -158,18 +187,33 @@ def without_neg(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
-def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:
-    """`UnsupportedError` for a `DTensor`, told by its name: torch.distributed is not imported for it."""
-    if type(tensor) is not torch.Tensor and any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+def _refuse_foreign(name: str, tensor: torch.Tensor) -> None:
+    """`UnsupportedError` for kinds of tensors that are told by their names: their modules are not imported for it."""
+    if type(tensor) in _PLAIN:
+        return
+    kinds = {kind.__name__ for kind in type(tensor).__mro__}
+    if "DTensor" in kinds:
         raise UnsupportedError(
             f"{name} is a DTensor, spread over several processes: pass {name}.full_tensor(), or the parts by to_local()"
         )
+    if "MaskedTensor" in kinds:
+        raise UnsupportedError(f"{name} is a masked tensor, {_MASKED}: pass its to_tensor(0) or get_data()")
+
+
+def _refuse_masked(name: str, value: Any) -> None:
+    """`UnsupportedError` for a masked array of NumPy, or a list of them."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise UnsupportedError(f"{name} is a masked array, {_MASKED}: pass its filled(0) or its data")
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            _refuse_masked(name, each)
 
 
 def _converted(name: str, value: Any) -> np.ndarray:
+    _refuse_masked(name, value)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # whatever an object of somebody else raises where it is asked for its elements
         raise DTypeError(f"{name} is {type(value).__name__}, of which numpy.asarray makes no array: {error}") from None
     if array.dtype.kind not in "biufc":
         raise DTypeError(f"{name} is {type(value).__name__}, of which numpy.asarray makes an array of {array.dtype}")
@@ -194,6 +238,8 @@ def as_results(out: Any) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
 def like(source: Any, tensor: torch.Tensor) -> Any:
     """`tensor` as an array of the library that `source` belongs to."""
     if isinstance(source, torch.Tensor):
+        return tensor.as_subclass(type(source)) if is_subclass(source) else tensor
+    if tensor.requires_grad:  # of an operand beside it: no other kind of array holds a gradient
         return tensor
     if not hasattr(source, "__dlpack__") or isinstance(source, np.ndarray):  # NumPy's, or what it made an array of
         return tensor.numpy()
@@ -206,7 +252,8 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
         import jax
 
         return jax.dlpack.from_dlpack(tensor)
-    return tensor
+    namespace = getattr(source, "__array_namespace__", None)
+    return tensor if namespace is None else namespace().from_dlpack(tensor)
 
 
 def like_each(source: Any, results: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:
@@ -225,13 +272,24 @@ def returned(source: Any, out: Any, result: Any, places: bool) -> Any:
     return out if out is not None else like_each(source, result)
 
 
-def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
+def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Tensor:
+    _refuse_masked(name, array)
+    if _is_strange(array):
+        # A step along an extent of 1 is never made, and means nothing.
+        steps = zip(array.shape, array.strides, strict=True)
+        taken = [stride if extent > 1 else array.itemsize for extent, stride in steps]
+        array = np.lib.stride_tricks.as_strided(array, strides=taken, writeable=array.flags.writeable)
+    if promote and (_is_strange(array) or not array.dtype.isnative):
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
         raise UnsupportedError(
-            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name})"
+            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name}), or "
+            "promote=True, which copies it"
         )
-    if any(stride % array.itemsize for stride in array.strides):
-        raise UnsupportedError(f"{name} has strides that are no multiple of its element size: pass a copy of it")
+    if _is_strange(array):
+        raise UnsupportedError(
+            f"{name} has strides that are no multiple of its element size: pass a copy of it, or promote=True"
+        )
     try:
         if array.flags.writeable:
             return torch.from_numpy(array)
@@ -240,7 +298,13 @@ def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
         interface["data"] = (interface["data"][0], False)
         return torch.from_numpy(np.asarray(_Interface(interface, array)))
     except (TypeError, ValueError):  # the latter for bytes in foreign order
-        raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+        order = "" if array.dtype.isnative else " (promote=True copies it into the order of this machine)"
+        raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not know{order}") from None
+
+
+def _is_strange(array: np.ndarray) -> bool:
+    """Whether torch cannot hold an array's strides."""
+    return any(stride < 0 or stride % max(array.itemsize, 1) for stride in array.strides)
 
 
 class _Interface:

@@ -14,8 +14,18 @@ _LONGEST = 200  # characters of an equation
 def describe_call(call: str, equation: object, **arrays: Any) -> str:
     """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
     texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
-    asked = _describe(equation) if hasattr(equation, "shape") else repr(equation)
+    asked = _shown(equation)
     return f"{call}({asked}; {', '.join(texts)})" if texts else f"{call}({asked})"
+
+
+def _shown(equation: object) -> str:
+    """An equation as it was typed, at most so long; of an array in its place how it lies."""
+    try:
+        array = isinstance(equation, torch.Tensor) or hasattr(equation, "shape")
+        text = _describe(equation) if array else repr(equation)
+    except Exception:  # whatever an object of somebody else raises
+        return type(equation).__name__
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def describe_many(call: str, equation: object, operands: Sequence[Any]) -> str:
@@ -37,10 +47,9 @@ def _describe(value: Any) -> str:
     if type(value) in (tuple, list) and all(isinstance(extent, int) for extent in value):
         return f"shape ({', '.join(map(str, value))})"
     try:
-        shape, dtype = value.shape, value.dtype
-    except (AttributeError, RuntimeError):  # the latter for nested tensors
+        text = f"{'x'.join(map(str, value.shape)) or '0-d'} {str(value.dtype).removeprefix('torch.')}"
+    except Exception:  # nested tensors, and whatever an object of somebody else raises
         return type(value).__name__
-    text = f"{'x'.join(map(str, shape)) or '0-d'} {str(dtype).removeprefix('torch.')}"
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():
         text += f" strides {value.stride()}"
     return text

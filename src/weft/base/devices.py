@@ -16,7 +16,7 @@ def read_device(device: Any) -> torch.device:
     """
     try:
         found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:  # whatever an object of somebody else raises
         reason = str(error).partition("\n")[0].removesuffix(", but expected one of:")
         raise ArgumentError(f"device={device!r} is no device: {reason}") from None
     if found.type != "cuda":

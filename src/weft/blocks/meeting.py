@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weft.blocks.tensor import BlockTensor, Key, Structure
 from weft.errors import ShapeError
 from weft.spec import Notation
+from weft.spec.arguments import reads
 
 Pair = tuple[int, int]
 
@@ -53,6 +54,7 @@ def products(notation: Notation, a: Structure, b: Structure) -> Products:
                     tuple((at, tuple(pairs)) for at, pairs in enumerate(found.values())))  # fmt: skip
 
 
+@reads("blocks.meeting")
 def meeting(notation: Notation, a: Structure, b: Structure) -> dict[Key, list[tuple[int, int]]]:
     """For each block of the result the pairs of blocks, by place, that are summed into it."""
     first, second = notation.inputs

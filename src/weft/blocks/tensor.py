@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
-from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 
 Sector = Hashable
@@ -43,6 +43,7 @@ class Structure:
         return Structure, (self.keys, self.shapes, self.starts)
 
     @classmethod
+    @reads("blocks.Structure.of")
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
         starts = [0, *itertools.accumulate(sizes)]
@@ -57,6 +58,12 @@ class Structure:
         """The block of that number, a view."""
         shape, start = self.shapes[at], self.starts[at]
         return buffer[start : start + int(np.prod(shape, dtype=np.int64))].view(shape)
+
+
+class BlockError(ArgumentError, KeyError):
+    """A tensor has no block of that name."""
+
+    __str__ = Exception.__str__
 
 
 class BlockTensor:
@@ -113,9 +120,15 @@ class BlockTensor:
         return len(self.structure.keys)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._place
+        try:
+            return key in self._place
+        except TypeError:  # what has no hash names no block
+            return False
 
     def __getitem__(self, key: Key) -> torch.Tensor:
+        if key not in self:
+            there = ", ".join(map(repr, self.structure.keys[:8]))
+            raise BlockError(f"there is no block {key!r}: the blocks are {there}")
         return self.structure.block(self.buffer, self._place[key])
 
     def __repr__(self) -> str:
@@ -130,9 +143,13 @@ class BlockTensor:
                 mode[sector] = extent
         return found
 
+    @reads("blocks.BlockTensor.to_dense")
     def to_dense(self, sectors: Sequence[Mapping[Sector, int]] | None = None) -> torch.Tensor:
         """The whole tensor, zeros and all; `sectors` says which each mode has and in which order (see `sectors`)."""
         modes = self.sectors() if sectors is None else sectors
+        for mode, own in enumerate(self.sectors()):
+            if len(modes) != self.rank or not own.items() <= modes[mode].items():
+                raise ShapeError(f"sectors has those of each of {self.rank} modes, those of the blocks among them")
         starts = [dict(zip(mode, itertools.accumulate([0, *mode.values()]), strict=False)) for mode in modes]
         dense = self.buffer.new_zeros([sum(mode.values()) for mode in modes])
         for key, block in self.items():
@@ -143,7 +160,7 @@ class BlockTensor:
 
 
 def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
-    with call_context(lambda: describe_call("BlockTensor", counted(len(blocks), "block"))):
+    with call_context(lambda: "BlockTensor"):
         keys, tensors = _read(blocks)
     structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
     return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -151,7 +168,7 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
 
 def _read(blocks: Mapping[Key, Any]) -> tuple[list[Key], list[torch.Tensor]]:
     """Keys and tensors, alike in rank, type, device and the extents of sectors."""
-    if not isinstance(blocks, Mapping) or not blocks:
+    if not isinstance(blocks, Mapping) or not len(blocks):
         raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
     keys: list[Key] = []
     tensors: list[torch.Tensor] = []

@@ -14,6 +14,7 @@ from weft.api.contract import contract as public_contract
 from weft.api.einsum import LAST, MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.dispatch import is_dynamo_compiling, taken_by
+from weft.base.factors import addition
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
@@ -183,6 +184,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     equation, operands = _einsum_arguments(arguments)
+    keywords = {name: value for name, value in keywords.items() if name != "optimize"}  # the path is weft's own here
+    c, beta = addition(keywords.get("c"), keywords.get("beta"), keywords.get("out"))
     moved = not any(name not in MOVING and keywords[name] is not None for name in keywords)
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
@@ -218,7 +221,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if halves and asked("epilogue") is None:
         last["out_dtype"] = torch.float16
     found = contract(
-        step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
+        step, operands[left], operands[right], c, asked("alpha", 1.0), beta, asked("out"),
         functions, asked("return_arg", False), asked("validate", False), last, (public_einsum, arguments, keywords),
     )  # fmt: skip
     return first_in(torch.float16, found) if halves else found

@@ -65,8 +65,8 @@ class Move:
         """`tensors`: X, and C where there is one."""
         given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
         found: torch.Tensor = permute(
-            tensors[0], str(self.notation), c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, out=out,
-            extents=given, **self.keywords,
+            tensors[0], str(self.notation), c=tensors[1] if len(tensors) > 1 else None, alpha=alpha,
+            beta=beta if len(tensors) > 1 else None, out=out, extents=given, **self.keywords,
         )  # fmt: skip
         return found
 

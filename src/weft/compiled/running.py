@@ -64,7 +64,8 @@ class Running:
         a, b, c, _ = call.split(tensors)
         target: Any = out if out is None or len(call.types) > 1 else out[0]
         found = contract(
-            call.equation, a, b, c=c, alpha=alpha, beta=beta, out=target, operands=call.operands(tensors),
+            call.equation, a, b, c=c, alpha=alpha, beta=beta if c is not None else None, out=target,
+            operands=call.operands(tensors),
             **call.keywords,
         )  # fmt: skip
         if call.places is None:

@@ -31,8 +31,8 @@ from weft.networks.ahead import Pair, path_of
 from weft.planner.request import HOOKS, hook_types
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
-from weft.plans.keywords import check_flag
 from weft.spec import Notation, parse
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name, read_types, resolve
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
@@ -131,7 +131,7 @@ def _written(
         keywords["out_dtype"] = keywords.get("out_dtype") if keywords.get("out_dtype") is not None else out_types
         plain = {name: keywords.get(name) for name in ("workspace_limit", "tune", "schedule")}
         plain["schedule"] = None if plain["schedule"] is None else str(plain["schedule"])
-        plain["validate"] = check_flag("validate", keywords.pop("validate", False))
+        plain["validate"] = read_flag("validate", keywords.pop("validate", False))
         options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
         plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
         plain["kept_dtype"] = None if options.kept is None else dtype_name(options.kept)

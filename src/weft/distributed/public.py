@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from weft.api.keywords import Equation
+from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
@@ -17,7 +18,8 @@ from weft.distributed.run.kept import kept_or_made, said_of
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.planner.schedule import Scalar
-from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_flag
 
 
 def plan(
@@ -99,7 +101,7 @@ def contract(
     memory_limit: Any = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     validate: bool = False,
     **options: Any,
 ) -> Any:
@@ -122,6 +124,7 @@ def contract(
         if device is not None:
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             out = options.pop("out", None)
+            c, beta = addition(c, beta, out)
             blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
@@ -198,7 +201,7 @@ def _planned(
 
     def read() -> Asked:
         refuse_unknown("contract", options, "distributed")
-        check_flag("agree", agree)
+        read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
         found = read_asked(equation, a, b, mesh, placements, options)
         ranks.backend(found.a.device)

@@ -12,6 +12,7 @@ from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
+from weft.base.memory import new_tensor
 from weft.errors import NotationError, ShapeError, call_context
 from weft.planner.registry import triton_fault
 from weft.plans.derivatives import asked as asked_of
@@ -21,7 +22,7 @@ from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import read_types
 from weft.spec.memory import share_memory
-from weft.spec.notation import expand, from_sequences
+from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.whole_sums import result_types
 
 
@@ -94,7 +95,7 @@ def roles_of(notation: Notation) -> Roles:
 
 
 def _read(equation: Any) -> Notation:
-    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
+    notation = parse(equation) if isinstance(equation, str) else from_sequences(*terms_of(equation))
     if len(notation.inputs) != 3:
         raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
     return notation
@@ -125,7 +126,7 @@ def _in_one_launch(
     if not (fits(extents) and pays(extents, request.arithmetic)):
         return None
     wanted = tuple(sizes[label] for label in notation.output)
-    y = out if out is not None else torch.empty(wanted, dtype=request.d_dtype, device=tensors[0].device)
+    y = out if out is not None else new_tensor(wanted, request.d_dtype, tensors[0].device)
     if tuple(y.shape) != wanted or any(s == 0 and n > 1 for s, n in zip(y.stride(), wanted, strict=True)):
         return None  # the contraction that follows says what is wrong
     sides = ((roles.p, roles.q), (roles.b, roles.q, roles.c), (roles.c, roles.r), (roles.b, roles.p, roles.r))

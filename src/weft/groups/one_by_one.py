@@ -7,8 +7,8 @@ from typing import Any
 
 from weft.api.contract import contract
 from weft.errors import ArgumentError, ShapeError
-from weft.plans.keywords import check_flag
 from weft.spec import Notation
+from weft.spec.arguments import read_flag
 
 
 def one_by_one(
@@ -35,6 +35,6 @@ def check_places(out: Any, count: int) -> Sequence[Any]:
 
 def check_added(accumulate_into: bool, out: Any) -> bool:
     """Whether results are added to what `out` holds."""
-    if check_flag("accumulate_into", accumulate_into) and out is None:
+    if read_flag("accumulate_into", accumulate_into) and out is None:
         raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
     return accumulate_into

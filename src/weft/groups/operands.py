@@ -14,6 +14,7 @@ from weft.base.arrays import as_tensor
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.plans.checks import reject_gradient
+from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Term, term_text
 
@@ -77,7 +78,7 @@ def read_pairs(pairs: Iterable[Any]) -> list[Any]:
     """A list of pairs as one list: a, b of the first, a, b of the second, and so on."""
     if isinstance(pairs, (torch.Tensor, np.ndarray)) or not isinstance(pairs, Iterable):
         raise ArgumentError(f"pairs is a list of pairs (a, b), not {type(pairs).__name__}")
-    found = pairs if isinstance(pairs, (list, tuple)) else list(pairs)
+    found = pairs if isinstance(pairs, (list, tuple)) else read_sequence("pairs", pairs)
     if not (set(map(type, found)) <= {tuple, list} and set(map(len, found)) <= {2}):
         for at, pair in enumerate(found):
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:

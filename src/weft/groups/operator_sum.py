@@ -19,14 +19,17 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.contract import contract
+from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
+from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import share_memory
 
@@ -56,6 +59,7 @@ class OperatorSum:
     def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
         with call_context(lambda: describe_call("operator_sum", "terms")):
             refuse_unknown("operator_sum", keywords)
+            check_limit(workspace_limit)
             self._keywords, self._limit = keywords, workspace_limit
             read = _read(terms)
             self.count = len(read)
@@ -88,7 +92,7 @@ class OperatorSum:
                 if target is not None:
                     raise UnsupportedError("out is not for operands that require gradients: leave it out")
                 return returned(state, None, self._with_gradient(x, shape), False)
-            y = target if target is not None else torch.empty(shape, dtype=x.dtype, device=x.device)
+            y = target if target is not None else new_tensor(shape, x.dtype, x.device)
             begun = False
             for block in self._blocks:
                 for part in self._parts(block, x):
@@ -178,6 +182,8 @@ def operator_sum(
     """
     if near_dynamo():
         return outside(operator_sum, terms, state, out=out, workspace_limit=workspace_limit, **keywords)
+    with call_context(lambda: describe_call("operator_sum", "terms")):
+        refuse_unknown("operator_sum", keywords)
     return OperatorSum(terms, workspace_limit=workspace_limit, **keywords)(state, out=out)
 
 
@@ -189,7 +195,7 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
     read: list[Term] = []
     first: list[tuple[int, torch.Tensor] | None] = [None, None, None]
     any_tensor: torch.Tensor | None = None
-    for at, term in enumerate(terms):
+    for at, term in enumerate(read_sequence("terms", terms)):
         if not isinstance(term, (tuple, list)) or len(term) != 3:
             raise ArgumentError(f"term {at} is a triple (L, O, R), each a matrix or None")
         found = []

@@ -20,6 +20,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
+from weft.base.memory import new_tensor
 from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
@@ -91,7 +92,7 @@ class GroupedPlan:
         if near_dynamo():
             return cast(Sequence[torch.Tensor], outside(self, pairs, out))
         with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
-            operands = None if pairs is None else read_pairs(pairs)
+            operands = None if pairs is None else _some(read_pairs(pairs))
             with self._turn:
                 changed = self._follow()
                 held = self._held() if operands is None else operands
@@ -120,7 +121,7 @@ class GroupedPlan:
         if self._out is not None:
             self._launch(a, b, self._out.tensors[0])
             return self._out.tensors
-        buffer = torch.empty(self._places.size, dtype=self.dtype, device=a.device)
+        buffer = new_tensor((self._places.size,), self.dtype, a.device)
         self._launch(a, b, buffer)
         return Results(buffer, self._places)
 
@@ -322,6 +323,12 @@ class _Described:
 def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
     """The keywords that say something, but for `out`."""
     return {name: value for name, value in keywords.items() if name != "out" and value is not None}
+
+
+def _some(operands: list[Any]) -> list[Any]:
+    if not operands:
+        raise ShapeError("a plan of pairs is called with pairs, and there are none")
+    return operands
 
 
 def _check_alike(name: str, old: Stack, new: Stack) -> None:

@@ -9,6 +9,8 @@ import autoray
 import torch
 
 from weft.base.arrays import as_tensor, like
+from weft.errors import UnsupportedError
+from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike, read_dtype
 
 # What cotengra asks a backend for beside contractions, to keep exponents apart and to gather slices.
@@ -24,6 +26,7 @@ def register() -> None:
         autoray.register_function("weft", name, _of_tensors(function))
 
 
+@reads("hooks.to_backend")
 def to_backend(
     device: str | torch.device | None = None, dtype: DTypeLike | None = None
 ) -> Callable[[Any], torch.Tensor]:
@@ -41,6 +44,8 @@ def to_backend(
 
     def convert(array: Any) -> torch.Tensor:
         tensor = as_tensor("array", array, True)
+        if tensor.is_meta and place.type != "meta":
+            raise UnsupportedError("array is a meta tensor, which has no values")
         kind = tensor.dtype if wanted is None else wanted
         if tensor.is_complex() and not kind.is_complex:
             kind = kind.to_complex()

@@ -12,10 +12,12 @@ from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
 from weft.plans.memo import Memo
+from weft.spec.arguments import reads
 
 _NETWORKS = Memo("contract_tree: networks", 64)
 
 
+@reads("hooks.contract_tree")
 def contract_tree(
     tree: ctg.ContractionTree, arrays: Sequence[Any], *, strip_exponent: bool = False, **options: Any
 ) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -16,6 +17,8 @@ from weft.cpu.host import costs as cpu_costs
 from weft.networks.tree import Step, Tree
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
+from weft.spec.dtypes import PRECISIONS
+from weft.spec.type_names import read_mode
 
 _TILE = 64  # extent of a matrix product below which its rate falls in proportion
 _GRAPH_LAUNCH = 2.0e-6  # seconds between two small kernels of a CUDA graph (H200, measured)
@@ -67,6 +70,11 @@ def invariant(tree: Tree) -> frozenset[int]:
 
 
 @lru_cache(maxsize=64)
+def precision_word(precision: Any) -> str:
+    """A call's `precision` as `model` takes it; what is none is refused where steps are planned."""
+    return str(read_mode("precision", precision, PRECISIONS) or "ieee")
+
+
 def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
     """The figures for products of that type."""
     name = str(dtype).removeprefix("torch.")

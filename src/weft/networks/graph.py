@@ -16,7 +16,16 @@ import torch
 from weft.errors import NotationError
 from weft.fn.laws import Early
 from weft.spec.contraction import mode_extents
-from weft.spec.notation import Label, Notation, Term, expand, from_sequences, implicit_from_sequences, label_text
+from weft.spec.notation import (
+    Label,
+    Notation,
+    Term,
+    expand,
+    from_sequences,
+    implicit_from_sequences,
+    label_text,
+    terms_of,
+)
 
 
 class Cut(NamedTuple):
@@ -168,9 +177,7 @@ def read_equation(equation: Any, output: Any = None) -> Notation:
         if arrow:
             return from_sequences(*terms, _characters(right))
     else:
-        if isinstance(equation, (set, frozenset, Mapping)) or not hasattr(equation, "__iter__"):
-            raise NotationError(f"an equation is text or sequences of labels, not {type(equation).__name__}")
-        terms = list(equation)
+        terms = list(terms_of(equation))
     if output is not None:
         return from_sequences(*terms, _characters(output) if isinstance(output, str) else output)
     try:

@@ -9,12 +9,12 @@ import torch
 
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
-from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
+from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum, read_order
 from weft.api.lookup import said_options
 from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
 from weft.base.dispatch import is_traced
 from weft.errors import ShapeError, call_context
-from weft.networks.cost import model
+from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
@@ -27,6 +27,7 @@ from weft.plans.intermediates import intermediate_type
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
 from weft.spec.whole_sums import result_types
@@ -48,7 +49,12 @@ class Known(NamedTuple):
 
 def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum` of any number of operands."""
-    key = _key(arguments, keywords)
+    order: Any = "auto"
+    if "optimize" in keywords:
+        with call_context(lambda: describe_einsum(arguments)):
+            order = read_order(keywords["optimize"])
+        keywords = {name: value for name, value in keywords.items() if name != "optimize"}
+    key = _key(arguments, keywords, order)
     known = _KNOWN.get(key) if key is not None else None
     if known is not None:
         place = torch.empty(known.shape, dtype=known.dtype, device=known.program.device)
@@ -61,14 +67,14 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             return einsum(*arguments, **keywords)
         if any_autocast():
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
-        result = _run(notation, tensors, keywords, key)
+        result = _run(notation, tensors, keywords, order, key)
     return returned(source, keywords.get("out"), result, False)
 
 
-def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> Any:
     """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
     if type(arguments[0]) is not str or any_autocast():
         return None
@@ -78,7 +84,7 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return None
     if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
         return None
-    key = (arguments[0], signature, said)
+    key = (arguments[0], signature, said, order)
     try:
         hash(key)
     except TypeError:
@@ -86,15 +92,18 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     return key
 
 
-def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], key: Any) -> Any:
+def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any) -> Any:
     steps = {name: keywords[name] for name in STEP_KEYWORDS if keywords.get(name) is not None}
     last = {name: keywords[name] for name in (*_LAST, "return_arg") if keywords.get(name) is not None}
     out = as_results(keywords.get("out"))
     several = isinstance(out, tuple) or isinstance(keywords.get("out_dtype"), (tuple, list))
-    plain = not last and not several and not keywords.get("validate") and not keywords.get("workspace_limit")
+    checked = read_flag("validate", keywords.get("validate", False))
+    plain = not last and not several and not checked and keywords.get("workspace_limit") is None
     if plain and not isinstance(out, tuple):
-        steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
-    network = _network(notation, tensors, steps)
+        steps["out_dtype"] = keywords.get("out_dtype")
+        if steps["out_dtype"] is None and out is not None:
+            steps["out_dtype"] = out.dtype
+    network = _network(notation, tensors, steps, order)
     _check(network, tensors, out)
     check_signs(network.graph, dict(enumerate(tensors)))
     if is_traced(tensors) or asked(*tensors):
@@ -109,30 +118,31 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     return _one_by_one(network, tensors, keywords, out)
 
 
-def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any]) -> Network:
+def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any], order: Any) -> Network:
     """The plan for these operands."""
     device = tensors[0].device
     for at, tensor in enumerate(tensors):
         if tensor.device != device:
             raise ShapeError(f"operand 0 is on {device}, operand {at} is on {tensor.device}")
-    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps)
+    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps, order)
 
 
 def network_of(
     notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
-    steps: dict[str, Any],
+    steps: dict[str, Any], order: Any = "auto",
 ) -> Network:  # fmt: skip
     """The plan for operands of these shapes; `steps` are keywords of each step, and the result's type."""
     ordered = is_ordered(steps.get("algebra"))
-    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)))
+    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), order)
 
     def make() -> Network:
         settings = read_settings(device, steps)
         graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, steps))
-        found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
+        found = find_path(graph, order, model(settings.target, types[0], precision_word(steps.get("precision"))))
         return Network(graph, types, settings, found)
 
-    known: Network = make() if ordered else _NETWORKS.made(key, make)
+    kept = not ordered and isinstance(order, (str, tuple))
+    known: Network = _NETWORKS.made(key, make) if kept else make()
     return known
 
 

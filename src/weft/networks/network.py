@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from numbers import Number
 from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, like, outside_transforms, without_neg
+from weft.base.arrays import (
+    as_results,
+    as_tensor,
+    is_scalar,
+    like,
+    number_tensor,
+    outside_transforms,
+    source_of,
+    without_neg,
+)
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.kept import Kept
+from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.fn.watched import Watched
 from weft.networks.arena import SMALL, arena
@@ -48,6 +57,7 @@ from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.intermediates import is_of_halves
 from weft.plans.memo import Memo
+from weft.spec.arguments import read_flag
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -173,7 +183,7 @@ class Network(Described):
 
     def place(self) -> torch.Tensor:
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
-        return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
+        return new_tensor(self.graph.shape, self.dtype, self.settings.device)
 
     def error_bound(self, *tensors: Any) -> torch.Tensor:
         """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.
@@ -265,16 +275,17 @@ class Network(Described):
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
-        promote = bool(self.settings.steps.get("promote"))
+        promote = read_flag("promote", self.settings.steps.get("promote", False))
         wanted = self.folded.given
         if len(tensors) != len(wanted):
             fixed = len(self.graph.operands) - len(wanted)
             constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
             raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
         numbers = [
-            torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if isinstance(one, Number) else one
+            number_tensor(f"operand {at}", one, self._leaves[at], promote).to(self.settings.device)
+            if is_scalar(one) else one
             for at, one in zip(wanted, tensors, strict=True)
-        ]
+        ]  # fmt: skip
         read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
         check_same(read, self.graph, self._leaves, wanted, self.settings.device)
         check_signs(self.graph, dict(zip(wanted, read, strict=True)))
@@ -416,5 +427,6 @@ class Network(Described):
 
 
 def _source(tensors: Sequence[Any]) -> Any:
-    """The operand that says what kind of array a result is: the first that is no number."""
-    return next((one for one in tensors if not isinstance(one, Number)), torch.empty(0))
+    """The operand that says what kind of array a result is; torch's where all are constants or numbers."""
+    found = source_of(*tensors) if tensors else None
+    return torch.empty(0) if found is None or is_scalar(found) else found

@@ -74,4 +74,8 @@ def _of_optimizer(graph: Graph, optimizer: Callable[..., Any]) -> Found:
         tree = optimizer.search([tuple(term) for term in inputs], tuple(output), sizes)
         sliced = tuple(getattr(tree, "sliced_inds", ()))
         return Found(pairs_of_path(tree.get_ssa_path(), len(inputs), ssa=True), name, sliced)
-    return Found(pairs_of_path(optimizer(inputs, output, sizes), len(inputs)), name)
+    try:
+        path = [tuple(map(int, step)) for step in optimizer(inputs, output, sizes)]
+    except Exception as error:  # whatever a function of somebody else raises or returns
+        raise ArgumentError(f"optimize={name} finds no path as opt_einsum calls it: {error}") from error
+    return Found(pairs_of_path(path, len(inputs)), name)

@@ -9,7 +9,7 @@ import torch
 
 from weft.base.figures import counted
 from weft.base.kept import Kept
-from weft.networks.cost import Model, model
+from weft.networks.cost import Model, model, precision_word
 from weft.networks.folding import Folded
 from weft.networks.graph import Graph
 from weft.networks.memory import Beside
@@ -105,7 +105,7 @@ class Planned:
     @property
     def model(self) -> Model:
         """What the steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
-        return model(self.settings.target, self.dtype, str(self.settings.steps.get("precision") or "ieee"))
+        return model(self.settings.target, self.dtype, precision_word(self.settings.steps.get("precision")))
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
         """What is known of the whole tree's nodes, of those that are left after folding."""

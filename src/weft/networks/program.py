@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from weft.base.kept import is_capturing
+from weft.base.memory import new_tensor
 from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
@@ -312,7 +313,7 @@ class Program:
         self.base, self._kept = base, self.values_in(base)
 
     def _allocated(self) -> torch.Tensor:
-        return torch.empty(self.scheme.arena.size, dtype=torch.uint8, device=self.device)
+        return new_tensor((self.scheme.arena.size,), torch.uint8, self.device)
 
     def _places(self) -> list[Any]:
         """Intermediates for one call: the kept ones, or new ones where none are kept, or within a graph's capture.

@@ -14,14 +14,15 @@ from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
-from weft.networks.cost import model
+from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
 from weft.networks.graph import graph_of, read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.room import fit_of
-from weft.networks.settings import early_of, is_ordered, read_settings
+from weft.networks.settings import early_of, is_given, is_ordered, read_settings
+from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.type_names import read_dtype
 
 
@@ -74,7 +75,8 @@ def network(
     tensor(12.)
     """
     with call_context(lambda: describe_many("network", equation, operands)):
-        shapes, types, given = _read_operands(operands, dtype, device, bool(keywords.get("promote")))
+        promote = read_flag("promote", keywords.get("promote", False))
+        shapes, types, given = _read_operands(operands, dtype, device, promote)
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
         early = early_of(types, settings.steps)
@@ -82,9 +84,9 @@ def network(
             read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")), early=early
         )
         fixed = _constants(constants, given)
-        price = model(settings.target, types[0], str(keywords.get("precision") or "ieee"))
+        price = model(settings.target, types[0], precision_word(keywords.get("precision")))
         # Under a function sums must be whole: what may be sliced is known once the path is.
-        fit = as_it_is if functions else fit_of(settings, types, price, slices)
+        fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
         found = find_path(graph, optimize, price, fit)
         return Network(graph, types, settings, found, slices, functions, fixed)
 
@@ -121,7 +123,7 @@ def _device_of(given: Sequence[torch.Tensor | None], device: Any) -> torch.devic
 
 def _constants(constants: Sequence[int], given: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
     found = {}
-    for at in constants:
+    for at in read_sequence("constants", constants):
         if not isinstance(at, int) or not 0 <= at < len(given):
             raise ArgumentError(f"constants are places of operands, 0 to {len(given) - 1}, not {at!r}")
         tensor = given[at]
@@ -137,7 +139,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
 
     Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
     permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
-    finds by predicted time; the plan is kept, and an equal call replays it. Intermediate results have the operands'
+    finds by predicted time, or that `optimize` says as for `weft.network` and as for `numpy.einsum` (True and False
+    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results have the operands'
     type. Of an algebra that is not one of weft's own, operands meet from left to right. The result is always a tensor
     of its own, never a view.
 

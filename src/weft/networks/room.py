@@ -23,7 +23,8 @@ def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slic
     """
 
     def fit(tree: Tree) -> Tree:
-        tree = tree.with_slices(read_slices(tree, slices)) if slices else tree
+        named = read_slices(tree, slices)
+        tree = tree.with_slices(named) if named else tree
         if settings.memory_limit is None or settings.reuse:
             return tree
         dtypes = node_dtypes(tree, leaves, settings)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import torch
 
-from weft.algebra import NAMED, find
+from weft.algebra import NAMED, find, plus_times
+from weft.api.options import read_options
 from weft.base.arrays import is_transforming
 from weft.base.dispatch import is_traced
 from weft.base.sizes import read_limit
@@ -21,6 +22,7 @@ from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.intermediates import intermediate_type
 from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, resolve, storage_type
 from weft.spec.type_names import read_dtype
 
@@ -52,12 +54,12 @@ def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings
     given = dict(keywords)
     backend = given.get("backend", "auto")
     steps = {name: given.pop(name) for name in STEP_KEYWORDS if name in given}
+    read_options("plan", steps)
     flags = {name: given.pop(name, False) for name in ("strip_exponent", "reuse", "check_finite", "progress")}
     for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise ArgumentError(f"{name} is True or False, not {value!r}")
+        read_flag(name, value)
     cuda_graph = given.pop("cuda_graph", "auto")
-    if cuda_graph not in GRAPHS:
+    if not isinstance(cuda_graph, (bool, str)) or cuda_graph not in GRAPHS:
         raise ArgumentError(f"cuda_graph={cuda_graph!r} is none of 'auto', True, False")
     limit = read_limit(given.pop("memory_limit", None))
     out_dtype = given.pop("out_dtype", None)
@@ -82,9 +84,16 @@ def _is_plus_times(found: Settings) -> bool:
     return found.steps.get("algebra", "plus_times") == "plus_times"
 
 
+def is_given(functions: Any) -> bool:
+    """Whether there are functions of nodes; `ArgumentError` for what is no mapping of them."""
+    if functions is not None and not isinstance(functions, Mapping):
+        raise ArgumentError(f"functions is a mapping from nodes to functions, not {type(functions).__name__}")
+    return functions is not None and len(functions) > 0
+
+
 def is_ordered(algebra: Any) -> bool:
     """Whether operands must meet from left to right: of an algebra of the caller's own nothing is known."""
-    return algebra is not None and not isinstance(algebra, str) and algebra not in NAMED.values()
+    return algebra is not None and not isinstance(algebra, str) and (find(algebra) or plus_times) not in NAMED.values()
 
 
 def early_of(types: Sequence[torch.dtype], steps: Mapping[str, Any]) -> Early:
@@ -119,7 +128,7 @@ def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
 def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
     """The type of every node: an `intermediate_type` inside, at the root `out_dtype`, by default its operands' type."""
     algebra = find(settings.steps.get("algebra", "plus_times"))
-    promote = bool(settings.steps.get("promote"))
+    promote = read_flag("promote", settings.steps.get("promote", False))
     found = dict(enumerate(leaves))
     for dtype in leaves:
         if len(leaves) > 2 and dtype in NEEDS_OUT_DTYPE:
@@ -162,7 +171,7 @@ def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
 
     `NotationError` lists what intermediates there are where a key is none of them.
     """
-    if not functions:
+    if not is_given(functions):
         return {}
     if not isinstance(functions, Mapping):
         raise ArgumentError(f"functions come as a mapping from nodes to functions, not {type(functions).__name__}")
@@ -177,6 +186,13 @@ def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
     return found
 
 
+def _listed_labels(key: Any) -> tuple[Any, ...]:
+    """The labels that name a node."""
+    if key is None or isinstance(key, (bool, float, complex)) or not isinstance(key, Iterable):
+        raise NotationError(f"a node is named by its number or by labels, not by {key!r}")
+    return tuple(key)
+
+
 def _node_of(tree: Tree, key: Any) -> int:
     graph = tree.graph
     if isinstance(key, int) and not isinstance(key, bool):
@@ -186,7 +202,7 @@ def _node_of(tree: Tree, key: Any) -> int:
             f"node {key} is no result of a step: operands are 0 to {tree.leaves - 1}, results {tree.leaves} to "
             f"{tree.root}"
         )
-    names = set(key)
+    names = set(_listed_labels(key))
     whole = tree.whole()
     matching = [
         step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names

@@ -22,6 +22,7 @@ from weft.networks.cost import Model, invariant
 from weft.networks.memory import Beside
 from weft.networks.searches import as_cotengra
 from weft.networks.tree import Tree
+from weft.spec.arguments import read_sequence
 
 _REPEATS = 8  # searches for each size, seeded
 _KEPT = 3  # proposals of each that are looked at
@@ -31,7 +32,7 @@ Fits = Callable[[Tree], bool]
 def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
     """Labels that are to be sliced, by their names; `NotationError` for one that is not there."""
     found = []
-    for name in slices:
+    for name in slices if isinstance(slices, str) else read_sequence("slices", [] if slices is None else slices):
         if name not in tree.graph.names:
             raise NotationError(f"label {name!r} cannot be sliced: no operand has it")
         label = tree.graph.names.index(name)

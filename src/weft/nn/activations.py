@@ -41,11 +41,11 @@ def activation(given: Activation) -> Function | None:
     if isinstance(given, torch.nn.Module):
         trace(given, (torch.float32,), hook="activation")  # refuses one with parameters
         return given
-    if given in _NOTHING:
+    if given is None or (isinstance(given, str) and given in _NOTHING):
         return None
     if callable(given):
         return given
-    if given not in NAMED:
+    if not isinstance(given, str) or given not in NAMED:
         raise ArgumentError(f"no activation is called {given!r}{nearest(str(given), NAMED)}")
     return NAMED[str(given)]
 

@@ -6,7 +6,8 @@ import torch
 
 from weft.api.contract import contract
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, parameter_type, uniform
+from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike
 
 
@@ -23,6 +24,7 @@ class Bilinear(Fused):
     torch.Size([2, 5])
     """
 
+    @reads("nn.Bilinear.__init__")
     def __init__(
         self,
         in1_features: int,
@@ -37,8 +39,8 @@ class Bilinear(Fused):
         super().__init__(activation)
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         kind, shape = parameter_type(dtype), (out_features, in1_features, in2_features)
-        self.weight = torch.nn.Parameter(torch.empty(*shape, device=device, dtype=kind))
-        self.bias = torch.nn.Parameter(torch.empty(out_features, device=device, dtype=kind)) if bias else None
+        self.weight = torch.nn.Parameter(empty(shape, device, kind))
+        self.bias = torch.nn.Parameter(empty((out_features,), device, kind)) if bias else None
         self.reset_parameters()
         self._fuse()
 

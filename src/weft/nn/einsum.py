@@ -10,8 +10,9 @@ import torch
 from weft.api.contract import contract
 from weft.errors import NotationError, ShapeError
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, parameter_type, uniform
+from weft.nn.fused import Fused, empty, parameter_type, uniform
 from weft.spec import parse
+from weft.spec.arguments import reads
 from weft.spec.notation import term_text
 from weft.spec.type_names import DTypeLike
 
@@ -32,6 +33,7 @@ class Einsum(Fused):
     torch.Size([2, 4, 5, 8])
     """
 
+    @reads("nn.Einsum.__init__")
     def __init__(
         self,
         equation: str,
@@ -56,10 +58,10 @@ class Einsum(Fused):
             if label not in extents or label not in notation.output:
                 raise NotationError(f"the bias along '{bias}' needs '{label}' in the weight and in the result")
         self._fan_in = math.prod(extent for label, extent in extents.items() if label not in notation.output)
-        self.weight = torch.nn.Parameter(torch.empty(*shape, device=device, dtype=kind))
+        self.weight = torch.nn.Parameter(empty(shape, device, kind))
         self.bias = None
         if bias is not None:
-            self.bias = torch.nn.Parameter(torch.empty([extents[label] for label in bias], device=device, dtype=kind))
+            self.bias = torch.nn.Parameter(empty([extents[label] for label in bias], device, kind))
         self.reset_parameters()
         self._fuse()
 

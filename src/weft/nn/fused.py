@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from weft.base.memory import new_tensor
+from weft.errors import DTypeError, ShapeError
 from weft.nn.activations import Activation, Function, activation, activation_text
+from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
 
 
@@ -56,6 +60,17 @@ def uniform(parameter: torch.Tensor | None, fan_in: int) -> None:
         torch.nn.init.uniform_(parameter, -bound, bound)
 
 
+def empty(shape: Sequence[int], device: torch.device | str | None, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for a parameter, where torch makes new tensors by default."""
+    if any(extent < 0 for extent in shape):
+        raise ShapeError(f"a parameter of shape {tuple(shape)}: numbers of features are not negative")
+    place = torch.get_default_device() if device is None else torch.device(device)
+    return new_tensor(shape, dtype, place)
+
+
 def parameter_type(dtype: DTypeLike | None) -> torch.dtype:
     """A type by any of its names; torch's default where none is given."""
-    return torch.get_default_dtype() if dtype is None else read_dtype("dtype", dtype)
+    found = torch.get_default_dtype() if dtype is None else read_dtype("dtype", dtype)
+    if not (found.is_floating_point or found.is_complex):
+        raise DTypeError(f"parameters are of a floating type, not of {dtype_name(found)}")
+    return found

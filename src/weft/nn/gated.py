@@ -12,7 +12,8 @@ import torch
 from weft.api.contract import contract
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish, gate, gate_of_parts
-from weft.nn.fused import Fused, parameter_type, uniform
+from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike
 
@@ -36,6 +37,7 @@ class GatedLinear(Fused):
     torch.Size([2, 64])
     """
 
+    @reads("nn.GatedLinear.__init__")
     def __init__(
         self,
         in_features: int,
@@ -55,8 +57,8 @@ class GatedLinear(Fused):
         for name in ("weight",) if interleaved else ("gate", "up"):
             last = (2,) if interleaved else ()
             shape, of_bias = (out_features, in_features, *last), (out_features, *last)
-            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=kind)))
-            beside = torch.nn.Parameter(torch.empty(of_bias, device=device, dtype=kind)) if bias else None
+            self.register_parameter(name, torch.nn.Parameter(empty(shape, device, kind)))
+            beside = torch.nn.Parameter(empty(of_bias, device, kind)) if bias else None
             self.register_parameter("bias" if interleaved else f"{name}_bias", beside)
         self._biased = bias
         self.reset_parameters()

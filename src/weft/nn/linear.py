@@ -9,7 +9,8 @@ import torch
 from weft.api.contract import contract
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, parameter_type, uniform
+from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.spec.arguments import reads
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
 
@@ -33,6 +34,7 @@ class Linear(Fused):
     Linear(in_features=3, out_features=5, bias=True, activation='silu')
     """
 
+    @reads("nn.Linear.__init__")
     def __init__(
         self,
         in_features: int,
@@ -47,9 +49,9 @@ class Linear(Fused):
         super().__init__(activation)
         self.in_features, self.out_features = in_features, out_features
         kind = parameter_type(dtype)
-        weight = torch.empty(out_features, in_features, device=device, dtype=kind)
+        weight = empty((out_features, in_features), device, kind)
         self.weight: torch.Tensor = torch.nn.Parameter(weight)
-        self.bias = torch.nn.Parameter(torch.empty(out_features, device=device, dtype=kind)) if bias else None
+        self.bias = torch.nn.Parameter(empty((out_features,), device, kind)) if bias else None
         self.register_buffer("scale", None)
         self.scale: torch.Tensor | None
         self.reset_parameters()
@@ -58,12 +60,14 @@ class Linear(Fused):
         self._fuse()
 
     @classmethod
+    @reads("nn.Linear.of")
     def of(cls, layer: torch.nn.Linear, activation: Activation = None) -> Self:
         """The layer over the parameters of one of torch's: they are shared, and trained together."""
         found = cls(layer.in_features, layer.out_features, layer.bias is not None, "meta", activation=activation)
         found.weight, found.bias = layer.weight, layer.bias
         return found
 
+    @reads("nn.Linear.quantized")
     def quantized(self, dtype: DTypeLike = torch.int8) -> Self:
         """A layer of its own with this one's weight in 8 bits, each row scaled to use them all."""
         found = type(self)(self.in_features, self.out_features, False, "meta", activation=self.activation)

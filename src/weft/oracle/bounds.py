@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 import torch
 
 from weft.algebra import Algebra, find
-from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
+from weft.base.factors import addition, is_zero
 from weft.errors import call_context
 from weft.fn.binding import bind
+from weft.oracle.arguments import as_value, called, factor_of, operand, read_aux, read_pair, spread
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
 from weft.oracle.judgement import distance
 from weft.oracle.reference import (
@@ -28,7 +29,6 @@ from weft.oracle.reference import (
     contract,
     label_extents,
     read_equation,
-    tensor_of,
     wide,
 )
 from weft.oracle.rounding import (
@@ -44,6 +44,7 @@ from weft.oracle.rounding import (
 )
 from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import read_types, resolve, storage_type, value_type
 from weft.spec.notation import Label
 from weft.spec.whole_sums import results_of
@@ -58,7 +59,7 @@ def error_bound(
     *,
     c: Any = None,
     alpha: float | complex = 1.0,
-    beta: float | complex = 1.0,
+    beta: float | complex | None = None,
     out_dtype: Any = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
@@ -101,10 +102,8 @@ def error_bound(
     True
     """
     with call_context(lambda: describe_call("error_bound", equation, a=a, b=b, c=c)):
-        x, y = as_tensor("a", a), as_tensor("b", b)
-        addend = as_tensor("c", c) if c is not None else None
         return expectation(
-            equation, x, y, c=addend, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
+            equation, a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
             accumulate=accumulate, a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands,
             indices=indices, algebra=algebra, promote=promote,
         )[1]  # fmt: skip
@@ -117,7 +116,7 @@ def expectation(
     *,
     c: torch.Tensor | None = None,
     alpha: float | complex = 1.0,
-    beta: float | complex = 1.0,
+    beta: float | complex | None = None,
     out_dtype: Any = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
@@ -134,11 +133,15 @@ def expectation(
 
     Both are tuples where the epilogue yields several values. The oracle's own rounding, in float64, is in the bound.
     """
-    other = None if algebra == "plus_times" else find(algebra)
+    a, b = operand("a", a), operand("b", b)
+    c, beta = addition(c, beta, None)
+    c = operand("c", c) if c is not None else None
+    alpha, beta = factor_of("alpha", alpha), factor_of("beta", beta)
+    promote, operands, indices = read_flag("promote", promote), read_aux(operands), read_aux(indices)
+    other = find(algebra)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     stored = storage_type(a.dtype, b.dtype, other is not None, promote)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    operands, indices = operands or {}, indices or {}
     reading = _Reading.of(equation, a, b, hooks, operands, indices)
     arithmetic = resolve(
         a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote,
@@ -193,7 +196,7 @@ class _Reading:
     ) -> _Reading:
         notation = read_equation(equation, (a.ndim, b.ndim))
         extents = label_extents(notation, (a.shape, b.shape))
-        narrow = {name: tensor_of(tensor).dtype for name, (_, tensor) in operands.items()}
+        narrow = {name: read_pair(name, pair)[1].dtype for name, pair in operands.items()}
         names = Names(hooks, operands, indices, extents, a.device)
         return cls((*notation.inputs, notation.output), extents, hooks, names, narrow)
 
@@ -267,6 +270,9 @@ def _sum_bound(
     reading: _Reading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
 ) -> torch.Tensor:
     """The bound of alpha times the sum of products."""
+    if is_zero(alpha):
+        device = x.value.stored.device
+        return torch.zeros(reading.shape, dtype=torch.float64, device=device)
     magnitude = sum_of_products(x.size, y.size, reading.output).reshape(reading.shape)
     furthest = magnitude
     if not (x.exact and y.exact):
@@ -293,7 +299,7 @@ def through(
     def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
         at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
         with Careful():
-            return [wide(one) for one in _several(function(at, **aux_args), values)]
+            return [wide(one) for one in _several(called(function, at, aux_args), values)]
 
     results = wide_results(values)
     moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
@@ -303,11 +309,11 @@ def through(
             moved[at] = torch.maximum(moved[at], distance(one, results[at]))
     # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
     eager = [torch.zeros_like(one) for one in moved]
-    dtypes = [one.dtype for one in _several(function(values.to(dtype), **stored), values)]
+    dtypes = [one.dtype for one in _several(called(function, values.to(dtype), stored), values)]
     for nudge in (*NUDGES, 0) if inexact else ():
         near = (values * (1 + nudge * epsilon(dtype))).to(dtype)
         exact = wide_results(wide(near))
-        for at, one in enumerate(_several(function(near, **stored), values)):
+        for at, one in enumerate(_several(called(function, near, stored), values)):
             eager[at] = torch.maximum(eager[at], distance(wide(one), exact[at]))
     work = dtype if inexact else torch.float32  # a function of whole numbers may yield others
     found = []
@@ -321,7 +327,7 @@ def through(
 def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
     """What a function yields, one or several, in the shape of its values."""
     parts = results if isinstance(results, (tuple, list)) else (results,)
-    return [torch.as_tensor(one, device=values.device).expand(values.shape) for one in parts]
+    return [spread(as_value(one, values.device), values.shape) for one in parts]
 
 
 def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:

@@ -12,7 +12,7 @@ coordinates, and integers and truth values, keep their type.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,15 +20,29 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
-from weft.errors import ShapeError
+from weft.base.factors import addition, is_zero
+from weft.base.memory import check_room
+from weft.errors import DTypeError, NotationError, ShapeError
 from weft.fn import Pointwise
 from weft.fn.binding import bind
+from weft.oracle.arguments import (
+    as_value,
+    called,
+    check_places,
+    factor_of,
+    operand,
+    read_aux,
+    read_pair,
+    spread,
+    tensor_of,
+)
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
 from weft.spec.contraction import summed
 from weft.spec.dtypes import read_types
-from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
-from weft.spec.permutation import permutation_extents
+from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, terms_of
+from weft.spec.permutation import checked_extents, permutation_extents
+from weft.spec.type_names import read_dtype
 from weft.spec.whole_sums import NARROW, result_types, results_of, sum_type
 
 if TYPE_CHECKING:
@@ -50,7 +64,7 @@ def contract(
     *,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
     out_dtype: torch.dtype | tuple[torch.dtype | None, ...] | None = None,
     precision: str | torch.dtype | None = None,
@@ -77,14 +91,22 @@ def contract(
     >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
     tensor([12, 34])
     """
-    a, b = tensor_of(a), tensor_of(b)
+    a, b = operand("a", a), operand("b", b)
+    c, beta = addition(c, beta, out)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)
-    other = None if algebra == "plus_times" else find(algebra)
+    check_room(a.device, 8 * math.prod(shape))
+    if c is not None:
+        c = operand("c", c)
+        if c.dim() != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
+            raise ShapeError(f"c has shape {tuple(c.shape)}, the result has {shape}")
+    check_places(out, shape)
+    alpha, beta = factor_of("alpha", alpha), factor_of("beta", beta)
+    other = find(algebra)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    names = Names(hooks, operands or {}, indices or {}, extents, a.device)
+    names = Names(hooks, read_aux(operands), read_aux(indices), extents, a.device)
     terms = notation.inputs
     x = source(terms[0], a, factor(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
     y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
@@ -111,11 +133,15 @@ def contract(
     if isinstance(results, tuple):
         targets = out if isinstance(out, tuple) else (None,) * len(results)
         dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
+        if len(results) != len(dtypes) or len(results) != len(targets):
+            raise ShapeError(f"the epilogue returns {len(results)} values, as many as out and out_dtype have")
         return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
     return _stored(results, out_dtype, out)
 
 
 def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
+    if isinstance(dtype, tuple):
+        raise DTypeError(f"out_dtype names {len(dtype)} types, the epilogue returns no tuple")
     value = value.to(dtype) if dtype is not None else value
     return value if out is None else out.copy_(value)
 
@@ -146,7 +172,7 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
             b.conj() if request.conjugate[1] else b,
             c=c,
             alpha=alpha,
-            beta=beta,
+            beta=beta if c is not None else 0,  # nothing is added to what D's memory holds
             out=(d, *(x for x in outputs if x is not None)) if outputs else d,
             precision=arithmetic.product,
             accumulate=arithmetic.accumulate,
@@ -183,25 +209,32 @@ def permute(
     tensor([[0, 6],
             [1, 7]])
     """
-    x = tensor_of(x)
+    x, alpha, beta = operand("x", x), factor_of("alpha", alpha), factor_of("beta", beta)
     if isinstance(equation, str):
         equation = parse(equation, new_labels=True)
     elif not isinstance(equation, Notation):
-        equation = from_sequences(*equation, new_labels=True)
+        equation = from_sequences(*terms_of(equation), new_labels=True)
     notation = expand(equation, [x.ndim])
-    found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
+    given = checked_extents(extents) if extents is not None else {}
+    check_places(out)
+    found = permutation_extents(notation, x.shape, given, None if out is None else out.shape)
+    check_places(out, tuple(found[label] for label in notation.output))
+    if out_dtype is not None:
+        out_dtype = read_dtype("out_dtype", out_dtype)
     computed = fn is not None or alpha != 1 or beta != 0
+    check_room(x.device, x.element_size() * math.prod(found[label] for label in notation.output))
     # The labels of extent 1 that this drops come back where the values are expanded.
-    operand = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
-    values = operand.values if computed else operand.stored
-    kept = [label for label in notation.output if label in operand.term]
-    values = values.permute([operand.term.index(label) for label in kept])
+    read = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
+    values = read.values if computed else read.stored
+    kept = [label for label in notation.output if label in read.term]
+    values = values.permute([read.term.index(label) for label in kept])
     values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
     values = values.expand([found[label] for label in notation.output])
     if computed:
         values = _times(alpha, values)
     if beta != 0:
-        assert out is not None, "beta adds to out"
+        if out is None:
+            raise ShapeError(f"beta={beta!r} adds to out, and there is none")
         values = values + _times(beta, wide(out))
     if out is not None:
         return out.copy_(values)
@@ -237,11 +270,6 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)
 
 
-def tensor_of(value: Any) -> torch.Tensor:
-    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-
-
 def wide(values: torch.Tensor) -> torch.Tensor:
     """The same values as float64, complex128 or int64."""
     if values.is_complex():
@@ -253,7 +281,7 @@ def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
     if isinstance(equation, str):
         equation = parse(equation)
     elif not isinstance(equation, Notation):
-        equation = from_sequences(*equation)
+        equation = from_sequences(*terms_of(equation))
     return expand(equation, ranks)
 
 
@@ -309,10 +337,11 @@ def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues
     """A function that yields one value, of wide ones; a truth value stays one."""
     if function is None:
         return values
-    result = torch.as_tensor(_called(function, values, aux_args), device=values.device)
+    with Careful():
+        result = as_value(called(function, values, aux_args), values.device)
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
     shape = np.broadcast_shapes(values.shape, *(x.shape for x in aux_args.values()))
-    return (result if result.dtype is torch.bool else wide(result)).expand(shape)
+    return spread(result if result.dtype is torch.bool else wide(result), shape)
 
 
 def _called(function: Function, values: torch.Tensor, aux_args: AuxValues) -> Any:
@@ -326,10 +355,11 @@ def _called(function: Function, values: torch.Tensor, aux_args: AuxValues) -> An
 
 def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """The epilogue of all of D: one result or a tuple of them."""
-    results = _called(function, values, aux_args)
+    with Careful():
+        results = called(function, values, aux_args)
     several = isinstance(results, (tuple, list))
     parts = tuple(
-        wide(torch.as_tensor(one, device=values.device)).expand(values.shape)
+        wide(spread(as_value(one, values.device), values.shape))
         for one in (results if several else (results,))
     )
     return parts if several else parts[0]
@@ -348,11 +378,13 @@ class Names:
     ) -> None:
         self._taken = bind(functions, [*operands, *indices])
         self._placed: dict[str, tuple[Sequence[Label], torch.Tensor]] = {}
-        for name, (modes, value) in operands.items():
-            tensor = tensor_of(value)
+        for name, pair in operands.items():
+            modes, tensor = read_pair(name, pair)
             tensor = wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
             self._placed[name] = (read_modes(name, modes, tensor.ndim), tensor)
         for name, label in indices.items():
+            if not isinstance(label, Hashable) or label not in extents:
+                raise NotationError(f"index '{name}' is a label of the contraction, not {label!r}")
             extent = extents[label]
             dtype = torch.int32 if extent <= 2**31 else torch.int64
             self._placed[name] = ((label,), torch.arange(extent, dtype=dtype, device=device))
@@ -366,10 +398,15 @@ class Names:
 
 
 def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
-    """Integers stay integers under an integral factor."""
+    """Integers stay integers under an integral factor, and nothing is left of NaN under 0."""
+    if is_zero(factor):
+        return torch.zeros_like(values)
     if not (values.is_floating_point() or values.is_complex()) and factor == int(factor.real):
         factor = int(factor.real)
-    return values * factor
+    try:
+        return values * factor
+    except (OverflowError, RuntimeError) as error:
+        raise DTypeError(f"the factor {str(factor)[:40]} does not fit the sums ({type(error).__name__})") from None
 
 
 def _default_accumulator(

@@ -19,7 +19,7 @@ SPECIALIZE = ("auto", "now", "never")  # what `specialize=` may be
 
 def check_specialize(specialize: object) -> None:
     """`UnsupportedError` unless `specialize` is one of `SPECIALIZE`."""
-    if specialize not in SPECIALIZE:
+    if not isinstance(specialize, str) or specialize not in SPECIALIZE:
         raise UnsupportedError(f"specialize={specialize!r} is none of {', '.join(map(repr, SPECIALIZE))}")
 
 

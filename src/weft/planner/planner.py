@@ -71,7 +71,7 @@ class Choice:
 
 def check_tune(tune: object) -> None:
     """`UnsupportedError` unless `tune` is one of `TUNE`."""
-    if tune not in TUNE:
+    if not (tune is None or isinstance(tune, str)) or tune not in TUNE:
         raise UnsupportedError(f"tune={tune!r} is none of {', '.join(map(repr, TUNE))}")
 
 

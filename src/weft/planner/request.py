@@ -18,6 +18,7 @@ from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, can
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides, summed
 from weft.spec.dtypes import value_type
+from weft.spec.notation import Broadcast
 from weft.spec.permutation import Permutation, canonical_modes
 from weft.spec.whole_sums import NARROW, fits_int32
 
@@ -145,6 +146,13 @@ class Request:
             for each in self.named
         )
         return replace(self, a=a, b=b, named=named)
+
+    def summed_over_nothing(self) -> Request:
+        """The same with one mode more in A and B, the last, of extent 0: every sum is zero."""
+        mode = Broadcast(0)  # as no ellipsis has one
+        a, b = (x._replace(shape=(*x.shape, 0), strides=(*x.strides, 1), alignment=16) for x in (self.a, self.b))
+        first, second = ((*term, mode) for term in self.notation.inputs)
+        return replace(self, notation=Notation((first, second), self.notation.output), a=a, b=b, schedule=None)
 
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))

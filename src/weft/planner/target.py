@@ -24,10 +24,15 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
+def check_backend(backend: object) -> None:
+    """`UnsupportedError` unless `backend` is one of `BACKENDS`."""
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise UnsupportedError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
+
+
 def resolve_backend(backend: str, device: torch.device) -> str:
     """The backend that serves `device`; what is asked for by name is never exchanged for another."""
-    if backend not in BACKENDS:
-        raise UnsupportedError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
+    check_backend(backend)
     if backend == "auto":
         if device.type not in ("cpu", "cuda"):
             raise UnsupportedError(f"no backend contracts tensors on device '{device}'")

@@ -16,9 +16,10 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.memory import workspace_error
+from weft.errors import is_out_of_memory
 from weft.planner.validity import generation
 from weft.plans.checks import fits
-from weft.plans.memory import is_out_of_memory, workspace_error
 
 _STRIDED = torch.strided  # read in every call
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
@@ -117,7 +118,7 @@ class KnownCall(NamedTuple):
                 return None
         elif beta == 0 or (beta != 1 and not self.scaled):  # without C it is another launch
             return None
-        if (alpha != 1 and not self.scaled) or (number is int and not (fits(alpha) and fits(beta))):
+        if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
         further: tuple[Tensor, ...] = ()
         if out is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
@@ -173,7 +174,7 @@ def check_out(
 def check_unscaled(algebra: str, alpha: Scalar, beta: Scalar) -> None:
     """Other algebras than plus-times have no factors."""
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if value != 1:
+        if _number(name, value) != 1:
             raise DTypeError(f"{name}={value!r} scales sums of products: the algebra {algebra} has no such factor")
 
 
@@ -182,8 +183,7 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
     wanted: type = complex if accumulate.is_complex else float if accumulate.is_floating_point else int
     if type(value) is wanted and fits(value):
         return value
-    if not isinstance(value, Number):
-        raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
+    value = _number(name, value)
     try:
         number = complex(value)
     except OverflowError:
@@ -196,6 +196,22 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
     if not fits(plain):
         raise DTypeError(f"{name}={value!r} is beyond the integers of 64 bits that sums of integers are scaled in")
     return plain
+
+
+def _number(name: str, value: Any) -> Any:
+    """A factor as a number: one of Python or NumPy, or what a tensor or an array of no dimensions holds."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, torch.Tensor):
+        value = as_tensor(name, value)
+        if value.dim():
+            shape = tuple(value.shape)
+            raise ShapeError(f"{name} has shape {shape}: a factor is a number, or a tensor of no dimensions")
+        if not (value.requires_grad or is_transformed(value) or value.is_meta):
+            return value.item()
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biufc":
+        return value.item()
+    raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
 
 
 def fits(number: object) -> bool:

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra
-from weft.base.arrays import as_results, as_tensor, like_each
+from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
-from weft.errors import ShapeError, call_context
+from weft.base.factors import addition
+from weft.base.memory import check_room, workspace_error
+from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, Scalar
@@ -34,12 +36,12 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
-from weft.plans.derivatives import asked, differentiable, operand_tensors
-from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
+from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import CallCache
-from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
+from weft.spec.arguments import read_flag
 from weft.spec.contraction import output_shape
 
 CALLS_KNOWN = 256  # of one plan
@@ -51,8 +53,9 @@ _Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]
 class Plan(PlanBase):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
-    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None, validate=False)` returns
-    the result, which is `out` when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=None, out=None, operands=None, validate=False)` returns
+    the result, which is `out` when that is given; the arguments mean what they mean for `weft.contract`. `explain()`
+    says what was chosen and why.
     """
 
     def __init__(self, request: Request) -> None:
@@ -65,6 +68,7 @@ class Plan(PlanBase):
         self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self._calls = CallCache("plan: calls", CALLS_KNOWN)
+        self._nothing: Plan | None = None  # of calls without products
 
     @property
     def request(self) -> Request:
@@ -95,7 +99,7 @@ class Plan(PlanBase):
         *,
         c: Any = None,
         alpha: Scalar = 1.0,
-        beta: Scalar = 1.0,
+        beta: Scalar | None = None,
         out: Any = None,
         operands: Mapping[str, Any] | None = None,
         validate: bool = False,
@@ -111,12 +115,16 @@ class Plan(PlanBase):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        if beta is None:
+            beta = 1.0
+        elif c is None and out is not None:
+            c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         if self._watched is not None and (plan := self._current(self._watched)) is not self:
             return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         signature = key = known = None
-        said, beside = said_operands(operands) if operands else ((), ())
+        said, beside = said_operands(operands) if operands is not None else ((), ())
         if said is not None and validate is False and not unknown:
             signature = call_signature(a, b, out, c, *beside)
             if signature is not None:
@@ -127,23 +135,26 @@ class Plan(PlanBase):
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
-            check_flag("validate", validate)
-            if asked(a, b, c, *operand_tensors(operands)):
+            read_flag("validate", validate)
+            source = source_of(a, b, c)
+            if is_subclass(source):
+                key = signature = None  # known calls have plain tensors as results
+            if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
                 if key is not None and known is not None:
                     self._calls.put(key, known)
-                return result
+                return returned(source, out, result, False)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
-            given = aux_tensors(operands, self._request.named) if operands else None
+            given = aux_tensors(operands, self._request.named) if operands is not None else None
             if signature is None and is_traced((x, y, addend, *_each(out), *(given or {}).values())):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
         if signature is not None and known is None and (c is None or beta != 0):
             self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
-        return out if out is not None else like_each(a, result)
+        return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
         """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
@@ -179,8 +190,11 @@ class Plan(PlanBase):
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
+        if alpha == 0:
+            return self._without_products(a, b, c, beta, out, operands)
         variant = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1)
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
+        check_room(device, new, variant.workspace_bytes)
         try:
             if out is None:
                 found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
@@ -199,6 +213,22 @@ class Plan(PlanBase):
                 raise workspace_error(device, new, variant.workspace_bytes) from error
             raise
         return out
+
+    def _without_products(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        beta: Scalar,
+        out: Results | None,
+        operands: Mapping[str, torch.Tensor] | None,
+    ) -> Results:
+        """A call whose `alpha` is 0: A and B are checked and not read, as they are summed over nothing."""
+        self._key(a, b, c, out, operands or {})
+        if self._nothing is None:
+            self._nothing = Plan(self._request.summed_over_nothing())
+        none = tuple(x.unsqueeze(-1)[..., :0] for x in (a, b))
+        return self._nothing.run(*none, c, 1, beta, out, operands)
 
     def run_validated(
         self,

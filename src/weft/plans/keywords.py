@@ -14,19 +14,20 @@ from weft.errors import ArgumentError
 
 #: Every keyword that calls share, with its default, in the order in which `help` shows them.
 DEFAULTS: dict[str, Any] = {
-    "c": None, "alpha": 1.0, "beta": 1.0, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
+    "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
     "a_fn": None, "b_fn": None, "c_fn": None, "epilogue": None, "operands": None, "indices": None,
     "algebra": "plus_times", "deterministic": True, "workspace_limit": None, "backend": "auto", "tune": None,
     "specialize": "auto", "schedule": None, "promote": False, "kept_dtype": None, "return_arg": False,
     "validate": False,
 }  # fmt: skip
+_OF_EINSUM: dict[str, Any] = {"optimize": "auto"}
 #: The same where a call makes a plan, which is for many calls.
 _OF_PLANS: dict[str, Any] = {"specialize": "now"}
 #: The keywords of each call.
 TAKEN: dict[str, tuple[str, ...]] = {
     "contract": tuple(DEFAULTS),
     "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "validate")),
-    "einsum": tuple(DEFAULTS),
+    "einsum": (*DEFAULTS, "optimize"),
     "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
     "permute": (
         "fn", "c", "alpha", "beta", "out", "out_dtype", "extents", "workspace_limit", "backend", "tune", "specialize",
@@ -118,7 +119,9 @@ _WITHOUT = {
 
 def default_of(call: str, name: str) -> Any:
     """The default of a keyword that calls share."""
-    return _OF_PLANS.get(name, DEFAULTS[name]) if call.startswith("plan") else DEFAULTS[name]
+    if call.startswith("plan") and name in _OF_PLANS:
+        return _OF_PLANS[name]
+    return DEFAULTS[name] if name in DEFAULTS else _OF_EINSUM[name]
 
 
 def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
@@ -147,10 +150,3 @@ def _said(call: str, name: str) -> str | None:
         return _OF_A_NETWORK[name]
     said = _ELSEWHERE.get(name)
     return said if said is not None and ("=" not in said or said.partition("=")[0] in TAKEN[call]) else None
-
-
-def check_flag(name: str, value: object) -> bool:
-    """`value` where it is True or False; `ArgumentError` else: any other word would count as true."""
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} is True or False, not {value!r}")
-    return value

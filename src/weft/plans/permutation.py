@@ -17,7 +17,9 @@ import torch
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
-from weft.errors import DTypeError, ShapeError, call_context
+from weft.base.factors import addition
+from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.errors import DTypeError, ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
@@ -26,7 +28,6 @@ from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import asked, differentiable
 from weft.plans.keywords import refuse_unknown
-from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import same_memory
@@ -38,8 +39,8 @@ _Key = tuple[Layout, bool, bool, tuple[int, ...]]  # of a variant: D's layout, w
 class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
-    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out`
-    when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=None, out=None)` returns the result, which is `out`
+    when that is given; the arguments mean what they mean for `weft.permute`. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: PermuteRequest) -> None:
@@ -70,12 +71,14 @@ class PermutePlan(PlanBase):
         return found
 
     def __call__(
-        self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None, **unknown: Any
+        self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
+        **unknown: Any,
     ) -> Any:
         """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
+        c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         if self._watched is not None and (plan := self._current(self._watched)) is not self:
@@ -90,7 +93,7 @@ class PermutePlan(PlanBase):
             addend = None if c is None else target if c is out else as_tensor("c", c, promote)
             source = as_tensor("x", x, promote)
             if asked(source, addend):
-                return differentiable("permute_plan_call")(self, source, addend, alpha, beta, out)
+                return like(x, differentiable("permute_plan_call")(self, source, addend, alpha, beta, out))
             result = self.run(source.resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
@@ -108,7 +111,10 @@ class PermutePlan(PlanBase):
         if c is not None and beta != 0:
             c = c.resolve_conj().resolve_neg()
         variant = self._variant(self._key(x, out, alpha, beta, c))
+        if alpha == 0:
+            return self._without_x(x, out, beta, c)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
+        check_room(self._request.device, new, variant.workspace_bytes)
         try:
             if out is None:
                 out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
@@ -121,6 +127,16 @@ class PermutePlan(PlanBase):
                 raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
             raise
         return out
+
+    def _without_x(
+        self, x: torch.Tensor, out: torch.Tensor | None, beta: Scalar, c: torch.Tensor | None
+    ) -> torch.Tensor:
+        """A call whose `alpha` is 0: what is added is all there is, and `x` is checked and not read."""
+        if out is None:
+            out = new_tensor(self.shape, self.dtype, x.device)
+        if c is None or beta == 0:
+            return out.zero_()
+        return out.copy_(c.to(scaling_type(self._request.value, self.dtype)) * beta)
 
     def prepare(
         self,

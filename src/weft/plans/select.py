@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
+from typing import Any
 
 from weft.errors import ArgumentError, UnsupportedError
 from weft.planner.planner import Choice, choose
@@ -40,10 +41,14 @@ def select(
     return choice
 
 
+def check_schedule(schedule: Any) -> None:
+    """`ArgumentError` for a `schedule` that is neither None nor one, nor text."""
+    if not (schedule is None or isinstance(schedule, str) or hasattr(schedule, "family")):
+        raise ArgumentError(f"schedule is one of plan.report().candidates or its text, not {type(schedule).__name__}")
+
+
 def _forced(choice: Choice, schedule: Schedule | str) -> Choice:
     """The choice of that schedule alone; `UnsupportedError` with the nearest where it is not legal here."""
-    if not isinstance(schedule, str) and not hasattr(schedule, "family"):
-        raise ArgumentError(f"schedule is one of plan.report().candidates or its text, not {type(schedule).__name__}")
     for rank in choice.ranked:
         if schedule in (rank.schedule, str(rank.schedule)):
             return replace(choice, best=rank, ranked=(rank,), origin=Origin("forced"))

@@ -118,7 +118,7 @@ class Case:
         """The keyword arguments of `weft.contract` for this case, but for `c` and `out`; C is the addend."""
         options: dict[str, Any] = {"out_dtype": self.dtypes[2], "precision": self.precision}
         options["accumulate"] = self.accumulate
-        options["alpha"], options["beta"] = self.alpha, self.beta
+        options["alpha"], options["beta"] = self.alpha, self.beta if self.add else None
         for hook in ("a_fn", "b_fn", "c_fn", "epilogue"):
             name = getattr(self, hook)
             options[hook] = FUNCTIONS[name] if name else None

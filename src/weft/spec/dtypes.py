@@ -13,7 +13,7 @@ import torch
 from weft.base.words import nearest
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
-from weft.spec.type_names import read_dtype, read_mode
+from weft.spec.type_names import NAMES, read_dtype, read_mode
 from weft.spec.whole_sums import NARROW, sum_type
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
@@ -191,8 +191,8 @@ def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torc
                 f"{dtype_name(storage)} (out_dtype={NEEDS_OUT_DTYPE[storage]})"
             )
         out_dtype = storage if not (storage.is_complex and not value.is_complex) else REAL_OF[storage]
-    if not isinstance(out_dtype, torch.dtype):
-        raise DTypeError(f"out_dtype is a torch dtype, not {_type_text(out_dtype)}")
+    if out_dtype not in NAMES.values():
+        raise DTypeError(f"no result is stored as {_type_text(out_dtype)}")
     if not torch.can_cast(value, out_dtype):
         raise DTypeError(f"a result of type {dtype_name(value)} cannot be stored as {dtype_name(out_dtype)}")
     return out_dtype

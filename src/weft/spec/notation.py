@@ -7,13 +7,15 @@ then `expand` puts one `Broadcast` label for each dimension it stands for.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from weft.base.figures import counted, given
@@ -21,6 +23,8 @@ from weft.errors import NotationError, ShapeError
 
 #: Where the symbols of `opt_einsum.get_symbol` go on after the letters of ASCII; none of them has a meaning of its own.
 FIRST_SYMBOL = "\u00c0"
+
+_MOST_LABELS = 1 << 16  # of an array that stands for a sequence of them
 
 Label: TypeAlias = Hashable
 Term: TypeAlias = tuple[Label | EllipsisType, ...]
@@ -81,6 +85,28 @@ def parse(equation: str, *, new_labels: bool = False) -> Notation:
     return _checked(Notation(inputs, output), new_labels)
 
 
+def terms_of(equation: object) -> tuple[Any, ...]:
+    """The terms of an equation that is no text; `NotationError` for what yields none."""
+    if isinstance(equation, (set, frozenset, dict)) or not isinstance(equation, Iterable):
+        raise NotationError(f"an equation is text or sequences of labels, not {type(equation).__name__}")
+    return _listed("an equation", equation)
+
+
+def _listed(what: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """The elements of a sequence, plain numbers where it is a tensor; `NotationError` where it does not yield them."""
+    try:
+        if isinstance(values, (torch.Tensor, np.ndarray)):
+            if math.prod(values.shape) > _MOST_LABELS:
+                raise NotationError(f"{what} has {math.prod(values.shape)} labels")
+            return tuple(values.tolist())
+        return tuple(values)
+    except NotationError:
+        raise
+    except Exception as error:  # whatever an object of somebody else raises
+        kind = type(values).__name__
+        raise NotationError(f"{what} of type {kind} yields no labels ({type(error).__name__})") from None
+
+
 def from_sequences(*terms: Sequence[Label], new_labels: bool = False) -> Notation:
     """Labels given as sequences, the output last: ``from_sequences(("m", "k"), ("k", "n"), ("m", "n"))``.
 
@@ -88,11 +114,13 @@ def from_sequences(*terms: Sequence[Label], new_labels: bool = False) -> Notatio
     for `parse`.
     """
     read: list[Term] = []
+    if not terms:
+        raise NotationError("there are no labels: one sequence for each operand, and the result's")
     for term in terms:
         if isinstance(term, (set, frozenset, dict)) or not hasattr(term, "__iter__"):
             raise NotationError(f"labels come as a sequence, not {type(term).__name__}")
         # Elements of a torch tensor are tensors, which are equal to nothing but themselves as labels.
-        labels = tuple(term.tolist() if hasattr(term, "tolist") else term)
+        labels = _listed("a term", term)
         for label in labels:
             if isinstance(label, torch.Tensor):
                 raise NotationError("a tensor is no label: two of one value are different labels; pass numbers")
@@ -102,7 +130,7 @@ def from_sequences(*terms: Sequence[Label], new_labels: bool = False) -> Notatio
                 raise NotationError(f"label {label!r} is not hashable") from None
         read.append(labels)
     for term in read:
-        if term.count(Ellipsis) > 1:
+        if sum(label is Ellipsis for label in term) > 1:
             raise NotationError(f"'...' stands more than once in {term_text(term)}")
     return _checked(Notation(tuple(read[:-1]), read[-1]), new_labels)
 

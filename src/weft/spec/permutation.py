@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from weft.errors import NotationError, ShapeError
+from weft.errors import NotationError, ShapeError, WorkspaceError
 from weft.fn import Pointwise
 from weft.spec.canonical import merged
 from weft.spec.contraction import Layout, Mode, Role, Strides, mode_extents, mode_strides
@@ -130,7 +130,7 @@ def permutation_extents(
             raise ShapeError(f"label '{label_text(label)}' has extent {have} in x, {want} is given")
         extents[label] = want if have in (None, 1) else have
     if (count := math.prod(extents[label] for label in output)) >= MOST_ELEMENTS:
-        raise ShapeError(f"the result has {count} elements, and no tensor has so many")
+        raise WorkspaceError(f"the result has {count} elements, and no memory has room for so many")
     return extents
 
 

@@ -31,7 +31,7 @@ class InPlace:
         """Raises `ShapeError` for dims that are no two dimensions of `tensor` and for matrices that cannot stay."""
         try:
             first, second = (operator.index(dim) for dim in dims)
-        except (TypeError, ValueError):
+        except Exception:  # whatever an object of somebody else raises
             raise ShapeError(f"dims are two dimensions, not {dims!r}") from None
         rank = tensor.dim()
         for dim in (first, second):

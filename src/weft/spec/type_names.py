@@ -79,8 +79,8 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
 
 def read_mode(what: str, value: object, modes: tuple[str, ...]) -> str | torch.dtype | None:
     """A mode by its name, whatever its case, or a number type; None stays None."""
-    if value is None or value in modes:
-        return value
+    if value is None:
+        return None
     if isinstance(value, str) and value.strip().lower() in modes:
         return value.strip().lower()
     return read_dtype(what, value, modes)

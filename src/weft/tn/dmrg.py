@@ -9,6 +9,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.errors import ArgumentError, ShapeError
+from weft.spec.arguments import reads
 from weft.tn.operator import MPO
 from weft.tn.state import MPS, grow_left, grow_right
 from weft.tn.truncation import split
@@ -23,6 +24,7 @@ class DmrgResult(NamedTuple):
     errors: list[float]
 
 
+@reads("tn.dmrg")
 def dmrg(
     operator: MPO, state: MPS, *, max_bond: int, sweeps: int = 10, cutoff: float = 1e-12, krylov: int = 4,
     tolerance: float = 0.0,

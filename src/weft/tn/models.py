@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from weft.errors import ArgumentError
+from weft.base.memory import check_room
+from weft.errors import ArgumentError, DTypeError
+from weft.spec.arguments import reads
+from weft.spec.dtypes import dtype_name
 from weft.tn.operator import MPO
 
 
+@reads("tn.heisenberg")
 def heisenberg(
     sites: int, *, coupling: float = 1.0, field: float = 0.0, dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
@@ -22,6 +26,7 @@ def heisenberg(
     return _nearest_neighbours(sites, terms, -field * z, one, dtype, device)
 
 
+@reads("tn.ising")
 def ising(
     sites: int, *, coupling: float = 1.0, field: float = 1.0, dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
@@ -31,16 +36,20 @@ def ising(
     return _nearest_neighbours(sites, [(-coupling * z, z)], -field * x, torch.eye(2), dtype, device)
 
 
+@reads("tn.heisenberg_bond")
 def heisenberg_bond(coupling: float = 1.0, *, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """``coupling * S . S`` of two spins 1/2, (s', t', s, t): what `tebd` takes for every bond."""
-    swap = torch.eye(4, dtype=dtype).reshape(2, 2, 2, 2).transpose(0, 1)
+    swap = torch.eye(4, dtype=_floating(dtype)).reshape(2, 2, 2, 2).transpose(0, 1)
     return coupling * (swap / 2 - torch.eye(4, dtype=dtype).reshape(2, 2, 2, 2) / 4)
 
 
+@reads("tn.ising_bonds")
 def ising_bonds(
     sites: int, coupling: float = 1.0, field: float = 1.0, *, dtype: torch.dtype = torch.float64
 ) -> list[torch.Tensor]:
     """The terms of `ising` bond by bond, (s', t', s, t) each; inner sites share their field between two bonds."""
+    _check_sites(sites)
+    dtype = _floating(dtype)
     z, x = torch.diag(torch.tensor([1.0, -1.0], dtype=dtype)), torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=dtype)
     one = torch.eye(2, dtype=dtype)
     found = []
@@ -51,14 +60,25 @@ def ising_bonds(
     return found
 
 
+def _floating(dtype: torch.dtype) -> torch.dtype:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise DTypeError(f"a chain has a floating type, not {dtype_name(dtype)}")
+    return dtype
+
+
+def _check_sites(sites: int) -> None:
+    if sites < 1:
+        raise ArgumentError(f"a chain has one site at least, not {sites}")
+    check_room(torch.device("cpu"), sites << 10)  # what a tensor takes beside its elements
+
+
 def _nearest_neighbours(
     sites: int, terms: list[tuple[torch.Tensor, torch.Tensor]], alone: torch.Tensor, one: torch.Tensor,
     dtype: torch.dtype, device: torch.device | str,
 ) -> MPO:  # fmt: skip
     """The finite automaton of a sum of terms on one and two sites (F. Froewis, V. Nebendahl, W. Duer,
     arXiv:1003.1047): state 0 has placed everything, the last one nothing."""
-    if sites < 1:
-        raise ArgumentError(f"a chain has one site at least, not {sites}")
+    _check_sites(sites)
     bond = len(terms) + 2
     tensor = torch.zeros(bond, 2, 2, bond)
     tensor[0, :, :, 0] = tensor[-1, :, :, -1] = one
@@ -66,7 +86,7 @@ def _nearest_neighbours(
     for at, (first, second) in enumerate(terms):
         tensor[-1, :, :, at + 1] = first
         tensor[at + 1, :, :, 0] = second
-    tensor = tensor.to(device=device, dtype=dtype)
+    tensor = tensor.to(device=device, dtype=_floating(dtype))
     tensors = [tensor] * sites
     tensors[0] = tensors[0][-1:].contiguous()
     tensors[-1] = tensors[-1][..., :1].contiguous()

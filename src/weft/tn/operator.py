@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from weft.api.contract import contract
-from weft.errors import ShapeError
+from weft.errors import ArgumentError, ShapeError
+from weft.spec.arguments import reads
 
 
 class MPO:
     """A matrix product operator: tensors (left, out, in, right), the first `left` and the last `right` of extent 1."""
 
+    @reads("tn.MPO.__init__")
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
         check_chain(self.tensors, 4)
@@ -22,7 +24,12 @@ class MPO:
 
     def to(self, *arguments: object, **keywords: object) -> MPO:
         """The same on another device or in another type: the arguments of `torch.Tensor.to`."""
-        return MPO([tensor.to(*arguments, **keywords) for tensor in self.tensors])  # type: ignore[call-overload]
+        try:
+            moved = [tensor.to(*arguments, **keywords) for tensor in self.tensors]  # type: ignore[call-overload]
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # the last without CUDA
+            reason = str(error).partition("\n")[0]
+            raise ArgumentError(f"to takes a device, a type, or both, as torch.Tensor.to does: {reason}") from None
+        return MPO(moved)
 
     def to_dense(self) -> torch.Tensor:
         """The whole matrix (out, in), of sites in order; for small chains."""

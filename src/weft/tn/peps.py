@@ -10,6 +10,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.errors import ShapeError
+from weft.spec.arguments import reads
 from weft.tn.truncation import split
 
 
@@ -21,6 +22,7 @@ class PepsNorm(NamedTuple):
     error: float
 
 
+@reads("tn.peps_norm")
 def peps_norm(
     tensors: Sequence[Sequence[torch.Tensor]], *, max_bond: int | None = None, cutoff: float = 0.0
 ) -> PepsNorm:

@@ -9,6 +9,7 @@ import torch
 from weft.api.contract import contract
 from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError
+from weft.spec.arguments import reads
 from weft.tn.operator import MPO, check_chain
 
 
@@ -19,12 +20,14 @@ class MPS:
     tensors behind it from the right. Methods that change tensors change this object.
     """
 
+    @reads("tn.MPS.__init__")
     def __init__(self, tensors: Sequence[torch.Tensor], center: int | None = None) -> None:
         self.tensors = list(tensors)
         check_chain(self.tensors, 3)
         self.center = center
 
     @classmethod
+    @reads("tn.MPS.random")
     def random(
         cls, sites: int, extent: int, bond: int, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu", seed: int = 0,
@@ -41,6 +44,7 @@ class MPS:
         return state
 
     @classmethod
+    @reads("tn.MPS.product")
     def product(
         cls, places: Sequence[int], extent: int = 2, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -64,6 +68,7 @@ class MPS:
         """Another object of the same tensors, which no method writes to."""
         return MPS(self.tensors, self.center)
 
+    @reads("tn.MPS.canonicalize")
     def canonicalize(self, center: int) -> MPS:
         """Make the state canonical around a site, by QR factorisations; returns this object."""
         if not 0 <= center < len(self):
@@ -82,6 +87,7 @@ class MPS:
         self.center = center
         return self
 
+    @reads("tn.MPS.inner")
     def inner(self, other: MPS) -> torch.Tensor:
         """<self|other>, a 0-d tensor."""
         if len(self) != len(other):
@@ -98,6 +104,7 @@ class MPS:
             return torch.linalg.vector_norm(self.tensors[self.center])
         return self.inner(self).real.clamp_min(0).sqrt()
 
+    @reads("tn.MPS.expectation")
     def expectation(self, operator: MPO | torch.Tensor, site: int | None = None) -> torch.Tensor:
         """<self|operator|self> / <self|self>, a 0-d tensor: of an `MPO`, or of a matrix (out, in) on one site."""
         if isinstance(operator, MPO):

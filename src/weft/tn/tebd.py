@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from weft.errors import ArgumentError, ShapeError
+from weft.spec.arguments import reads
 from weft.tn.state import MPS
 from weft.tn.update import two_site_update
 
@@ -19,6 +20,7 @@ class TebdResult(NamedTuple):
     error: float
 
 
+@reads("tn.tebd")
 def tebd(
     state: MPS, bonds: torch.Tensor | Sequence[torch.Tensor], *, step: complex, steps: int, max_bond: int,
     cutoff: float = 1e-12, normalize: bool = True,

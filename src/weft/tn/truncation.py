@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError
+from weft.spec.arguments import reads
 
 
 class Split(NamedTuple):
@@ -22,6 +23,7 @@ class Split(NamedTuple):
     error: torch.Tensor
 
 
+@reads("tn.split")
 def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 0.0) -> Split:
     """The truncated SVD of a matrix (m, n), or of each of a batch (..., m, n), by torch's.
 
@@ -38,7 +40,12 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
         raise ArgumentError(f"cutoff is a share of the weight, 0 or more, not {cutoff}")
     if matrix.dim() < 2 or not all(matrix.shape[-2:]):
         raise ShapeError(f"a matrix of shape {tuple(matrix.shape)} has no singular values")
-    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    if not (matrix.is_floating_point() or matrix.is_complex()):
+        raise DTypeError(f"a matrix of {str(matrix.dtype).removeprefix('torch.')} has no singular values of its type")
+    try:
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    except torch.linalg.LinAlgError as error:
+        raise AccuracyError(f"the singular values are not found: {error}") from None
     weights = values.to(torch.float64).square()
     total = weights.sum(-1, keepdim=True)
     after = total - weights.cumsum(-1)  # the weight of those behind each

@@ -8,6 +8,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.errors import ArgumentError, ShapeError
+from weft.spec.arguments import reads
 from weft.tn.truncation import split
 
 
@@ -20,6 +21,7 @@ class TwoSite(NamedTuple):
     error: torch.Tensor
 
 
+@reads("tn.two_site_update")
 def two_site_update(
     left: torch.Tensor,
     right: torch.Tensor,

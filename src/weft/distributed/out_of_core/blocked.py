@@ -20,6 +20,7 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor
 from weft.base.devices import read_device
+from weft.base.factors import addition
 from weft.base.figures import counted, duration, si
 from weft.base.sizes import read_limit
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
@@ -40,7 +41,7 @@ from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.derivatives import asked
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
@@ -50,9 +51,9 @@ _LARGE = 1 << 30  # bytes
 class OutOfCorePlan:
     """A contraction in blocks that fit a device; made by `weft.distributed.plan` with `device=`.
 
-    `plan(a, b, c=None, alpha=1.0, beta=1.0, out=None)`: tensors in the machine's memory; D is made there, or written to
-    `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for the
-    time of the call.
+    `plan(a, b, c=None, alpha=1.0, beta=None, out=None)`: tensors in the machine's memory; D is made there, or written
+    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for
+    the time of the call.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class OutOfCorePlan:
         self.estimate: Estimate = chosen[1]
 
     def __call__(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None,
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
         validate: bool = False,
     ) -> Any:  # fmt: skip
         """D, in the machine's memory. Waits until it is there. `validate` checks a sample of it as for `weft.contract`.
@@ -91,7 +92,7 @@ class OutOfCorePlan:
         return self._run(a, b, c, alpha, beta, out, validate)
 
     def timeline(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None
     ) -> Timeline:
         """Run twice and measure the second call: what was copied when, and what was contracted meanwhile."""
         return warmed(lambda recorder: self._run(a, b, c, alpha, beta, out, recorder=recorder), self.device)
@@ -136,17 +137,18 @@ class OutOfCorePlan:
         return "\n".join(lines)
 
     def _run(
-        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, out: Any, validate: bool = False,
+        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, out: Any, validate: bool = False,
         recorder: Recorder | None = None,
     ) -> Any:  # fmt: skip
         with call_context(lambda: f"distributed.plan({self._asked.equation!r})"):
+            c, beta = addition(c, beta, out)
             with noted_host(recorder, "checks"):
                 x, y = as_tensor("a", a), as_tensor("b", b)
                 refuse_gradients(a=x, b=y, c=c)
                 check_part("a", x, self._asked.a, self._problem.a.term)
                 check_part("b", y, self._asked.b, self._problem.b.term)
                 addend = self._checked_addend(c, alpha, beta)
-                check_flag("validate", validate)
+                read_flag("validate", validate)
                 results = self._results(out, {"a": x, "b": y, "c": addend})
 
             def run() -> Results:

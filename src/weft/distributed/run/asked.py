@@ -23,8 +23,8 @@ from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.request import HOOKS, Request
 from weft.plans.derivatives import asks
-from weft.plans.keywords import check_flag
 from weft.spec import Notation
+from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Label, expand, label_text, term_text
@@ -85,7 +85,7 @@ def read_asked(
     for name, why in REFUSED.items():
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
-    return_arg = check_flag("return_arg", keywords.get("return_arg", False))
+    return_arg = read_flag("return_arg", keywords.get("return_arg", False))
     given = {name: value for name, value in keywords.items() if name not in (*REFUSED, "return_arg")}
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})

@@ -10,6 +10,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.selection import along_each, check_selected
+from weft.base.factors import addition
 from weft.distributed.gradient.calls import Gradients, asking
 from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
 from weft.distributed.group.link import Link, read_link
@@ -45,14 +46,14 @@ from weft.oracle.validate import check_supported
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
 
 class DistributedPlan:
     """A contraction over the ranks of a group; made by `weft.distributed.plan`.
 
-    `plan(a, b, c=None, alpha=1.0, beta=1.0, operands=None)` returns this rank's part of D. Every rank calls it, with
+    `plan(a, b, c=None, alpha=1.0, beta=None, operands=None)` returns this rank's part of D. Every rank calls it, with
     parts that have the shapes and types that it was planned for. `prediction` is what was chosen and what it will take,
     `candidates` has all that was looked at, the fastest first.
     """
@@ -83,7 +84,7 @@ class DistributedPlan:
         self.dtypes = self._work.types
 
     def __call__(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0,
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None,
         operands: Mapping[str, Any] | None = None, validate: bool = False,
     ) -> Any:  # fmt: skip
         """This rank's part of D, from its parts of A, B, C (placed as D) and of operands.
@@ -95,7 +96,7 @@ class DistributedPlan:
         return self._run(a, b, c, alpha, beta, operands, validate)
 
     def timeline(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0,
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None,
         operands: Mapping[str, Any] | None = None,
     ) -> Timeline:  # fmt: skip
         """Run twice and measure the second call on this rank: what travelled when, and what was contracted meanwhile.
@@ -221,14 +222,15 @@ class DistributedPlan:
     # -- a call --------------------------------------------------------------------------------------------------------
 
     def _run(
-        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None,
+        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, operands: Mapping[str, Any] | None,
         validate: bool = False, recorder: Recorder | None = None,
     ) -> Any:  # fmt: skip
         what = self._what
+        c, beta = addition(c, beta, None)
         with call_context(lambda: what):
 
             def check() -> Given:
-                if check_flag("validate", validate):
+                if read_flag("validate", validate):
                     check_supported(self._request)
                 return self._checked(a, b, c, alpha, beta, operands)
 

@@ -12,6 +12,7 @@ from weft.errors import ArgumentError, UnsupportedError
 from weft.machine.ceilings import Ceilings, ceilings
 from weft.networks.network import Network
 from weft.plans.base import PlanBase
+from weft.spec.arguments import reads
 from weft_bench.environment import disclose
 from weft_bench.machine.energy import SECONDS, Energy
 from weft_bench.profiling.energy import measured_energy
@@ -42,6 +43,7 @@ def profile(
     plan: DistributedPlan | OutOfCorePlan, *tensors: torch.Tensor, c: torch.Tensor | None = ...,
     out: torch.Tensor | None = ..., operands: Mapping[str, torch.Tensor] | None = ..., budget: float | None = ...,
 ) -> TimelineProfile: ...  # fmt: skip
+@reads("profile")
 def profile(
     plan: PlanBase | Network | DistributedPlan | OutOfCorePlan,
     *tensors: torch.Tensor,
@@ -117,6 +119,7 @@ def _network_profile(
     return found
 
 
+@reads("energy")
 def energy(
     plan: PlanBase | Network,
     *tensors: torch.Tensor,

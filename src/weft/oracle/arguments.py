@@ -1,0 +1,92 @@
+"""Arguments of the oracle: read as the public calls read them, from any array, with functions called as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.base.arrays import as_tensor
+from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError, WeftError, is_out_of_memory
+
+Function = Callable[..., Any]
+
+#: What functions of the user raise; what torch stops a pass with is none of these.
+_OF_FUNCTIONS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError)
+
+
+def operand(name: str, value: Any) -> torch.Tensor:
+    """An operand as a tensor with values, of whatever NumPy makes an array of."""
+    tensor = as_tensor(name, value, True)
+    if tensor.is_meta:
+        raise UnsupportedError(f"{name} is a meta tensor, which has no values")
+    return tensor
+
+
+def read_aux(given: Any) -> Mapping[str, Any]:
+    """`operands` or `indices` of a call: a mapping, or None for none."""
+    if given is not None and not isinstance(given, Mapping):
+        raise FunctionError(f"operands and indices come as mappings by name, not {type(given).__name__}")
+    return given or {}
+
+
+def factor_of(name: str, value: Any) -> Any:
+    """A factor as a number; of a tensor without dimensions its value."""
+    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, Number) or isinstance(value, (Decimal, Fraction)):
+        raise DTypeError(f"{name} is a number, not {type(value).__name__}")
+    return value
+
+
+def check_places(out: Any, shape: tuple[int, ...] | None = None) -> None:
+    """`DTypeError` or `ShapeError` where a result of that shape does not go into `out`, one place or several."""
+    for place in out if isinstance(out, (tuple, list)) else () if out is None else (out,):
+        if not isinstance(place, torch.Tensor):
+            raise DTypeError(f"out is a torch tensor here, not {type(place).__name__}")
+        if shape is not None and tuple(place.shape) != shape:
+            raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")
+
+
+def called(function: Function, values: torch.Tensor, aux_args: Mapping[str, Any]) -> Any:
+    """What a function of the user makes of values; `FunctionError` with what it raised."""
+    try:
+        return function(values, **aux_args)
+    except _OF_FUNCTIONS as error:
+        if isinstance(error, WeftError) or is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise FunctionError(f"a function raised {type(error).__name__}: {reason}") from error
+
+
+def read_pair(name: str, pair: Any) -> tuple[Any, torch.Tensor]:
+    """The modes and the tensor of an operand of a function."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise FunctionError(f"operand '{name}' is a pair (modes, tensor), not {type(pair).__name__}")
+    return pair[0], operand(f"operand '{name}'", pair[1])
+
+
+def as_value(result: Any, device: torch.device) -> torch.Tensor:
+    """What a function yields, as a tensor; `FunctionError` for what is no value."""
+    try:
+        return torch.as_tensor(result, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FunctionError(f"a function yields {type(result).__name__}, which is no value") from error
+
+
+def spread(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A function's values in the shape of what it was given; `FunctionError` where they have another."""
+    try:
+        return values.expand(tuple(shape))
+    except RuntimeError:
+        raise FunctionError(f"a function of values of shape {tuple(shape)} yields {tuple(values.shape)}") from None
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
