@@ -10,10 +10,13 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_float, c_int, c_longlong, c_void_p
 from functools import lru_cache
+from threading import local
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from weft.gpu.common.driver import aside_of_capture
 
 COMPUTE_32F_FAST_TF32 = 77  # cublasComputeType_t
 REAL_32F = 0  # cudaDataType_t
@@ -33,6 +36,18 @@ class Matrix(NamedTuple):
     operation: int
     leading: int
     step: int  # from matrix to matrix
+
+
+_ready = local()  # the devices that a thread has torch's handle for
+
+
+def make_ready(device: torch.device) -> None:
+    """Let torch make this thread's handle of the library, once. Made within a capture it would end that."""
+    known: set[torch.device] = _ready.__dict__.setdefault("devices", set())
+    if device not in known:
+        with aside_of_capture(), torch.cuda.device(device):
+            torch.cuda.current_blas_handle()
+        known.add(device)
 
 
 @lru_cache
@@ -62,6 +77,7 @@ def tf32(left: Tensor, right: Tensor, result: Tensor, alpha: float, beta: float)
 
     Products are made in TF32 and added in float32. Raises `RuntimeError` where cuBLAS reports an error.
     """
+    make_ready(result.device)
     batch, rows, columns = result.shape
     # What is contiguous along rows here is contiguous along columns there: the transpose is computed, from the right.
     b, a, d = (seen(x.shape, x.stride()) for x in (left, right, result))

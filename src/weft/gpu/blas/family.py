@@ -51,6 +51,7 @@ class BlasLaunch:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
+        cublas.make_ready(d.device)
         a, b = (x.conj() if flag else x for x, flag in zip((a, b), self._conjugate, strict=True))
         left, right = (b, a) if self.swap_ab else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)

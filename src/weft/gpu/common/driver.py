@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -32,6 +33,20 @@ def driver_version() -> int | None:
     return version.value
 
 
+@contextmanager
+def aside_of_capture() -> Iterator[None]:
+    """Within, this thread may allocate and load while a CUDA graph is captured, which has no part of that."""
+    driver, mode = loaded_driver(), ctypes.c_int(_RELAXED)
+    if driver is not None:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        if driver is not None:
+            driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of CUDA's driver
 
 
