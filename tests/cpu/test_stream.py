@@ -176,7 +176,7 @@ def best(call: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, floa
 @pytest.mark.alone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.float16, torch.int64])
 def test_no_form_takes_much_longer_than_by_torch(dtype: torch.dtype) -> None:
-    """On one thread at most 1.6 times as long (2.2 of complex numbers, whose products in tiles that are turned are slow)
+    """On one thread at most 1.6 times as long (2.2 of complex numbers, which are slow in tiles that are turned)
     and 4 us more, which is what calls differ by; half of the forms less."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
