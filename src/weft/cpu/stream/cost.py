@@ -27,8 +27,7 @@ class _Cost(NamedTuple):
     memory: float  # bytes a second of one core, from memory
     near: float  # and from caches,
     cache: float  # of so many bytes
-    writes: float  # how many times as long products take that are not summed,
-    complex_writes: float  # and those of complex numbers
+    writes: float  # how many times as long products take that are not summed
 
 
 @lru_cache
@@ -59,14 +58,7 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
             busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
         busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
-    return max(busy, _read(_touched(nest, types))) * _slowed(nest, types)
-
-
-def _slowed(nest: Nest, types: Types) -> float:
-    """How many times as long loops take that write what they read: torch's take as long as memory does."""
-    if not nest.writes:
-        return 1.0
-    return _cost().complex_writes if types.held.startswith("complex") else _cost().writes
+    return max(busy, _read(_touched(nest, types))) * (cost.writes if nest.writes else 1.0)
 
 
 def _packed(way: int, size: int) -> float:
