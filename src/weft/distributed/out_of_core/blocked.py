@@ -52,8 +52,8 @@ class OutOfCorePlan:
     """A contraction in blocks that fit a device; made by `weft.distributed.plan` with `device=`.
 
     `plan(a, b, c=None, alpha=1.0, beta=None, out=None)`: tensors in the machine's memory; D is made there, or written
-    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for the
-    time of the call.
+    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for
+    the time of the call.
     """
 
     def __init__(
