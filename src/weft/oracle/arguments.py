@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from fractions import Fraction
-from numbers import Number
 from typing import Any
 
 import numpy as np
 import torch
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_tensor, is_scalar
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError, WeftError, is_out_of_memory
 
 Function = Callable[..., Any]
@@ -47,7 +44,7 @@ def factor_of(name: str, value: Any) -> Any:
     """A factor as a number; of a tensor without dimensions its value."""
     if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:
         value = value.item()
-    if not isinstance(value, Number) or isinstance(value, (Decimal, Fraction)):
+    if not is_scalar(value):
         raise DTypeError(f"{name} is a number, not {type(value).__name__}")
     return value
 
