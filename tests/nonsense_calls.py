@@ -10,6 +10,7 @@ import torch
 
 import weft
 from nonsense import Call, Make, tensor
+from weft.spec import parse
 
 
 def a() -> torch.Tensor:
@@ -129,7 +130,8 @@ def _of_objects() -> list[Call]:
         Call("Plan()", "__call__", (a, b), {**FACTORS, "operands": lambda: {}, "validate": lambda: False}, of=plan),
         Call("Plan() with operands", "__call__", (a, b), {**FACTORS, "operands": lambda: {"bias": tensor(4)}},
              frozenset(("operands",)), of=biased),
-        Call("PermutePlan()", "__call__", (a,), {name: MOVED[name] for name in ("c", "alpha", "beta", "out")}, of=plan_permute),
+        Call("PermutePlan()", "__call__", (a,), {name: MOVED[name] for name in ("c", "alpha", "beta", "out")},
+             of=plan_permute),
         Call("Network()", "__call__", (a, b, lambda: tensor(4, 2)), {
             "out": lambda: tensor(2, 2), "changed": lambda: (0,), "group": lambda: None, "checkpoint": lambda: None,
             "checkpoint_every": lambda: 1.0,
@@ -150,7 +152,6 @@ def _of_modules() -> list[Call]:
     layer: dict[str, Make] = {
         "bias": lambda: True, "device": lambda: "cpu", "dtype": lambda: torch.float32, "activation": lambda: "gelu",
     }  # fmt: skip
-    value: dict[str, Make] = {"value": a}
     three, four = (lambda: 3), (lambda: 4)
     linear = partial(nn.Linear, 3, 4)
     shaped = (lambda: (2, 3), lambda: torch.float32)
@@ -166,8 +167,9 @@ def _of_modules() -> list[Call]:
         Call("blocks.contract", weft.blocks.contract, (lambda: "ab,bc->ac", lambda: blocks(2, 2), lambda: blocks(2, 2)),
              {**TYPES, **FUNCTIONS, "backend": lambda: "cpu"}),
         Call("blocks.BlockTensor", weft.blocks.BlockTensor, (lambda: {(0, 0): a(), (1, 1): a()},)),
-        Call("blocks.meeting", weft.blocks.meeting, (lambda: weft.spec.parse("ab,bc->ac"), lambda: blocks(2, 2).structure,
-                                                     lambda: blocks(2, 2).structure)),
+        Call("blocks.meeting", weft.blocks.meeting, (
+            lambda: parse("ab,bc->ac"), lambda: blocks(2, 2).structure, lambda: blocks(2, 2).structure,
+        )),
         Call("blocks.Structure.of", weft.blocks.Structure.of, (lambda: [(0, 0)], lambda: [(2, 3)])),
         Call("functions.chain", f.chain, (lambda: f.bias, lambda: f.relu)),
         Call("functions.gelu", f.gelu, (), {"approximate": lambda: "tanh"}),
@@ -290,6 +292,7 @@ def _of_ranks() -> list[Call]:
         "device": lambda: "cpu", "memory_limit": lambda: "1MB", "link": lambda: None, **TYPES, **FUNCTIONS,
     }  # fmt: skip
     two = (equation, a, b)
+    in_blocks = partial(distributed.plan, "mk,kn->mn", a(), b(), device="cpu")
     return [
         Call("distributed.contract", distributed.contract, two,
              {**blocked, **FACTORS, "placements": lambda: {"a": "k"}, "group": lambda: None, "mesh": lambda: None,
@@ -298,7 +301,7 @@ def _of_ranks() -> list[Call]:
              {**blocked, "c": d, "placements": lambda: None, "group": lambda: None, "mesh": lambda: None,
               "agree": lambda: True, "timeout": lambda: 1.0}, frozenset(("device",))),
         Call("distributed.plan()", "__call__", (a, b),
-             {**FACTORS, "validate": lambda: False, "operands": lambda: {}}, of=partial(distributed.plan, "mk,kn->mn", a(), b(), device="cpu")),
+             {**FACTORS, "validate": lambda: False, "operands": lambda: {}}, of=in_blocks),
         Call("distributed.Link", distributed.Link, (lambda: "own", lambda: 1e-6, lambda: 1e9, lambda: "hand")),
         Call("distributed.Placement", distributed.Placement, (lambda: "k",)),
         Call("distributed.find_ranks", distributed.find_ranks, (), {}),

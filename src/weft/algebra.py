@@ -23,8 +23,6 @@ from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
 from weft.fn.laws import Early, early
 from weft.fn.triton_function import is_triton_function
-from weft.spec.arguments import reads
-from weft.spec.type_names import NAMES, read_dtype
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]
@@ -87,9 +85,7 @@ class Algebra:
 
         Raises `DTypeError` where it does not work on that type, `FunctionError` for functions that cannot be fused.
         """
-        dtype = read_dtype("dtype", dtype)
-        if dtype not in NAMES.values():
-            raise DTypeError(f"an algebra has no values of type {_name(dtype)}")
+        _check_type(dtype)
         if self.requires is not None and (reason := self.requires(dtype)) is not None:
             raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
@@ -108,7 +104,7 @@ class Algebra:
 
     def identity_in(self, dtype: torch.dtype) -> int | float | complex | bool:
         """The identity as a Python number of the kind that `dtype` holds; `DTypeError` where it holds no such value."""
-        dtype = read_dtype("dtype", dtype)
+        _check_type(dtype)
         value = self.identity(dtype) if callable(self.identity) else self.identity
         if isinstance(value, str):
             value = _extreme(value, dtype)
@@ -142,6 +138,11 @@ def _of_two(function: Binary) -> Binary:
         return function(p, q)
 
     return of_two
+
+
+def _check_type(dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype) or _name(dtype).startswith(("q", "bits")):  # quantized, and without numbers
+        raise DTypeError(f"the values of an algebra are of a torch dtype that holds numbers, not {dtype!r}")
 
 
 def _extreme(which: str, dtype: torch.dtype) -> int | float | bool:
@@ -224,7 +225,6 @@ log = Algebra(torch.add, torch.logaddexp, "lowest", "log", _floating)
 gf2 = Algebra(torch.bitwise_and, torch.bitwise_xor, 0, "gf2", _whole)
 
 
-@reads("algebra.plus_times_mod")
 def plus_times_mod(p: int) -> Algebra:
     """Products and sums of integers modulo `p`, results from 0 to p - 1.
 

@@ -61,7 +61,6 @@ def ready(function: Function) -> Callable[..., Any]:
     return either
 
 
-@reads("functions.chain")
 def chain(*functions: Function) -> Function:
     """One function that applies `functions` from left to right; it takes what each of them takes beside the value.
 

@@ -14,7 +14,7 @@ import torch
 
 from weft.algebra import Algebra, find, plus_times
 from weft.base.memory import check_room
-from weft.errors import ArgumentError, DTypeError, ShapeError
+from weft.errors import DTypeError, ShapeError
 from weft.oracle.bounds import expectation as _expectation
 from weft.oracle.judgement import distance, judged, unwritten
 from weft.oracle.reference import Equation, wide
@@ -198,7 +198,7 @@ def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...]
         return tuple(strides), 0
     if layout == "overlapping":
         return (1,) * rank, 0
-    raise ArgumentError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
+    raise ShapeError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -60,8 +60,7 @@ def selected(
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
     shape = output_shape(request.notation, request.extents())
-    values, places = math.prod(shape) * request.d_dtype.itemsize, 8 * math.prod(shape)
-    check_room(request.device, values + places)
+    check_room(request.device, math.prod(shape) * (request.d_dtype.itemsize + 8))  # of values and of places
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
         check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, c)

@@ -21,4 +21,4 @@ def addition(c: Any, beta: Any, out: Any) -> tuple[Any, Any]:
 
 def is_zero(factor: Any) -> bool:
     """Whether a factor is the number 0: what it multiplies is not read then."""
-    return isinstance(factor, Number) and factor == 0
+    return isinstance(factor, Number) and bool(factor == 0)  # type: ignore[comparison-overlap]

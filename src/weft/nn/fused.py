@@ -64,13 +64,12 @@ def empty(shape: Sequence[int], device: torch.device | str | None, dtype: torch.
     """Memory for a parameter, where torch makes new tensors by default."""
     if any(extent < 0 for extent in shape):
         raise ShapeError(f"a parameter of shape {tuple(shape)}: numbers of features are not negative")
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise DTypeError(f"parameters are of a floating type, not of {dtype_name(dtype)}")
     place = torch.get_default_device() if device is None else torch.device(device)
     return new_tensor(shape, dtype, place)
 
 
 def parameter_type(dtype: DTypeLike | None) -> torch.dtype:
     """A type by any of its names; torch's default where none is given."""
-    found = torch.get_default_dtype() if dtype is None else read_dtype("dtype", dtype)
-    if not (found.is_floating_point or found.is_complex):
-        raise DTypeError(f"parameters are of a floating type, not of {dtype_name(found)}")
-    return found
+    return torch.get_default_dtype() if dtype is None else read_dtype("dtype", dtype)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from fractions import Fraction
-from numbers import Number
 from typing import Any
 
 import numpy as np
 import torch
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_tensor, is_scalar
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError, WeftError, is_out_of_memory
 
 Function = Callable[..., Any]
@@ -28,6 +25,14 @@ def operand(name: str, value: Any) -> torch.Tensor:
     return tensor
 
 
+def addend_of(c: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """C as a tensor that has the result's shape, or 1 along some modes."""
+    tensor = operand("c", c)
+    if tensor.dim() != len(shape) or any(n not in (want, 1) for n, want in zip(tensor.shape, shape, strict=True)):
+        raise ShapeError(f"c has shape {tuple(tensor.shape)}, the result has {shape}")
+    return tensor
+
+
 def read_aux(given: Any) -> Mapping[str, Any]:
     """`operands` or `indices` of a call: a mapping, or None for none."""
     if given is not None and not isinstance(given, Mapping):
@@ -39,7 +44,7 @@ def factor_of(name: str, value: Any) -> Any:
     """A factor as a number; of a tensor without dimensions its value."""
     if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim == 0:
         value = value.item()
-    if not isinstance(value, Number) or isinstance(value, (Decimal, Fraction)):
+    if not is_scalar(value):
         raise DTypeError(f"{name} is a number, not {type(value).__name__}")
     return value
 
@@ -85,8 +90,3 @@ def spread(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return values.expand(tuple(shape))
     except RuntimeError:
         raise FunctionError(f"a function of values of shape {tuple(shape)} yields {tuple(values.shape)}") from None
-
-
-def tensor_of(value: Any) -> torch.Tensor:
-    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)

@@ -26,6 +26,7 @@ from weft.errors import DTypeError, NotationError, ShapeError
 from weft.fn import Pointwise
 from weft.fn.binding import bind
 from weft.oracle.arguments import (
+    addend_of,
     as_value,
     called,
     check_places,
@@ -34,7 +35,6 @@ from weft.oracle.arguments import (
     read_aux,
     read_pair,
     spread,
-    tensor_of,
 )
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
@@ -99,9 +99,7 @@ def contract(
     shape = tuple(extents[label] for label in notation.output)
     check_room(a.device, 8 * math.prod(shape))
     if c is not None:
-        c = operand("c", c)
-        if c.dim() != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
-            raise ShapeError(f"c has shape {tuple(c.shape)}, the result has {shape}")
+        c = addend_of(c, shape)
     check_places(out, shape)
     alpha, beta = factor_of("alpha", alpha), factor_of("beta", beta)
     other = find(algebra)
@@ -118,7 +116,7 @@ def contract(
     held = _WIDE[accumulate.is_complex] if inexact else accumulate
     addend = None
     if c is not None and beta != 0:
-        addend = _single(c_fn, tensor_of(c).to(held), names.along("c_fn", notation.output))
+        addend = _single(c_fn, c.to(held), names.along("c_fn", notation.output))
     if other is not None:
         value = reduced(x, y, output, other, held).reshape(shape)
         value = value if addend is None else other.reduce(value, addend.to(held).expand(shape)).to(held)

@@ -199,16 +199,9 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
 
 
 def _number(name: str, value: Any) -> Any:
-    """A factor as a number: one of Python or NumPy, or what a tensor or an array of no dimensions holds."""
+    """A factor as a number: one of Python or NumPy, or what an array of no dimensions holds."""
     if isinstance(value, Number):
         return value
-    if isinstance(value, torch.Tensor):
-        value = as_tensor(name, value)
-        if value.dim():
-            shape = tuple(value.shape)
-            raise ShapeError(f"{name} has shape {shape}: a factor is a number, or a tensor of no dimensions")
-        if not (value.requires_grad or is_transformed(value) or value.is_meta):
-            return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biufc":
         return value.item()
     raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")

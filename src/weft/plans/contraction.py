@@ -227,8 +227,8 @@ class Plan(PlanBase):
         self._key(a, b, c, out, operands or {})
         if self._nothing is None:
             self._nothing = Plan(self._request.summed_over_nothing())
-        none = tuple(x.unsqueeze(-1)[..., :0] for x in (a, b))
-        return self._nothing.run(*none, c, 1, beta, out, operands)
+        x, y = (each.unsqueeze(-1)[..., :0] for each in (a, b))
+        return self._nothing.run(x, y, c, 1, beta, out, operands)
 
     def run_validated(
         self,

@@ -216,7 +216,7 @@ _SIMPLE: dict[Any, Reader] = {
 
 def _instance(kind: type, name: str, value: Any) -> Any:
     if not isinstance(value, kind):
-        raise refused(name, f"a {kind.__name__}", value)
+        raise ArgumentError(f"{name} is a {kind.__name__}, not {type(value).__name__}")
     return value
 
 
@@ -264,7 +264,7 @@ def _mapping(element: Reader, name: str, value: Any) -> dict[Any, Any]:
 
 def _of_union(kinds: tuple[Any, ...]) -> Reader:
     """The first kind that takes a value; a type's name and a device's are read where types and devices are."""
-    for special in (torch.dtype, torch.device, Path):
+    for special in (torch.device, Path):  # whose names are text
         if special in kinds:
             kinds = tuple(kind for kind in kinds if kind is not str)
     readers = [reader_of(kind) for kind in kinds if kind is not type(None)]

@@ -44,8 +44,8 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
         raise DTypeError(f"a matrix of {str(matrix.dtype).removeprefix('torch.')} has no singular values of its type")
     try:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    except torch.linalg.LinAlgError as error:
-        raise AccuracyError(f"the singular values are not found: {error}") from None
+    except torch.linalg.LinAlgError as failed:
+        raise AccuracyError(f"the singular values are not found: {failed}") from None
     weights = values.to(torch.float64).square()
     total = weights.sum(-1, keepdim=True)
     after = total - weights.cumsum(-1)  # the weight of those behind each
