@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "contract": lambda a, b: weft.contract("mk,kn->mn", a, b),
     "contract, made to measure": lambda a, b: weft.contract("mk,kn->mn", a, b, specialize="now", epilogue=torch.relu),
     "sums first": lambda a, b: weft.plan("mk,kn->n", a, b)(a, b),
-    "one operand": lambda a, b: weft.einsum("mk->m", a) + weft.einsum("nk->n", b),
+    "one operand": lambda a, b: torch.cat([weft.einsum("mk->m", a), weft.einsum("nk->n", b)]),
     "epilogue and C": lambda a, b: weft.contract("mk,kn->nm", a, b, c=a[:, :21].T, beta=2.0, epilogue=torch.relu),
     "max_plus": lambda a, b: weft.contract("mk,kn->mn", a, b, algebra="max_plus"),
     "log": lambda a, b: weft.contract("mk,kn->mn", a, b, algebra="log"),

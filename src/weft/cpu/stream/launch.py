@@ -28,7 +28,7 @@ from numba import cfunc, int8, {held}
 from weft.cpu.stream.kernel import run
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     run(frame, {operand}, {held}(0), {result})
 """
