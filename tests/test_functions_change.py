@@ -64,7 +64,7 @@ CALLS: dict[str, Callable[[], Callable[[], torch.Tensor]]] = {
     "plan of a group": lambda: first_of(weft.plan_grouped(E, [(A, B)], epilogue=scaled)),
     "network": lambda: partial(weft.network("ij,jk,kl->il", A, B, A, **TWICE), A, B, A),
     "network of constants": lambda: partial(
-        weft.network("ij,jk,kl->il", A, B, A, constants={0: A, 1: B}, **TWICE), A
+        weft.network("ij,jk,kl->il", A, B, A, constants=(0, 1), **TWICE), A
     ),
     "gradient": lambda: gradient(partial(weft.contract, E, epilogue=scaled), B),
     "gradient of a plan": lambda: gradient(weft.plan(E, A.clone().requires_grad_(), B, epilogue=scaled), B),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def nothing_kept() -> Iterator[None]:
 
 def captured(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    gc.collect()  # a graph of an earlier test, freed within a capture, would end that
     torch.cuda.synchronize()
     try:
         with torch.cuda.graph(graph):
