@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from weft.algebra import Algebra
+from weft.algebra import NAMED, Algebra
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
@@ -125,9 +125,11 @@ class Request:
 
     @property
     def raw(self) -> tuple[Callable[..., Any] | None, ...]:
-        """The functions that the caller gave."""
+        """The functions that the caller gave; those of a ready algebra do not change."""
         algebra = self.raw_algebra
-        return self.functions.raw if algebra is None else (*self.functions.raw, algebra.combine, algebra.reduce)
+        if algebra is None or NAMED.get(algebra.name) is algebra:
+            return self.functions.raw
+        return (*self.functions.raw, algebra.combine, algebra.reduce)
 
     def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Request:
         """The same as another caller asks for it, whose functions compute what these do."""
