@@ -135,6 +135,8 @@ def contract(
 def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
     if isinstance(dtype, tuple):
         raise DTypeError(f"out_dtype names {len(dtype)} types, the epilogue returns no tuple")
+    if isinstance(out, (tuple, list)):
+        raise ShapeError(f"out has {len(out)} tensors, the epilogue returns no tuple")
     value = value.to(dtype) if dtype is not None else value
     return value if out is None else out.copy_(value)
 

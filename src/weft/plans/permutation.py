@@ -69,15 +69,15 @@ class PermutePlan(PlanBase):
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
-            if is_traced((x, c, out)):
-                return as_operation("permutation plan")(self, x, c, alpha, beta, out)
             if unknown:
                 refuse_unknown("a permutation plan's call", unknown)
-            target = as_result(out) if out is not None else None
+            read, target = as_tensor("x", x), as_result(out) if out is not None else None
             addend = None if c is None else target if c is out else as_tensor("c", c)
+            if is_traced((read, addend, target)):
+                return as_operation("permutation plan")(self, read, addend, alpha, beta, target)
             if asked(x, addend):
                 return like(x, differentiable("permute_plan_call")(self, x, addend, alpha, beta, out))
-            result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
+            result = self.run(read.resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
     def text_of_call(self) -> Any:
