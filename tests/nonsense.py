@@ -114,6 +114,7 @@ class Call:
     keywords: dict[str, Make] = field(default_factory=dict)
     usual: frozenset[str] = frozenset()  # the keywords without which a call is not right
     raises: tuple[type[BaseException], ...] = ()  # what it documents besides errors of weft
+    lasts: bool = False  # it may be asked for any number of steps
     of: Make | None = None  # makes the object whose method of that name is called
 
 

@@ -275,9 +275,11 @@ def _of_states() -> list[Call]:
         Call("tn.ising", tn.ising, (lambda: 3,), {**kind, "device": lambda: "cpu"}),
         Call("tn.ising_bonds", tn.ising_bonds, (lambda: 3,), kind),
         Call("tn.dmrg", tn.dmrg, (operator, state), {**cut, "sweeps": lambda: 1, "krylov": lambda: 2,
-                                                     "tolerance": lambda: 0.0}, frozenset(("max_bond", "sweeps"))),
+                                                     "tolerance": lambda: 0.0}, frozenset(("max_bond", "sweeps")),
+             lasts=True),
         Call("tn.tebd", tn.tebd, (state, gate), {**cut, "step": lambda: -0.1, "steps": lambda: 1,
-                                                 "normalize": lambda: True}, frozenset(("max_bond", "step", "steps"))),
+                                                 "normalize": lambda: True}, frozenset(("max_bond", "step", "steps")),
+             lasts=True),
         Call("tn.split", tn.split, (a,), cut),
         Call("tn.two_site_update", tn.two_site_update, (lambda: tensor(2, 2, 3), lambda: tensor(3, 2, 2)), {
             **cut, "gate": lambda: None, "absorb": lambda: "both", "normalize": lambda: True,

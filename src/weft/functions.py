@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -270,12 +270,12 @@ def uniform(seed: int, *coordinates: torch.Tensor) -> torch.Tensor:
         if not isinstance(coordinate, torch.Tensor) or coordinate.is_floating_point() or coordinate.is_complex():
             raise FunctionError("coordinates are tensors of whole numbers, as `indices` names them")
     try:
-        return _hashed(seed, coordinates)
+        return _hashed(seed, *coordinates)
     except RuntimeError as error:  # of torch: tensors that do not broadcast, or have no values
         raise FunctionError(f"uniform cannot hash these: {str(error).partition(chr(10))[0]}") from error
 
 
-def _hashed(seed: int, coordinates: Sequence[torch.Tensor]) -> torch.Tensor:
+def _hashed(seed: int, *coordinates: torch.Tensor) -> torch.Tensor:
     state: Any = _signed(seed ^ (seed >> 32))
     for coordinate in coordinates:
         halves = [coordinate.to(torch.int32)]
@@ -284,6 +284,9 @@ def _hashed(seed: int, coordinates: Sequence[torch.Tensor]) -> torch.Tensor:
         for half in halves:
             state = _mixed(half * _signed(0x9E3779B1) + state)
     return ((state >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+setattr(uniform, READY, _hashed)  # which is all that it computes
 
 
 def _mixed(state: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from weft.algebra import Algebra, find, plus_times
 from weft.base.memory import check_room
-from weft.errors import DTypeError, ShapeError
+from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.oracle.bounds import expectation as _expectation
 from weft.oracle.judgement import distance, judged, unwritten
 from weft.oracle.reference import Equation, wide
@@ -156,6 +156,8 @@ def random_operand(
     Floating types hold normal values, or with `integers` whole numbers from -3 to 3, so that sums are exact in any
     order; integer types hold those always (0 to 3 where unsigned). Overlapping layouts repeat their values.
     """
+    if torch.device(device).type == "meta":
+        raise UnsupportedError("an operand on the meta device has no values")
     tensor = poisoned(shape, dtype, layout=layout, device=device).tensor
     generator = torch.Generator(device).manual_seed(seed)
     # Fill the memory and not the indices: where those overlap, each address must get one value.
@@ -168,6 +170,7 @@ def random_operand(
     return tensor
 
 
+@reads("testing.layout_strides")
 @reads("testing.layout_strides")
 def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int]:
     """Strides and offset in elements.

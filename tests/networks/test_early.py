@@ -115,7 +115,10 @@ def test_ready_algebras_distribute(name: str, dtype: torch.dtype) -> None:
     check_algebra(algebra, dtype, operands=3)
 
 
-@pytest.mark.parametrize("algebra", ["max_times", mine(torch.mul, torch.maximum, "lowest", "my max_times")], ids=["named", "own"])
+MAX_TIMES = ["max_times", mine(torch.mul, torch.maximum, "lowest", "my max_times")]
+
+
+@pytest.mark.parametrize("algebra", MAX_TIMES, ids=["named", "own"])
 def test_the_largest_of_products_is_of_values_that_are_not_negative(algebra: Any) -> None:
     given = [each.abs() for each in operands()]
     expected = formula(weft.algebra.find(algebra), *given)

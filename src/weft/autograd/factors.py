@@ -49,6 +49,7 @@ def with_factors(
     factors = []
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, torch.Tensor):
+            value = as_tensor(name, value)
             if value.dim():
                 raise ShapeError(
                     f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions"

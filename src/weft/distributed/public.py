@@ -126,6 +126,7 @@ def contract(
             out = options.pop("out", None)
             c, beta = addition(c, beta, out)
             blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
+            beta = beta if c is not None else None
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
         over = _Over.of(group, mesh, timeout, a, b)

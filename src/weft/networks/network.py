@@ -57,7 +57,7 @@ from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.intermediates import is_of_halves
 from weft.plans.memo import Memo
-from weft.spec.arguments import read_flag
+from weft.spec.arguments import read_flag, read_path
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -342,12 +342,13 @@ class Network(Described):
         with call_context(lambda: self._described(tensors)):
             if not self.tree.steps:
                 raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
+            folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
             call: Going
             given = Given(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
             if group is None:
-                call, place = call_with_checkpoint(given, checkpoint, every)
+                call, place = call_with_checkpoint(given, folder, every)
             else:
-                call, place = call_with_group(given, group, checkpoint, every)
+                call, place = call_with_group(given, group, folder, every)
             found = self._sliced_call(call)
         result = out if out is not None else like(_source(tensors), place)
         return (result, found[1]) if self.settings.strip_exponent else result

@@ -90,3 +90,13 @@ def spread(values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return values.expand(tuple(shape))
     except RuntimeError:
         raise FunctionError(f"a function of values of shape {tuple(shape)} yields {tuple(values.shape)}") from None
+
+
+def stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
+    """One result in its type, in its place where there is one."""
+    if isinstance(dtype, tuple):
+        raise DTypeError(f"out_dtype names {len(dtype)} types, the epilogue returns no tuple")
+    if isinstance(out, (tuple, list)):
+        raise ShapeError(f"out has {len(out)} tensors, the epilogue returns no tuple")
+    value = value.to(dtype) if dtype is not None else value
+    return value if out is None else out.copy_(value)

@@ -16,7 +16,7 @@ import torch
 from weft.algebra import Algebra, find
 from weft.base.describe import describe_call
 from weft.base.factors import addition, is_zero
-from weft.errors import call_context
+from weft.errors import DTypeError, call_context
 from weft.fn.binding import bind
 from weft.oracle.arguments import as_value, called, factor_of, operand, read_aux, read_pair, spread
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
@@ -241,6 +241,8 @@ class _Reading:
     ) -> tuple[Any, Any]:
         """Through the epilogue, and rounded to the results' types."""
         function = self.hooks["epilogue"]
+        if function is None and isinstance(out_dtype, tuple):
+            raise DTypeError(f"out_dtype names {len(out_dtype)} types, and there is no epilogue that returns a tuple")
         if function is None:
             return value, rounded_bound(value, bound, out_dtype or _default_result(stored, value))
         aux_args = self.names.along("epilogue", self.terms[2])

@@ -35,6 +35,7 @@ from weft.oracle.arguments import (
     read_aux,
     read_pair,
     spread,
+    stored,
 )
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
@@ -133,15 +134,8 @@ def contract(
         dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
         if len(results) != len(dtypes) or len(results) != len(targets):
             raise ShapeError(f"the epilogue returns {len(results)} values, as many as out and out_dtype have")
-        return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
-    return _stored(results, out_dtype, out)
-
-
-def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
-    if isinstance(dtype, tuple):
-        raise DTypeError(f"out_dtype names {len(dtype)} types, the epilogue returns no tuple")
-    value = value.to(dtype) if dtype is not None else value
-    return value if out is None else out.copy_(value)
+        return tuple(stored(*each) for each in zip(results, dtypes, targets, strict=True))
+    return stored(results, out_dtype, out)
 
 
 def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:

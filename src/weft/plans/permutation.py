@@ -84,14 +84,13 @@ class PermutePlan(PlanBase):
         if self._watched is not None and (plan := self._current(self._watched)) is not self:
             return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
-            if is_traced((x, c, out)):
-                return as_operation("permutation plan")(self, x, c, alpha, beta, out)
             if unknown:
                 refuse_unknown("a permutation plan's call", unknown)
-            target = as_result(out) if out is not None else None
-            promote = self._request.promote
+            target, promote = as_result(out) if out is not None else None, self._request.promote
             addend = None if c is None else target if c is out else as_tensor("c", c, promote)
             source = as_tensor("x", x, promote)
+            if is_traced((source, addend, target)):
+                return as_operation("permutation plan")(self, source, addend, alpha, beta, target)
             if asked(source, addend):
                 return like(x, differentiable("permute_plan_call")(self, source, addend, alpha, beta, out))
             result = self.run(source.resolve_neg(), target, alpha, beta, addend)

@@ -12,6 +12,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -190,9 +191,14 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
     return tensor
 
 
-def _path(name: str, value: Any) -> Path:
+def read_path(name: str, value: Any) -> Path:
+    """A path that files may have."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise refused(name, "a path", value)
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{name} is no path that this system can write: {value!r}") from None
     return Path(value)
 
 
@@ -209,7 +215,7 @@ def _nothing(name: str, value: Any) -> None:
 
 _SIMPLE: dict[Any, Reader] = {
     bool: read_flag, int: read_integer, float: read_real, complex: _complex, str: _text, torch.Tensor: _tensor,
-    torch.dtype: read_dtype, torch.device: lambda _, value: read_device(value), Path: _path, type(None): _nothing,
+    torch.dtype: read_dtype, torch.device: lambda _, value: read_device(value), Path: read_path, type(None): _nothing,
     Callable: _function,
 }  # fmt: skip
 

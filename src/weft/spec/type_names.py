@@ -66,6 +66,9 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     `what` is the name of the argument; `others` are words that it takes besides types, for the message.
     """
     found = find_dtype(value)
+    if found is not None and str(found).startswith("torch.q"):
+        kind = str(found).removeprefix("torch.")
+        raise DTypeError(f"{what} is quantized ({kind}): nothing is computed in such types")
     if found is not None:
         return found
     words, known = [*others, *NAMES], ", ".join(others)

@@ -8,6 +8,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.base.figures import counted
+from weft.base.memory import check_room
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO, check_chain
@@ -33,6 +34,9 @@ class MPS:
         device: torch.device | str = "cpu", seed: int = 0,
     ) -> MPS:  # fmt: skip
         """A random state of norm 1, canonical around site 0; `extent` of each site, bonds of `bond` at most."""
+        if min(sites, extent, bond) < 1:
+            raise ArgumentError(f"{sites} sites of extent {extent} with bonds of {bond}: each is 1 at least")
+        check_room(torch.device("cpu"), sites << 10)  # what a tensor takes beside its elements
         generator = torch.Generator().manual_seed(seed)
         bonds = [min(bond, extent**at, extent ** (sites - at)) for at in range(sites + 1)]
         tensors = [

@@ -100,7 +100,7 @@ class OutOfCorePlan:
     def measure(self, a: Any, b: Any, *, c: Any = None, out: Any = None, budget: float = BUDGET) -> MeasuredCalls:
         """Calls of about `budget` seconds, and the timeline of one of them: what `weft.profile` shows."""
         return measured_calls(
-            lambda recorder: self._run(a, b, c, 1.0, 1.0, out, recorder=recorder), self.device,
+            lambda recorder: self._run(a, b, c, 1.0, None, out, recorder=recorder), self.device,
             lambda _, value: [value], budget,
         )  # fmt: skip
 

@@ -121,7 +121,7 @@ def _network_profile(
 
 @reads("energy")
 def energy(
-    plan: PlanBase | Network,
+    plan: Any,
     *tensors: torch.Tensor,
     c: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
