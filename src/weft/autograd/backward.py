@@ -300,9 +300,10 @@ def with_sums(spec: Spec) -> Spec:
 def step_options(spec: Spec, *, products: bool) -> tuple[tuple[str, Any], ...]:
     """Keywords of a step: of sums of products, or of a pass over elements."""
     kept = [each for each in spec.options if each[0] not in ("schedule", "promote") and each[1] is not None]
-    types = arithmetic(spec) if products else {"precision": spec.accumulate, "accumulate": spec.accumulate}
+    passing: dict[str, Any] = {"precision": spec.accumulate, "accumulate": spec.accumulate}
+    types = arithmetic(spec) if products else passing
     if products and types["precision"] == torch.float16 != product_type(spec):
-        types["precision"] = "tf32"  # no fewer digits than a half has
+        types = {**types, "precision": "tf32"}  # no fewer digits than a half has
     return (*kept, *types.items())
 
 

@@ -18,7 +18,7 @@ from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps
 from weft.autograd.product import Product
 from weft.autograd.spec import Spec, is_smooth
-from weft.autograd.steps import ONE, Spread, Step
+from weft.autograd.steps import ONE, Spread, Step, with_modes
 from weft.distributed.gradient.form import Form
 from weft.distributed.gradient.layout import within
 from weft.distributed.gradient.relaid import Among, beside_parts, relaid
@@ -114,7 +114,7 @@ class OverRanks(Product):
         term = plan.problem.d.term
         has = self.spec.term_c or ""
         repeated = frozenset(label for label, letter in zip(term, self.spec.term_d, strict=True) if letter not in has)
-        return Block(self._whole(c), term, {}, repeated)
+        return Block(with_modes(c, has, self.spec.term_d), term, {}, repeated)
 
     # -- backward ------------------------------------------------------------------------------------------------------
 
