@@ -10,6 +10,7 @@ import torch
 
 from weft.base.arrays import as_tensor, is_scalar
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError, WeftError, is_out_of_memory
+from weft.fn import Pointwise
 
 Function = Callable[..., Any]
 
@@ -59,7 +60,13 @@ def check_places(out: Any, shape: tuple[int, ...] | None = None) -> None:
 
 
 def called(function: Function, values: torch.Tensor, aux_args: Mapping[str, Any]) -> Any:
-    """What a function of the user makes of values; `FunctionError` with what it raised."""
+    """What a function makes of values and operands by name; `FunctionError` with what one of the user's raised.
+
+    A recorded one, as derivatives are, is called in the types of its record.
+    """
+    if isinstance(function, Pointwise):
+        given = (values, *(aux_args[name] for name in function.inputs[1:]))
+        return function(*(each.to(dtype) for each, dtype in zip(given, function.dtypes, strict=True)))
     try:
         return function(values, **aux_args)
     except _OF_FUNCTIONS as error:

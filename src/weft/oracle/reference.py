@@ -23,7 +23,6 @@ from weft.algebra import Algebra, find
 from weft.base.factors import addition, is_zero
 from weft.base.memory import check_room
 from weft.errors import DTypeError, NotationError, ShapeError
-from weft.fn import Pointwise
 from weft.fn.binding import bind
 from weft.oracle.arguments import (
     addend_of,
@@ -334,15 +333,6 @@ def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
     shape = np.broadcast_shapes(values.shape, *(x.shape for x in aux_args.values()))
     return spread(result if result.dtype is torch.bool else wide(result), shape)
-
-
-def _called(function: Function, values: torch.Tensor, aux_args: AuxValues) -> Any:
-    """A function of a value and of operands by name; a recorded one, as derivatives are, in the types of its record."""
-    if isinstance(function, Pointwise):
-        given = (values, *(aux_args[name] for name in function.inputs[1:]))
-        return function(*(each.to(dtype) for each, dtype in zip(given, function.dtypes, strict=True)))
-    with Careful():
-        return function(values, **aux_args)
 
 
 def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -43,6 +43,8 @@ _ready = local()  # the devices that a thread has torch's handle for
 
 def make_ready(device: torch.device) -> None:
     """Let torch make this thread's handle of the library, once. Made within a capture it would end that."""
+    if device.type != "cuda":
+        return
     known: set[torch.device] = _ready.__dict__.setdefault("devices", set())
     if device not in known:
         with aside_of_capture(), torch.cuda.device(device):
