@@ -279,7 +279,8 @@ class TestPlan:
         def found(bias: torch.Tensor, modes: str = "n") -> weft.Plan:
             return weft.plan("mk,kn->mn", A[:, :4], B[:4, :4], epilogue=shifted, operands={"bias": (modes, bias)}, **on)
 
-        assert found(torch.ones(4)) is found(torch.zeros(4))
+        if on["backend"] != "reference":  # which shares no plans that have functions
+            assert found(torch.ones(4))._variants is found(torch.zeros(4))._variants
         others = [
             found(torch.ones(4), "m"),
             found(torch.ones(8)[::2]),

@@ -133,9 +133,9 @@ def test_what_is_not_sound_is_found_and_cleared(empty_cache: Path) -> None:
     run("tune", *EQUATION)
     (entry,) = entries()
     folder = entry.file.parent
-    (folder / "0123.json").write_text(entry.file.read_text())  # under another name
-    (folder / "4567.json").write_text("{")
-    (folder / "89ab.broken").write_text("")
+    (folder / f"{'0123' * 8}.json").write_text(entry.file.read_text())  # under another name
+    (folder / f"{'4567' * 8}.json").write_text("{")
+    (folder / f"{'89ab' * 8}.broken").write_text("")
     done = run("cache", "verify")
     assert done.exit_code == 1
     assert "its name is not the digest of its key" in done.output

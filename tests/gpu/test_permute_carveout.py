@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common import driver
+from weft.gpu.common import driver as launching
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.model import CARVEOUT
 
@@ -29,15 +29,15 @@ class Driver:
 @pytest.mark.parametrize("result", [0, 1])
 def test_the_driver_is_asked_once_and_may_refuse(monkeypatch: pytest.MonkeyPatch, result: int) -> None:
     driver = Driver(result)
-    monkeypatch.setattr(driver, "loaded_driver", lambda: driver)
+    monkeypatch.setattr(launching, "loaded_driver", lambda: driver)
     address = 2**40 + 8
-    assert driver.prefer_carveout(address, 58) is (result == 0)
+    assert launching.prefer_carveout(address, 58) is (result == 0)
     assert driver.asked == [(address, 9, 58)]
 
 
 def test_without_a_driver_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "loaded_driver", lambda: None)
-    assert driver.prefer_carveout(1, 58) is False
+    monkeypatch.setattr(launching, "loaded_driver", lambda: None)
+    assert launching.prefer_carveout(1, 58) is False
 
 
 @pytest.mark.gpu
@@ -51,5 +51,5 @@ def test_a_loaded_permutation_has_its_division() -> None:
     launch = permute.build(permutation, schedule, target).launch
     value = ctypes.c_int(-2)
     function = ctypes.c_void_p(launch.compile().function)
-    assert driver.loaded_driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
+    assert launching.loaded_driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
     assert value.value == CARVEOUT

@@ -31,7 +31,7 @@ class Graph:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     Graph.captured = []
     monkeypatch.setattr(replays, "_graph_of", Graph)
-    monkeypatch.setattr(programs, "_is_capturing", lambda: False)
+    monkeypatch.setattr(programs, "is_capturing", lambda device: False)
     return Graph.captured
 
 

@@ -215,7 +215,7 @@ _CPU_STREAMS = (
     *(
         Trial(
             _CPU_STREAM,
-            from_letters(dtype_name(dtype), "ac,abc->cb", a=37, b=19, c=21, dtypes=(dtype,) * 3),
+            from_letters(dtype_name(dtype), "ac,abc->cb", a=13, b=19, c=21, dtypes=(dtype,) * 3),
             _stored_as(dtype),
         )
         for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64, HALF, torch.bfloat16)

@@ -18,6 +18,7 @@ from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction
 
 NAME = "stream"
+MOST_REUSE = 6  # multiply-adds for each item of A, B and D
 
 __all__ = ["NAME", "StreamSchedule", "build", "predict", "schedules", "supports"]
 
@@ -36,7 +37,14 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "it conjugates nothing"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
+    if _reuse(contraction) > MOST_REUSE:
+        return f"each item meets more than {MOST_REUSE} others: such products are for blocks in registers"
     return fault(contraction)
+
+
+def _reuse(contraction: Contraction) -> float:
+    m, n, k = contraction.m, contraction.n, contraction.k
+    return m * n * k / (m * k + n * k + m * n)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

@@ -14,7 +14,7 @@ from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.tiling import A, B, C, D, by_stride
 from weft.gpu.complex.interleaved.model import Transfer
-from weft.gpu.complex.real_forms import ways
+from weft.gpu.complex.real_forms import aux_operands
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import value_type
@@ -162,18 +162,18 @@ def _row_and_others(
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (k, outer) if along_k else (outer, k)
     groups = (row, (*others, *batch))
-    own = [[mode for mode in group if ways.moves(contraction, operand, mode)] for group in groups]
+    own = [[mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in groups]
     return own[0], own[1]
 
 
 def _pack(contraction: Contraction, operand: int, steps: dict[Mode, int], value: torch.dtype, size: int) -> Transfer:
     """What writes an operand into a workspace, element by element."""
     layout, function = _source(contraction, operand)
-    aux_args = ways.of_operand(contraction, operand)
+    aux_args = aux_operands.of_operand(contraction, operand)
     modes = [
         Mode(
             mode.labels, mode.extent, Role.M,
-            Strides(mode.strides[operand], 0, 0, step, *ways.steps(mode, aux_args.places)),
+            Strides(mode.strides[operand], 0, 0, step, *aux_operands.steps(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]  # fmt: skip
@@ -232,14 +232,14 @@ def _described(
 ) -> dict[str, Any]:
     """Tensors, modes and functions of the product; strides of A, B, C and D multiplied by so much."""
     a, b = pair
-    left = ways.of_product(contraction, (a.fn, b.fn))
+    left = aux_operands.of_product(contraction, (a.fn, b.fn))
     d_strides = result.strides if result is not None else strides_of(contraction, D)
     c_strides = (0,) * len(d_strides) if result is not None or contraction.c is None else strides_of(contraction, C)
     modes = [
         mode._replace(
             strides=Strides(
                 *(factor * stride for factor, stride in zip(factors, own, strict=True)),
-                *ways.steps(mode, left.places),
+                *aux_operands.steps(mode, left.places),
             )
         )
         for mode, *own in zip(contraction.modes, a.strides, b.strides, c_strides, d_strides, strict=True)
@@ -339,10 +339,10 @@ def _rows(contraction: Contraction, pair: Sequence[TensorView], inner: int) -> t
 def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, compute: torch.dtype) -> Transfer:
     """What writes D from a workspace, C, C's function and the epilogue applied."""
     c = contraction.c
-    aux_args = ways.of_result(contraction)
+    aux_args = aux_operands.of_result(contraction)
     modes = []
     for mode, step in steps.items():
-        aux = ways.steps(mode, aux_args.places)
+        aux = aux_operands.steps(mode, aux_args.places)
         in_c = mode.strides.c if c is not None else 0
         modes.append(Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, in_c, mode.strides.d, *aux)))
     modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))
