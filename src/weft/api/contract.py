@@ -95,9 +95,9 @@ def contract(
     * `equation`: einsum text (``"ecbfa,fd->abcde"``; without ``->`` D has the labels that stand once, sorted), or three
       sequences of hashable labels ``(modes_a, modes_b, modes_d)``.
     * `a`, `b`: torch tensors with any strides, or arrays that speak DLPack.
-    * `c`: a tensor with D's modes in D's order, which is added to the sum, times `beta`. Default None: nothing is added.
-    * `alpha`: factor of the sum, a number or a tensor of no dimensions. Default 1. As in BLAS, ``alpha=0`` does not read
-      `a` and `b`: NaN there does not spread.
+    * `c`: a tensor with D's modes in D's order, added to the sum, times `beta`. Default None: nothing is added.
+    * `alpha`: factor of the sum, a number or a tensor of no dimensions. Default 1. As in BLAS, ``alpha=0`` does not
+      read `a` and `b`: NaN there does not spread.
     * `beta`: factor of `c`, a number or a tensor of no dimensions. Default 1. ``beta=0`` does not read `c`. A `beta`
       without `c` adds to `out`: ``beta=1.0, out=o`` is ``c=o, out=o``; without `out` too, one other than 0 and 1 is a
       `ShapeError`.
@@ -113,8 +113,8 @@ def contract(
     * `operands`: tensors for further parameters of the functions, by name: ``{"bias": ("n", bias)}``. Their modes (text
       or a sequence of labels) are any of A's for `a_fn`, of B's for `b_fn`, of D's for `c_fn` and `epilogue`. A tensor
       is broadcast along the other modes, and its values come in its own dtype.
-    * `indices`: coordinates for further parameters, by name: ``{"i": "m"}`` is the element's index along m, int32 (int64
-      past 2^31).
+    * `indices`: coordinates for further parameters, by name: ``{"i": "m"}`` is the element's index along m, int32
+      (int64 past 2^31).
 
     The four functions are Python functions of torch operations, traced once and fused. Their first parameter is the
     value. A name of `operands` or `indices` may serve several of them. Default None: the value itself.
@@ -133,8 +133,8 @@ def contract(
     * `algebra`: the functions in place of product and sum: a `weft.Algebra` or a name: ``"plus_times"`` (default),
       ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"max_min"``, ``"or_and"``, ``"log"``, ``"gf2"``,
       or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
-      epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of any
-      algebra but plus_times.
+      epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of
+      any algebra but plus_times.
     * `return_arg`: True returns ``(D, where)`` for an algebra that selects (max_plus, min_plus, max_times, min_max,
       max_min). `where` is an int64 tensor of D's shape: the index along the reduced mode of the selected pair, the
       smallest of equal ones, -1 where there was nothing to select from or where C's value is better than every pair. Of
