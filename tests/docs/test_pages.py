@@ -62,7 +62,8 @@ def test_commands_have_a_page(words: str) -> None:
 
 
 def test_environment_variables_have_a_row() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "src" / "weft").rglob("*.py"))
+    folders = (ROOT / "src" / "weft", ROOT / "packages" / "weft-bench" / "src")
+    source = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", source))
     rows = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "environment.md").read_text(), re.MULTILINE))
     assert read
