@@ -110,6 +110,7 @@ browser:
 
 lint: $(READY)
 	$(PY) -m ruff check src packages tests tools
+	$(PY) tools/words.py
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.

@@ -59,7 +59,7 @@ def check_places(out: Any, shape: tuple[int, ...] | None = None) -> None:
 
 
 def called(function: Function, values: torch.Tensor, aux_args: Mapping[str, Any]) -> Any:
-    """What a function of the user makes of values; `FunctionError` with what it raised."""
+    """The result of a user's function on values; `FunctionError` with what it raised."""
     try:
         return function(values, **aux_args)
     except _OF_FUNCTIONS as error:
@@ -77,7 +77,7 @@ def read_pair(name: str, pair: Any) -> tuple[Any, torch.Tensor]:
 
 
 def as_value(result: Any, device: torch.device) -> torch.Tensor:
-    """What a function yields, as a tensor; `FunctionError` for what is no value."""
+    """A function's result as a tensor; `FunctionError` where it is no value."""
     try:
         return torch.as_tensor(result, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
