@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import weft_bench
 from pages import DOCS, docs_module
 
 made = docs_module("ladder_pages").pages()
@@ -25,6 +24,6 @@ def test_no_other_page_is_there() -> None:
 def test_kernels_are_shown_from_their_first_line_on() -> None:
     """The lines that a page takes of a file begin after its docstring."""
     text = made[DOCS / "ladder" / "multiply.md"]
-    file = Path(weft_bench.__file__).parent / "ladder" / "multiply" / "naive.py"
+    file = DOCS.parent / "packages" / "weft-bench" / "src" / "weft_bench" / "ladder" / "multiply" / "naive.py"
     first = int(text.partition("multiply/naive.py\n:language: python\n:lines: ")[2].partition("-")[0])
     assert file.read_text().splitlines()[first - 1].startswith("from weft_bench.ladder.threads import")
