@@ -3,6 +3,7 @@
 #   make demo      run the main job          make lint     ruff and mypy
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
+#   make docs      render the pages          make dist     build wheels and sdists
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
@@ -65,7 +66,7 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 10
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -109,6 +110,7 @@ browser:
 
 lint: $(READY)
 	$(PY) -m ruff check src packages tests tools
+	$(PY) tools/words.py
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.

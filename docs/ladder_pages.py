@@ -40,7 +40,7 @@ def page(ladder: Ladder) -> str:
 
 
 def table(ladder: Ladder, flight: Flight) -> str:
-    """What each rung took, and its gain over the one that it is held against."""
+    """The time of each rung, and its gain over the rung that it is compared with."""
     heads = "rung", "written in", "time", "roof", "over", "gain", "predicted", "published"
     lines = [f"| | {' | '.join(heads)} |", "|-" * (len(heads) + 1) + "|"]
     for number, of, rung in ladder:

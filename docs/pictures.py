@@ -58,7 +58,7 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """What stands within, at any depth, expressions aside: they are most of a tree, and import nothing."""
+    """The statements within a node, at any depth. Expressions, most of a tree, import nothing."""
     for field in ("body", "orelse", "finalbody", "handlers", "cases"):
         below = getattr(node, field, None)
         for each in below if isinstance(below, list) else ():

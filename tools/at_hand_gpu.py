@@ -53,7 +53,7 @@ def contractions(seed: int, count: int) -> list[tuple[str, torch.Tensor, torch.T
 
 
 def process(seed: int, count: int) -> None:
-    """What one process sees: printed as three numbers of seconds."""
+    """The times that one process sees, printed as three numbers of seconds."""
     given = contractions(seed, count)
     expected = [torch.einsum(*one) for one in given]
     torch.cuda.synchronize()
@@ -122,7 +122,7 @@ def right(count: int) -> None:
 
 
 def kernel_seconds(call: object, given: Sequence[torch.Tensor]) -> float:
-    """Of one call in a CUDA graph, inputs from cold memory."""
+    """Seconds of one call in a CUDA graph, inputs from cold memory."""
     from weft.machine.timing import measure
 
     return measure(call, [tuple(given)], device=DEVICE, quick=True, budget=0.15).seconds  # type: ignore[arg-type]

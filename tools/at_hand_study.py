@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What constants of the kernels at hand are fitted to, and what their handful is chosen by.
+"""The study that fits the constants of shape-generic kernels and chooses which of them are compiled first.
 
     PYTHONPATH=src python tools/at_hand_study.py kernels
     PYTHONPATH=src python tools/at_hand_study.py times --out FILE [--seconds 120]

@@ -103,7 +103,7 @@ def by_gathering(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> torch.Tensor:
-    """The same by whole collectives: sums reduced after the product, or an operand gathered before it."""
+    """The product by whole collectives: sums reduced after it, or an operand gathered before it."""
     size = dist.get_world_size()
     if placed == "k":
         sums = x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)

@@ -8,8 +8,8 @@ a part of them captured first (then eager, then replayed, then replayed on other
 at once, each on a stream of its own. Operands and results lie in poisoned memory of any layout, and nothing beside a
 result may change. A bound grows with the length of the sum.
 
-Every worker is a process with structures of its own (equation, types, functions), of which it draws shapes: kernels at
-hand are shared by all of a structure's shapes, and few problems have kernels made to measure. Families are not
+Every worker is a process with structures of its own (equation, types, functions) and draws their shapes: shape-generic
+kernels are shared by all of a structure's shapes, and few problems have kernels made to measure. Families are not
 self-tested here, unless WEFT_SELFTEST says so. Prints a table last and writes `fuzz_gpu.json` to FOLDER, or $OUT.
 Exit code 1 where anything was wrong. With `--device cpu` the same runs on the CPU, captures and streams left out.
 """
@@ -47,7 +47,7 @@ MODES = {"eager": 80, "captured": 12, "threads": 8}
 
 
 class Tally:
-    """What a worker has found."""
+    """The findings of a worker."""
 
     def __init__(self) -> None:
         self.tried: Counter[str] = Counter()  # by kind and mode

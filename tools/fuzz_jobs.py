@@ -1,4 +1,4 @@
-"""What `fuzz_gpu.py` draws: a call of weft on poisoned memory, and what float64 says of its result."""
+"""The jobs that `fuzz_gpu.py` draws: a call of weft on poisoned memory, compared with float64."""
 
 from __future__ import annotations
 

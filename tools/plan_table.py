@@ -191,7 +191,7 @@ _ROW: dict[str, Callable[[str, Sequence[str]], dict[str, Any]]] = {"choices": ch
 
 
 def conditions(section: str, target: str) -> str:
-    """What a row holds under; a row recorded under others is not compared."""
+    """The conditions of a row; a row recorded under others is not compared."""
     if section == "ptx":
         return f"Triton {triton_version()}"
     if section == "bits":

@@ -294,8 +294,9 @@ def find(algebra: Any) -> Algebra | None:
 
 @lru_cache
 def of_count(algebra: TracedAlgebra, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What an algebra of truth values makes of the number of pairs that are true, which is not zero, in both: whether
-    there is any (or_and), or an odd number (gf2 of bool). None of other algebras.
+    """A function from the count of pairs whose values are both true to the result of an algebra of truth values.
+
+    It says whether there is any pair (or_and), or an odd number (gf2 of bool). None of other algebras.
 
     An algebra is recognised by what it computes.
     """

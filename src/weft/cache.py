@@ -1,4 +1,4 @@
-"""What weft keeps on disk, for programs: where it lies, what is there, carried elsewhere, removed.
+"""weft's files on disk, for programs: their folder, a list of them, export, import and removal.
 
 >>> import weft
 >>> sorted(weft.cache.info())
@@ -23,7 +23,7 @@ from weft.tune.cache import ABOUT, cleared, entries, exported, imported
 
 
 class Room(TypedDict):
-    """What one room of the cache holds."""
+    """The contents of one room of the cache."""
 
     files: int
     bytes: int
@@ -31,7 +31,7 @@ class Room(TypedDict):
 
 
 class Info(TypedDict):
-    """What the cache holds."""
+    """The contents of the cache."""
 
     folder: Path
     files: int

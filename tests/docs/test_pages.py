@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -39,6 +40,13 @@ def test_links_and_files_exist(page: Path) -> None:
 def test_public_names_have_an_entry(name: str) -> None:
     text = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     assert re.search(rf"^\.\. auto\w+:: weft\.{name}\b", text, re.MULTILINE)
+
+
+def test_contract_has_a_bullet_for_each_argument() -> None:
+    text = inspect.cleandoc(weft.contract.__doc__ or "")
+    bullets = re.findall(r"^\* ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
+    names = [name for found in bullets for name in found.replace("`", "").split(", ")]
+    assert sorted(names) == sorted(inspect.signature(weft.contract).parameters)
 
 
 def commands() -> list[str]:

@@ -90,7 +90,7 @@ def _steady(call: Callable[[], Any]) -> None:
 
 
 def _begun(file: Path, device: str) -> dict[str, Any]:
-    """What the file has, where it is of this machine; a new record elsewhere."""
+    """The record in the file, where it is of this machine; a new record elsewhere."""
     stamp = device_stamp(device)
     known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     recipes = known.get("recipes", {}) if known.get("machine") == stamp else {}

@@ -22,7 +22,7 @@ Calls = dict[str, Callable[[], Any]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a page offers to be measured."""
+    """The ways of a page that are measured."""
 
     name: str
     sizes: dict[str, int]  # by "test", "cpu" and "cuda"

@@ -91,7 +91,7 @@ def _is_composite(schedules: Sequence[Schedule]) -> bool:
 
 
 def _traits(description: Description, schedule: Schedule) -> Hashable:
-    """What else, besides the kind of a schedule, decides which parts of a kernel are compiled."""
+    """The traits, besides the kind of a schedule, that decide which parts of a kernel are compiled."""
     hooks = ("fn", "a_fn", "b_fn", "c_fn", "epilogue", "c", "aux", "algebra")
     there = tuple(bool(getattr(description, hook, None)) for hook in hooks)
     return kind(schedule), description.d.dtype, str(getattr(description, "arithmetic", "")), there

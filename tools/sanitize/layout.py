@@ -1,4 +1,4 @@
-"""What lies where in a kernel's shared memory, read from the compiler's own intermediate code.
+"""The layout of a kernel's shared memory, read from the compiler's own intermediate code.
 
     python -m sanitize.layout JOB sm_90
 
@@ -37,7 +37,7 @@ class Region(NamedTuple):
 
 
 def regions(lines: Iterable[str]) -> dict[str, list[Region]]:
-    """Of every kernel whose compilation was printed."""
+    """The regions of every kernel whose compilation was printed."""
     found: dict[str, list[Region]] = {}
     reading, kernel = False, ""
     for line in lines:

@@ -1,4 +1,4 @@
-"""What a tool wrote, as findings: one for each kernel and kind of report.
+"""The output of a tool as findings: one for each kernel and kind of report.
 
 Lines of the tools begin with nine `=`; a report's first line is indented by one blank, those that follow by more. Lines
 of the workload stand between them and say which job runs.
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass
 class Log:
-    """Of one process."""
+    """The log of one process."""
 
     tool: str
     findings: list[Finding] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is computed: small problems that together need each part of the kernels.
+"""Small problems that together need each part of the kernels.
 
 Extents are of a few tiles with ends that fill none, so that masks and rings are at work, and a sanitizer is done soon.
 """
@@ -48,7 +48,7 @@ def _each(equation: str, extents: dict[str, int], **named: dict[str, Any]) -> It
 
 
 def _halves() -> Iterator[tuple[str, Any]]:
-    """What the fast families are for: whole sums, long ones, one operand that is kept, functions of either and both."""
+    """Problems for the fast families: whole sums, long ones, one operand that is kept, functions of either and both."""
     both = HALVES | {"a_fn": ELU, "b_fn": ELU, "epilogue": ELU}
     one = HALVES | {"a_fn": ELU, "epilogue": ELU}
     yield from _each("mk,nk->mn", {"m": 600, "n": 488, "k": 328}, product=HALVES, product_with_functions=both)

@@ -27,7 +27,7 @@ MOST_READ = 16  # jobs of a finding whose kernels are compiled again to read wha
 
 @dataclass
 class Outcome:
-    """Of one tool, over all its processes."""
+    """The outcome of one tool, over all its processes."""
 
     tool: str
     jobs: int = 0
@@ -89,7 +89,7 @@ def judged(outcome: Outcome, architecture: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_layouts(outcome: Outcome, architecture: str) -> None:
-    """Of all jobs that are to be looked at, by a process for each core."""
+    """Read the layouts of all jobs that have findings, by a process for each core."""
     jobs = {job for finding in outcome.findings.values() for job in _looked_at(finding)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda job: _layouts(job, architecture), jobs))
@@ -109,7 +109,7 @@ def _looked_at(finding: Finding) -> set[str]:
 
 
 def _regions(finding: Finding, architecture: str) -> Counter[str]:
-    """What lies where the reports say, of the jobs looked at; reports come near the job that runs."""
+    """The regions at the places of a finding's reports, in the jobs looked at; reports come near the job that runs."""
     named: Counter[str] = Counter()
     looked_at = _looked_at(finding)
     for (job, address), count in finding.shared.items():
@@ -121,7 +121,7 @@ def _regions(finding: Finding, architecture: str) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of a run."""
+    """The record of a run."""
 
     content: dict[str, Any]
 
@@ -165,7 +165,7 @@ def record(outcomes: list[Outcome], findings: list[dict[str, Any]], names: list[
 
 
 def table(written: Record) -> str:
-    """The same for reading."""
+    """The record as a table to read."""
     content = written.content
     device = content["device"]
     lines = [

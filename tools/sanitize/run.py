@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 class Ended(NamedTuple):
-    """What became of a process."""
+    """The end of a process."""
 
     log: Log
     jobs: int  # that it had
@@ -68,7 +68,7 @@ def sanitizer() -> str:
 
 
 def command(program: str, tool: str, jobs: Path) -> list[str]:
-    """What runs the jobs of a file under a tool."""
+    """The command that runs the jobs of a file under a tool."""
     workload = (sys.executable, "-m", "sanitize.workload", str(jobs))
     return [program, "--tool", tool, *_COMMON, *_OPTIONS[tool], *workload]
 

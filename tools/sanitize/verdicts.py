@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("verdicts.json")
 
 
 class Verdict(NamedTuple):
-    """What was concluded about a finding."""
+    """The verdict on a finding."""
 
     tool: str
     kernel: str

@@ -86,73 +86,92 @@ def contract(
 ) -> Any:
     """Contract two tensors: ``D = epilogue(alpha * sum_k a_fn(A) * b_fn(B) + beta * c_fn(C))``.
 
-    `equation` is einsum text (``"ecbfa,fd->abcde"``; without ``->`` the labels that stand once, sorted) or three
-    sequences of hashable labels ``(modes_a, modes_b, modes_d)``. A label in A, B and D is a batch mode; in A and B
-    alone it is summed, and so is one that stands in a single operand only; twice in one operand it is the diagonal.
-    Extent 1 broadcasts; extent 0 is allowed anywhere.
+    The labels of `equation` decide the sum. A label in A, B and D is a batch mode. A label in A and B alone is summed,
+    and so is one in a single operand only. A label twice in one operand takes the diagonal. Extent 1 broadcasts;
+    extent 0 is allowed anywhere.
 
-    `a`, `b`, `c`: torch tensors with any strides, or arrays that speak DLPack. `c` has D's modes in D's order; where it
-    is given it is added, times `beta` (1). As in BLAS, ``beta=0`` does not read `c` and ``alpha=0`` does not read `a`
-    and `b`: NaN there does not spread. A `beta` without `c` adds to `out`: ``beta=1.0, out=o`` is ``c=o, out=o``; where
-    there is no `out` either, one other than 0 and 1 is a `ShapeError`. `alpha` and `beta` may be tensors of no
-    dimensions. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
-    default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex
-    products may be of three real ones), or a number type that values are rounded to before they are multiplied.
-    `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32; of integers int32, but int64 where D is that, or
-    is of floats and the sum might leave int32). A number type is torch's, NumPy's or text: ``torch.float16``,
-    ``numpy.float16``, ``"float16"``, ``"fp16"``, ``"half"``.
+    Operands and result:
 
-    `promote`: operands of different types are multiplied in the type that torch promotes them to (NumPy arrays: in
-    NumPy's), which is D's type too; each stays as it is in memory and is converted as it is read. Then lists and
-    whatever else `numpy.asarray` reads are taken as well. Within `torch.autocast` products of float32, half and
-    bfloat16 operands are made in autocast's type, and D has it, where neither is named.
+    * `equation`: einsum text (``"ecbfa,fd->abcde"``; without ``->`` D has the labels that stand once, sorted), or three
+      sequences of hashable labels ``(modes_a, modes_b, modes_d)``.
+    * `a`, `b`: torch tensors with any strides, or arrays that speak DLPack.
+    * `c`: a tensor with D's modes in D's order, added to the sum, times `beta`. Default None: nothing is added.
+    * `alpha`: factor of the sum, a number or a tensor of no dimensions. Default 1. As in BLAS, ``alpha=0`` does not
+      read `a` and `b`: NaN there does not spread.
+    * `beta`: factor of `c`, a number or a tensor of no dimensions. Default 1. ``beta=0`` does not read `c`. A `beta`
+      without `c` adds to `out`: ``beta=1.0, out=o`` is ``c=o, out=o``; without `out` too, one other than 0 and 1 is a
+      `ShapeError`.
+    * `out`: the tensor that D is written to, with any strides. It may be `c` itself and no other input. Default None: D
+      is new.
 
-    `a_fn`, `b_fn`, `c_fn`, `epilogue`: Python functions of torch operations, traced and fused. `a_fn` and `b_fn` see
-    values of the product type, `c_fn` and `epilogue` of the accumulator's. Their first parameter is the value. Further
-    ones are named by `operands`, ``{"bias": ("n", bias)}``: a tensor whose modes (text or a sequence of labels) are any
-    of A's for `a_fn`, of B's for `b_fn`, of D's for `c_fn` and `epilogue`; it is broadcast along the others and its
-    values come in its own dtype. Or by `indices`, ``{"i": "m"}``: the element's coordinate along that mode, int32
-    (int64 past 2^31). One name may serve several functions. An epilogue that returns a tuple makes further
-    results of D's shape, in their own dtypes: then `out` and the result are tuples, and `out_dtype` may be one.
+    Functions:
 
-    `algebra`: what takes the place of product and sum, a `weft.Algebra` or the name of one: ``"plus_times"``,
-    ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"max_min"``, ``"or_and"``, ``"log"``, ``"gf2"``,
-    or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
-    epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of any
-    algebra but plus_times.
+    * `a_fn`, `b_fn`: functions of the values of A and of B, in the product's type.
+    * `c_fn`: a function of the values of C, in the accumulator's type.
+    * `epilogue`: a function of each sum, in the accumulator's type. One that returns a tuple makes further results of
+      D's shape, in their own dtypes: then `out` and the result are tuples, and `out_dtype` may be one.
+    * `operands`: tensors for further parameters of the functions, by name: ``{"bias": ("n", bias)}``. Their modes (text
+      or a sequence of labels) are any of A's for `a_fn`, of B's for `b_fn`, of D's for `c_fn` and `epilogue`. A tensor
+      is broadcast along the other modes, and its values come in its own dtype.
+    * `indices`: coordinates for further parameters, by name: ``{"i": "m"}`` is the element's index along m, int32
+      (int64 past 2^31).
 
-    `workspace_limit`: most bytes to allocate besides D. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
-    ``"reference"``. Results do not change from run to run (`deterministic`).
+    The four functions are Python functions of torch operations, traced once and fused. Their first parameter is the
+    value. A name of `operands` or `indices` may serve several of them. Default None: the value itself.
 
-    `tune`: None takes the schedule that an earlier tuning stored for this contraction and device, else the cost model's
-    choice. ``"measure"`` takes a stored one too, else it measures candidates now, for some seconds, and stores the
-    fastest; `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost model's choice whatever
-    is stored.
+    Types and algebra:
 
-    `specialize`: on a GPU, which kernels may serve. ``"never"``: those at hand, which are compiled once for all shapes.
-    ``"now"``: one made to measure, compiled for these extents. Either gives the same bits in every call. ``"auto"``
-    takes what is at hand, and a kernel made to measure once the calls have lost by the model's count what compiling
-    takes: at a call whose number follows from predicted times alone (`Plan.explain` has it), and from the first call of
-    the next process on. It is compiled by another process meanwhile.
+    * `out_dtype`: D's number type. Default: `out`'s, else the operands'.
+    * `precision`: how products are made: ``"ieee"`` (default: float32 is never rounded to TF32), ``"tf32"``,
+      ``"tf32x3"``, ``"3m"`` (complex products may be of three real ones), or a number type that values are rounded to
+      before they are multiplied.
+    * `accumulate`: number type of the sum. Default: float32 for fp16, bf16 and fp32; of integers int32, but int64 where
+      D is int64, or where D is floating and the sum might leave int32.
+    * `promote`: True multiplies operands of different types in the type that torch promotes them to (NumPy arrays: in
+      NumPy's), which is D's type too. Each stays as it is in memory and is converted as it is read. Lists and whatever
+      else `numpy.asarray` reads are taken as well. Default False: types that differ are a `DTypeError`.
+    * `algebra`: the functions in place of product and sum: a `weft.Algebra` or a name: ``"plus_times"`` (default),
+      ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"max_min"``, ``"or_and"``, ``"log"``, ``"gf2"``,
+      or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
+      epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of
+      any algebra but plus_times.
+    * `return_arg`: True returns ``(D, where)`` for an algebra that selects (max_plus, min_plus, max_times, min_max,
+      max_min). `where` is an int64 tensor of D's shape: the index along the reduced mode of the selected pair, the
+      smallest of equal ones, -1 where there was nothing to select from or where C's value is better than every pair. Of
+      several reduced modes it is a tuple of such tensors, one for each in the order in which they first stand in the
+      equation; the smallest index of the first mode counts first. Default False.
 
-    `schedule` forces one of the schedules that `Plan.report` lists, by the object or its printed form;
-    `UnsupportedError` names the nearest where it is none.
+    A number type is torch's, NumPy's or text: ``torch.float16``, ``numpy.float16``, ``"float16"``, ``"fp16"``,
+    ``"half"``. Within `torch.autocast` products of float32, half and bfloat16 operands are made in autocast's type, and
+    D has it, where `precision` and `out_dtype` name none.
 
-    `return_arg`: of an algebra that selects (max_plus, min_plus, max_times, min_max, max_min) return ``(D, where)``.
-    `where` is an int64 tensor of D's shape: the index along the reduced mode of the pair that was selected, the
-    smallest where several are equal, -1 where there was nothing to select from. Of several reduced modes it is a tuple
-    of such tensors, one for each in the order in which they first stand in the equation; the smallest index of the
-    first mode counts first. With a C it is -1 where C's value is the one that is selected, better than every pair.
+    Choice of the kernel:
 
-    `kept_dtype`: the type in which a differentiable call keeps the sums for its backward pass, where that needs them:
-    by default D's where that is of half precision, else the accumulator's. A narrower one saves memory, and rounds what
-    the epilogue's derivative is made of.
+    * `backend`: ``"auto"`` (default: the device of the tensors decides), ``"triton"``, ``"cpu"`` or ``"reference"``.
+    * `workspace_limit`: most bytes to allocate besides D. Default None: no limit.
+    * `tune`: None (default) takes the schedule that an earlier tuning stored for this contraction and device, else the
+      cost model's choice. ``"measure"`` takes a stored one too, else it measures candidates now, for some seconds, and
+      stores the fastest; it is an `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost
+      model's choice whatever is stored.
+    * `specialize`: which kernels may serve on a GPU. ``"never"``: shape-generic ones, compiled once for all shapes.
+      ``"now"``: a specialised one, compiled for these extents. Either gives the same bits in every call. ``"auto"``
+      (default) starts with a shape-generic kernel and changes to a specialised one once the calls have lost, by the
+      model's count, the time that compiling takes: at a call whose number follows from predicted times alone
+      (`Plan.explain` shows it), and from the first call of the next process on. Another process compiles it meanwhile.
+    * `schedule`: one of the schedules that `Plan.report` lists, as the object or its printed form. Default None: weft
+      chooses. `UnsupportedError` names the nearest one where there is no such schedule.
+    * `deterministic`: default True. Results do not change from run to run with either value.
 
-    `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
-    complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its
-    `weft.error_bound`. `AccuracyError` names the worst element that is off, and D is not returned; an `out` that was
-    given has been written. Not for functions written in Triton, nor for algebras of your own on floating types
-    (`UnsupportedError`). It waits for the device and costs milliseconds and more.
+    Checks and gradients:
+
+    * `kept_dtype`: number type in which a differentiable call keeps the sums that its backward pass needs. Default: D's
+      where that is of half precision, else the accumulator's. A narrower one saves memory, and rounds the sums that the
+      epilogue's derivative is made of.
+    * `validate`: True computes up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in
+      float64, complex128 or int64, functions, C and all, and holds each against its `weft.error_bound`. `AccuracyError`
+      names the worst element that is off, and D is not returned; an `out` has been written. Functions written in Triton
+      and algebras of your own on floating types are an `UnsupportedError`. It waits for the device and costs
+      milliseconds and more. Default False.
 
     Returns D as the kind of array that `a` is, or `out` when that is given. Raises a `weft.WeftError`:
     `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `ArgumentError`, `UnsupportedError` or

@@ -1,1 +1,1 @@
-"""What every room may use: bounded caches, arrays of other libraries, text of figures, the terminal."""
+"""Tools for every room: bounded caches, arrays of other libraries, text of figures, the terminal."""

@@ -56,7 +56,7 @@ def is_scalar(value: object) -> bool:
 
 @contextmanager
 def outside_tracing() -> Iterator[None]:
-    """The same of what torch traces: neither operations nor changes of its state are written down."""
+    """Keep torch's tracing out of the block: neither operations nor changes of state are recorded."""
     with torch._C.DisableTorchFunction(), outside_transforms():
         yield
 
@@ -257,14 +257,14 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
 
 
 def like_each(source: Any, results: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:
-    """The same of a result or a tuple of them."""
+    """A result, or each of a tuple, as the kind of array that `source` is."""
     return tuple(like(source, one) for one in results) if isinstance(results, tuple) else like(source, results)
 
 
 def returned(source: Any, out: Any, result: Any, places: bool) -> Any:
-    """What a call returns, as the kind of array that `source` is: `out` where that was given, else its result.
+    """The result of a call as the kind of array that `source` is; `out` itself where that was given.
 
-    `places`: the result is a pair, of which the second stays what it is.
+    `places`: the result is a pair, whose second part stays what it is.
     """
     if places:
         value, where = result

@@ -1,4 +1,4 @@
-"""What a call was given, in one line for error messages."""
+"""The arguments of a call in one line, for error messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shown(equation: object) -> str:
 
 
 def describe_many(call: str, equation: object, operands: Sequence[Any]) -> str:
-    """The same of a call on any number of operands."""
+    """The arguments of a call on any number of operands in one line."""
     text = str(equation)
     asked = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return f"{call}({asked!r}; {describe_operands(operands)})" if operands else f"{call}({asked!r})"

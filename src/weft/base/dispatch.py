@@ -28,7 +28,7 @@ def taken_by(call: str, operation: Callable[..., Any]) -> None:
 
 
 def as_operation(call: str) -> Callable[..., Any]:
-    """What takes the calls of that name."""
+    """The operation that takes the calls of that name."""
     return _TAKEN[call]
 
 

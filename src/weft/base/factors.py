@@ -9,7 +9,7 @@ from weft.errors import ArgumentError
 
 
 def addition(c: Any, beta: Any, out: Any) -> tuple[Any, Any]:
-    """What is added, and its factor: C times `beta`, which is 1 where it is None; without a C `beta` adds to `out`."""
+    """The addend and its factor: C times `beta`, which is 1 where it is None; without a C `beta` adds to `out`."""
     if beta is None:
         return c, 1.0
     if c is not None or out is None or is_zero(beta):

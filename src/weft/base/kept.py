@@ -47,7 +47,7 @@ def prepare(value: int, dtype: torch.dtype, device: torch.device) -> None:
 
 
 class Kept(Generic[Value]):
-    """What is made on a device once, now; within the capture of a CUDA graph for that graph alone, each time."""
+    """A value on a device, made once, now; within the capture of a CUDA graph made each time, for that graph alone."""
 
     def __init__(self, make: Callable[[], Value], device: torch.device) -> None:
         self._make: Callable[[], Value] | None = make

@@ -1,4 +1,4 @@
-"""What objects look like in a notebook: a table of what matters, and all the rest behind a line to click on."""
+"""Objects in a notebook: a table of the main facts, and the full text behind a line to click on."""
 
 from __future__ import annotations
 

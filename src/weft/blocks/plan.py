@@ -48,7 +48,7 @@ class BlockPlan:
         return made
 
     def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> BlockPlan:
-        """What makes the gradient of A or B (`side` 0, 1) of D's and the other operand; made once."""
+        """The plan that makes the gradient of A or B (`side` 0, 1) from D's and the other operand; made once."""
         known = self._derivatives.get(side)
         if known is None:
             known = BlockPlan(self.products.derivative(side), grad, other, self.keywords)

@@ -24,7 +24,7 @@ Key = tuple[Sector, ...]
 
 @dataclass(frozen=True)
 class Structure:
-    """Which blocks there are, of which shapes, and where each begins in the buffer."""
+    """The blocks that there are, the shape of each, and where it begins in the buffer."""
 
     keys: tuple[Key, ...]
     shapes: tuple[tuple[int, ...], ...]

@@ -1,4 +1,4 @@
-"""What to write instead of an operation that cannot be fused, and where in the user's file it stands."""
+"""Advice for an operation that cannot be fused: its place in the user's file, and what to write instead."""
 
 from __future__ import annotations
 

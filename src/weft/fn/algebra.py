@@ -1,4 +1,4 @@
-"""What takes the place of product and sum in a contraction, as traced functions of two values."""
+"""An algebra's product and sum as traced functions of two values."""
 
 from __future__ import annotations
 

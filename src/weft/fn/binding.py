@@ -46,7 +46,7 @@ def bind(functions: Mapping[str, Callable[..., Any] | None], names: Collection[s
 
 
 def _instead(given: Mapping[str, tuple[str, ...] | None]) -> str:
-    """What the functions do take."""
+    """The names that the functions do take."""
     if not given:
         return ": there is none"
     texts = []

@@ -145,7 +145,7 @@ def derived(
 def recorded(
     body: Callable[[Mapping[str, Tensor]], Sequence[Tensor]], inputs: Mapping[str, torch.dtype], hook: str
 ) -> Pointwise:
-    """What `body` makes of tensors by name, as one function; a tuple where it is several values."""
+    """The values that `body` computes from tensors by name, as one function; a tuple where they are several."""
     names = list(inputs)
 
     def call(*tensors: Tensor) -> Any:
@@ -209,7 +209,7 @@ def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
 
 
 def _uncast(node: fx.Node) -> fx.Node:
-    """What a last cast was of, where both types are floating, or both complex."""
+    """The value before its last casts, where both types are floating, or both complex."""
     while node.op == "call_function" and node.target is torch.ops.aten._to_copy.default:
         (source,) = node.all_input_nodes
         before, after = source.meta["dtype"], node.meta["dtype"]

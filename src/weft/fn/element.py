@@ -14,7 +14,7 @@ from weft.errors import FunctionError
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """What an `Element` stands for. Elements that share memory share one, so an in-place change reaches all of them."""
+    """The value of an `Element`. Elements that share memory share one, so an in-place change reaches all of them."""
 
     node: fx.Node
     sample: torch.Tensor  # what torch's own rules of shapes and dtypes are asked with; any data, unless constant

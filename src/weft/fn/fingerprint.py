@@ -103,7 +103,7 @@ def _of_value(value: Any, callers: _Callers) -> Hashable:
 
 
 def _of_object(value: Any, kind: type, callers: _Callers) -> Hashable:
-    """Of something that is called, or of a module whose functions depend on their arguments alone."""
+    """The fingerprint of a callable, or of a module whose functions depend on their arguments alone."""
     if kind is types.ModuleType and value.__name__ in PURE_MODULES:
         return value.__name__
     if hasattr(kind, TRACED):

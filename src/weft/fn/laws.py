@@ -35,7 +35,7 @@ class Early:
 
 @lru_cache(maxsize=256)
 def early(algebra: TracedAlgebra, dtype: torch.dtype) -> Early:
-    """Of values of an accumulator type. A function in Triton cannot be tried, and nothing is reduced early then."""
+    """Whether values of an accumulator type may be reduced early. A function in Triton cannot be tried: never then."""
     if not all(isinstance(part, RecordedFunction) for part in (algebra.combine, algebra.reduce)):
         return Early(f"{algebra.name} is written in Triton: whether combine distributes over reduce cannot be tried")
     values = _values(dtype)

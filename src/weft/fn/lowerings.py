@@ -94,7 +94,7 @@ COMMON: dict[str, Lowering] = {
 
 
 def extrema(extremum: Extremum) -> dict[str, Lowering]:
-    """What is made of the larger or the smaller of two."""
+    """Lowerings of the operations that take the larger or the smaller of two values."""
 
     def maximum(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
         return extremum(w, t, True, x, y)

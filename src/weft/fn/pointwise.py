@@ -92,7 +92,7 @@ class Pointwise(ABC):
 
     @property
     def split_complex(self) -> Pointwise:
-        """The same function with every complex value split into real and imaginary part: Triton has no complex types.
+        """This function with every complex value split into real and imaginary part: Triton has no complex types.
 
         A complex input becomes two inputs, one after the other, and a complex result becomes two results. Raises
         `UnsupportedError` where an operation has no such form.
@@ -100,7 +100,7 @@ class Pointwise(ABC):
         raise UnsupportedError("a function of complex values is written with torch operations to run on the GPU")
 
     def renamed(self, inputs: Sequence[str]) -> Self:
-        """The same function with other names for its inputs."""
+        """This function with other names for its inputs."""
         found = copy(self)
         found.inputs = tuple(inputs)
         found.__dict__.pop("split_complex", None)  # whose names come of these
@@ -220,12 +220,12 @@ class RecordedFunction(Pointwise):
 
     @property
     def graph(self) -> fx.Graph:
-        """What was recorded."""
+        """The recorded operations."""
         return self._graph
 
     @property
     def primitive(self) -> fx.Graph:
-        """The same function in primitive operations only."""
+        """This function in primitive operations only."""
         return self._primitive
 
     @cached_property

@@ -113,7 +113,7 @@ def constant(value: Any) -> Any:
 
 
 def read_constant(data: Any) -> Any:
-    """What `constant` wrote."""
+    """The value that `constant` wrote."""
     if not isinstance(data, dict):
         return data
     ((kind, value),) = data.items()
@@ -125,7 +125,7 @@ def read_constant(data: Any) -> Any:
 
 
 def _source(data: Any, values: Sequence[str], known: dict[str, Any]) -> str:
-    """The same as Python text; what has no literal is kept in `known` under a name."""
+    """A constant as Python text; a value without a literal is kept in `known` under a name."""
     if isinstance(data, list):
         return f"({''.join(_source(each, values, known) + ', ' for each in data)})"
     if not isinstance(data, dict):

@@ -44,7 +44,7 @@ _known: dict[tuple[types.CodeType, bool], tuple[Read, ...] | None] = {}
 
 
 def reads_of(code: types.CodeType, bound: bool) -> tuple[Read, ...]:
-    """What the code reads; of a `bound` method its first argument's attributes, too. `Opaque` where that is open."""
+    """The reads of the code; of a `bound` method its first argument's attributes, too. `Opaque` where unknown."""
     try:
         found = _known[code, bound]
     except KeyError:
@@ -61,7 +61,7 @@ def reads_of(code: types.CodeType, bound: bool) -> tuple[Read, ...]:
 
 
 def own_name(code: types.CodeType) -> str:
-    """What a method calls the object that it is of."""
+    """A method's name for the object that it belongs to."""
     if not code.co_argcount:
         raise Opaque
     return code.co_varnames[0]

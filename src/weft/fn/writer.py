@@ -59,7 +59,7 @@ class Writer(ABC):
         return self._casts[name, dtype]
 
     def number(self, value: Any) -> Any:
-        """What a value is where that is known without any input, else None."""
+        """The number of a value that is known without any input, else None."""
         if isinstance(value, fx.Node):
             return self._known[value].item() if value in self._known else None
         return None if isinstance(value, str) else value

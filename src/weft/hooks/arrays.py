@@ -55,7 +55,7 @@ def to_backend(
 
 
 def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of arrays of any library, one or a sequence of them."""
+    """`function` for arrays of any library, one or a sequence of them."""
 
     def call(array: Any, *arguments: Any, **keywords: Any) -> Any:
         whole = isinstance(array, (tuple, list))

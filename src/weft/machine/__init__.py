@@ -1,1 +1,1 @@
-"""What a device can do and how it is timed: work counts, ceilings, roofline, timing, clocks, the store on disk."""
+"""A device's abilities and its timing: work counts, ceilings, roofline, timing, clocks, the store on disk."""

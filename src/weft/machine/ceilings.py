@@ -216,7 +216,7 @@ def measure_ceilings(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Rate:
-    """What was measured, per second, and how far from it other samples or rounds lie."""
+    """A measured rate per second, and how far other samples or rounds are from it."""
 
     value: float
     spread: float = 0.0
@@ -226,7 +226,7 @@ _NOTHING = _Rate(0.0)
 
 
 def _better(rounds: Sequence[Mapping[str, _Rate]]) -> dict[str, _Rate]:
-    """Of each rate the best round; its spread is how far the worst falls short of it, or its own if that is more."""
+    """The best round of each rate; its spread is how far the worst falls short of it, or its own if that is more."""
     found = {}
     for name in rounds[0]:
         best = max(each[name] for each in rounds)
@@ -339,7 +339,7 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
 
 
 def _from_disk(saved: Any) -> Ceilings | None:
-    """What was kept, or None when it is absent or not what this version writes."""
+    """The stored ceilings, or None when they are absent or not what this version writes."""
     try:
         found = Ceilings(**saved)
         rates = (found.read, found.write, found.copy, found.launch_eager, *found.matrix.values())

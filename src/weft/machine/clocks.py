@@ -1,4 +1,4 @@
-"""What a GPU's management library says while it works: clocks, power, temperature, and what holds the clocks down."""
+"""Readings of a GPU's management library during work: clocks, power, temperature, and what holds the clocks down."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from weft.spec import Contraction, Layout, Mode, Role
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a computation asks of a device."""
+    """Work that a computation asks of a device."""
 
     flops: int  # of products and sums
     function_flops: int  # of a_fn, b_fn, c_fn and epilogue, or of a permutation's function

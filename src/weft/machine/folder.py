@@ -39,7 +39,7 @@ class Folder:
             return None
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None where it is not there, cannot be read, or others may have written it."""
+        """The bytes of a file; None where it is absent, cannot be read, or others may have written it."""
         if (fault := self.fault()) is not None:
             self._tell("does not use", fault)
             return None

@@ -29,7 +29,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class SmLimits:
-    """What one SM of a compute capability has."""
+    """The resources of one SM of a compute capability."""
 
     capability: int  # 90 for 9.0
     warps: int
@@ -186,7 +186,7 @@ def _refuse_impossible(registers: int, shared: int, warps: int, barriers: int, c
 
 
 def _too_much(limits: SmLimits, registers: int, shared: int, warps: int) -> tuple[str, ...]:
-    """What is past the limit of one block or thread, however empty the SM is."""
+    """The demands past the limit of one block or thread, however empty the SM is."""
     found = []
     if warps * WARP > MOST_THREADS:
         found.append(f"{warps} warps are {warps * WARP} threads, a block has at most {MOST_THREADS}")

@@ -36,7 +36,7 @@ def commit() -> str | None:
 
 
 def output_of(*arguments: str) -> str | None:
-    """What a program prints, without signs to a terminal; None where it is absent, fails, or takes over ten seconds."""
+    """A program's output without signs to a terminal; None where it is absent, fails, or takes over ten seconds."""
     if shutil.which(arguments[0]) is None:
         return None
     try:

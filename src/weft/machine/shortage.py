@@ -40,7 +40,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def says_shortage(text: str) -> bool:
-    """The same by what was said of an error, or by a process of its end."""
+    """Whether the text of an error, or of a process at its end, says that anything is short."""
     return _ANY.search(text) is not None
 
 

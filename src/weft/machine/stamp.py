@@ -16,7 +16,7 @@ from weft.machine.clocks import nvml_handle
 
 
 def device_stamp(device: torch.device | str) -> dict[str, Any]:
-    """What a figure measured on `device` depends on besides the code: device, driver, torch, toolkit, Triton.
+    """The facts that a figure measured on `device` depends on besides the code: device, driver, torch, toolkit, Triton.
 
     Plain JSON values, equal exactly where a figure may be reused. On a CPU the number of torch's threads belongs to it.
     """

@@ -1,4 +1,4 @@
-"""What is said of repeated timings: the median, its spread and interval, and means across cases.
+"""Statistics of repeated timings: the median, its spread and interval, and means across cases.
 
 The statistics are those of robust timing practice: the median as point estimate, the median absolute deviation as
 spread, and a percentile bootstrap for the median's interval, because runtimes are skewed and have long tails.

@@ -26,7 +26,7 @@ class Component:
 
 @lru_cache
 def runs() -> tuple[dict[str, Any], ...]:
-    """What was tested together: backend, device, versions, and how."""
+    """The combinations that were tested: backend, device, versions, and how."""
     return tuple(json.loads(TESTED.read_text())["runs"])
 
 

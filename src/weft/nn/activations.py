@@ -58,7 +58,7 @@ def activation_text(given: Activation) -> str:
 
 
 def finish(scaled: bool, biased: bool, function: Function | None) -> Function | None:
-    """What is applied to each sum: its scale, its bias and the activation, those that there are."""
+    """The function of each sum: its scale, its bias and the activation, where there are any."""
     steps: list[Any] = [functions.scale] if scaled else []
     steps += [functions.bias] if biased else []
     steps += [function] if function is not None else []
@@ -78,7 +78,7 @@ def gate(biased: bool, function: Function | None) -> Function:
 
 
 def gate_of_parts(biased: bool, function: Function | None) -> Function:
-    """The same of a complex sum whose real part is the gate."""
+    """The function of a complex sum whose real part is the gate."""
 
     def gated(total: torch.Tensor) -> torch.Tensor:
         return total.imag * (function(total.real) if function is not None else total.real)

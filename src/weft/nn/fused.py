@@ -1,4 +1,4 @@
-"""What layers have in common: an activation, and functions made of it that are not part of the layer's state."""
+"""The common part of layers: an activation, and functions made of it that are not part of the layer's state."""
 
 from __future__ import annotations
 

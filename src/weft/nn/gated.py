@@ -1,4 +1,4 @@
-"""`GatedLinear`: two products of one input, of which one gates the other (SwiGLU and its kin).
+"""`GatedLinear`: two products of one input, one as the gate of the other (SwiGLU and its kin).
 
 N. Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202.
 """

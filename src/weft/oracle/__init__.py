@@ -1,1 +1,1 @@
-"""What is right: the reference in wide types, error bounds, validation."""
+"""Right values: the reference in wide types, error bounds, validation."""

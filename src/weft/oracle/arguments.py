@@ -60,7 +60,7 @@ def check_places(out: Any, shape: tuple[int, ...] | None = None) -> None:
 
 
 def called(function: Function, values: torch.Tensor, aux_args: Mapping[str, Any]) -> Any:
-    """What a function makes of values and operands by name; `FunctionError` with what one of the user's raised.
+    """The result of a function on values and operands by name; `FunctionError` with what one of the user's raised.
 
     A recorded one, as derivatives are, is called in the types of its record.
     """
@@ -84,7 +84,7 @@ def read_pair(name: str, pair: Any) -> tuple[Any, torch.Tensor]:
 
 
 def as_value(result: Any, device: torch.device) -> torch.Tensor:
-    """What a function yields, as a tensor; `FunctionError` for what is no value."""
+    """A function's result as a tensor; `FunctionError` where it is no value."""
     try:
         return torch.as_tensor(result, device=device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -327,7 +327,7 @@ def through(
 
 
 def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
-    """What a function yields, one or several, in the shape of its values."""
+    """A function's results, one or several, in the shape of its values."""
     parts = results if isinstance(results, (tuple, list)) else (results,)
     return [spread(as_value(one, values.device), values.shape) for one in parts]
 

@@ -106,7 +106,7 @@ def _contracted(
 def _aux(
     contraction: Contraction, places: Sequence[int], operands: Operands, offset: Callable[[int], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What a function takes after the value: elements of operands, and coordinates, which are offsets themselves."""
+    """A function's arguments after the value: elements of operands, and coordinates, which are offsets themselves."""
     found = []
     for place in places:
         at, tensor = offset(4 + place), operands.aux[place]
@@ -280,7 +280,7 @@ def _by_kernel(function: Pointwise, values: torch.Tensor) -> torch.Tensor:
 
 
 def _stored(value: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> Expected:
-    """The same once rounded to D's type; whole numbers of narrower types wrap around."""
+    """Expected values rounded to D's type; whole numbers of narrower types wrap around."""
     if is_inexact(dtype):
         return Expected(value, rounded_bound(value, bound, dtype))
     return Expected(wide(value.to(dtype)), bound)

@@ -1,4 +1,4 @@
-"""What a tuning runs its candidates on: tensors that lie as the description says, in poisoned memory.
+"""Tensors that a tuning runs its candidates on: laid out as described, in poisoned memory.
 
 Real operands are never touched. Each tensor lies in the middle of bytes that make NaN, at the alignment that was
 planned, so that a candidate that reads or writes past its ends shows.
@@ -82,7 +82,7 @@ class Problem:
         return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta, aux)
 
     def results(self, operands: Operands) -> list[tuple[int, torch.Tensor]]:
-        """What a call writes: D and further outputs, each with its place in a mode's strides."""
+        """The tensors that a call writes: D and further outputs, each with its place in a mode's strides."""
         if isinstance(self.description, Permutation):
             return [(3, operands.d)]
         others = [(4 + at, operands.aux[at]) for at in self.description.outputs]

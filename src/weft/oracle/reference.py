@@ -252,7 +252,7 @@ def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
 
 
 def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
-    """The same for dense row-major matrices (batch, rows, columns), which leave (batch, columns, rows) behind."""
+    """Dense row-major matrices (batch, rows, columns) transposed in place and scaled, to (batch, columns, rows)."""
     batch, rows, columns = matrices.shape
     step = matrices.stride(2)
     values = matrices.transpose(1, 2)
@@ -262,7 +262,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
 
 
 def wide(values: torch.Tensor) -> torch.Tensor:
-    """The same values as float64, complex128 or int64."""
+    """`values` as float64, complex128 or int64."""
     if values.is_complex():
         return values.to(torch.complex128)
     return values.to(torch.float64 if values.is_floating_point() else torch.int64)
@@ -300,7 +300,7 @@ def reader(precision: str | torch.dtype | None, function: Function | None, keep:
 
 
 def factor(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
-    """The same of a factor: its function sees whole numbers in their own type, and what it yields is of that type."""
+    """How stored values become a factor: its function sees whole numbers in their own type, and yields that type."""
     plain, applied = (reader(precision, each, keep) for each in (None, function))
 
     def read(values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor:
@@ -375,7 +375,7 @@ class Names:
         return {name: self._placed[name] for name in self._taken[hook]}
 
     def along(self, hook: str, labels: Sequence[Label]) -> dict[str, torch.Tensor]:
-        """The same with one dimension for each of D's labels."""
+        """The operands of a function by name, with one dimension for each of D's labels."""
         return {name: aligned(*simplified(*placed), labels) for name, placed in self.of(hook).items()}
 
 

@@ -87,7 +87,7 @@ def any_order_bound(count: int, size: torch.Tensor, total: torch.dtype) -> torch
 
 
 def addend_bound(addend: torch.Tensor, off: torch.Tensor, total: torch.dtype, beta: complex) -> torch.Tensor:
-    """What beta times an addend that may be `off` adds to the bound of a sum."""
+    """The part of a sum's bound that comes from beta times an addend which may be `off`."""
     return abs(beta) * (off + 3 * epsilon(total) * addend.abs().double())
 
 

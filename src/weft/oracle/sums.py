@@ -69,7 +69,7 @@ def source(
 
 
 def simplified(term: Sequence[Label], stored: torch.Tensor) -> tuple[tuple[Label, ...], torch.Tensor]:
-    """The same tensor without labels that stand twice and without extents of 1."""
+    """A tensor without labels that stand twice and without extents of 1."""
     labels = list(term)
     for label in dict.fromkeys(term):
         while labels.count(label) > 1:
@@ -106,7 +106,7 @@ def sum_of_products(x: Source, y: Source, output: tuple[Label, ...]) -> torch.Te
 
 
 def reduced(x: Source, y: Source, output: tuple[Label, ...], algebra: Algebra, held: torch.dtype) -> torch.Tensor:
-    """The same in another algebra, whose values are held as `held`."""
+    """The reduction in another algebra, whose values are held as `held`."""
     extents = x.extents | y.extents
     if math.prod(extents.values()) > _PRODUCTS:
         label, halves = _halved(x, y, extents)
@@ -150,7 +150,7 @@ def _by_broadcasting(x: Source, y: Source, output: tuple[Label, ...]) -> torch.T
 
 
 def _by_matrix_product(x: Source, y: Source, output: tuple[Label, ...]) -> torch.Tensor:
-    """The same through one batched matrix product: what stands in one operand alone is summed there first."""
+    """The sum by one batched matrix product: labels of one operand alone are summed there first."""
     batch = [label for label in output if label in x.term and label in y.term]
     rows = [label for label in output if label not in y.term]
     columns = [label for label in output if label not in x.term]

@@ -72,10 +72,10 @@ def check_supported(request: Request) -> None:
 
 
 class Source(Protocol):
-    """A tensor of which sampled elements are asked, wherever it lies."""
+    """A tensor that gives sampled elements, wherever it is stored."""
 
     def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
-        """What it holds for each sampled element, on the CPU, and its labels: `mark` for all of D's."""
+        """The values for each sampled element, on the CPU, and their labels: `mark` for all of D's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Sample:
     def gather(
         self, tensor: torch.Tensor, term: Sequence[Label], mark: Label
     ) -> tuple[torch.Tensor, tuple[Label, ...]]:
-        """What a tensor holds for each sampled element, on the CPU, and its labels: `mark` for all of D's."""
+        """A tensor's values for each sampled element, on the CPU, and their labels: `mark` for all of D's."""
         own = [at for at, label in enumerate(term) if label in self.labels]
         others = [at for at, label in enumerate(term) if label not in self.labels]
         left = tuple(term[at] for at in others)
@@ -207,7 +207,7 @@ class _Problem:
         return cls(sample, (term_a, term_b, (mark,) if sample.labels else ()), x, y, options)
 
     def only(self, kept: torch.Tensor) -> _Problem:
-        """The same for some of its elements, which `kept` marks."""
+        """The problem of those elements that `kept` marks."""
         if not self.sample.labels or bool(kept.all()):
             return self
         ((mark,), addend) = self.equation[2], self.options["c"]
@@ -230,7 +230,7 @@ class _Problem:
 
 
 def _precision(request: Request) -> str | torch.dtype | None:
-    """What a caller would ask for to get the request's products."""
+    """The `precision` that a caller would ask for to get the request's products."""
     arithmetic = request.arithmetic
     if arithmetic.precision != "ieee":
         return arithmetic.precision

@@ -1,4 +1,4 @@
-"""What is to be computed, and nothing of how: notation, contraction, canonical form."""
+"""Descriptions of a computation, and nothing of how it is done: notation, contraction, canonical form."""
 
 from weft.spec.canonical import canonical
 from weft.spec.contraction import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides

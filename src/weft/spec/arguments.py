@@ -74,7 +74,7 @@ def readers_of(function: Callable[..., Any]) -> dict[str, Reader]:
 
 
 def reader_of(hint: Any) -> Reader:
-    """What reads a value of a type, or refuses it."""
+    """The function that reads a value of a type, or refuses it."""
     if isinstance(hint, TypeVar) or hint in (Any, object, inspect.Parameter.empty):
         return _as_it_is
     if hint in _SIMPLE:

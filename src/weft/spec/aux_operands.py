@@ -1,4 +1,4 @@
-"""What functions take beside the value: operands and coordinates by name, and how they lie along the modes."""
+"""Auxiliary arguments of functions: operands and coordinates by name, and their layout along the modes."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _ORDER = {Role.BATCH: 0, Role.M: 1, Role.N: 2, Role.K: 3}
 
 
 def canonical(contraction: Contraction) -> Contraction:
-    """The same contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
+    """An equal contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
     modes = [_classed_by_strides(mode, contraction) for mode in contraction.modes if mode.extent != 1]
     modes.sort(key=_outermost_first)
     return replace(contraction, modes=tuple(merged(modes)))

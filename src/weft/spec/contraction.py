@@ -1,4 +1,4 @@
-"""What is to be computed: a `Contraction`, frozen and hashable, with nothing in it of how.
+"""A `Contraction` says what is to be computed, frozen and hashable, and nothing of how.
 
     acc[m, n, batch] = sum over k of a_fn(A[batch, m, k], ...) * b_fn(B[batch, n, k], ...)
     D = epilogue(alpha * acc + beta * c_fn(C, ...), ...)

@@ -85,7 +85,7 @@ def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False, promote:
 
 
 def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """The type that torch promotes two types to; an fp8 type, of which torch knows no promotion, to the other."""
+    """The type that torch promotes two types to; an fp8 type, which torch does not promote, goes to the other."""
     if a in FP8 or b in FP8:
         found = b if a in FP8 else a
         return found if found.is_floating_point or found.is_complex else torch.float16

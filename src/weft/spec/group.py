@@ -46,7 +46,7 @@ class GroupForm:
 
     @property
     def words(self) -> int:
-        """Of a row."""
+        """Numbers in a row."""
         return HEAD + EACH * len(self.modes)
 
 

@@ -1,4 +1,4 @@
-"""What a permutation is to do, and nothing of how: a `Permutation`, frozen and hashable.
+"""A `Permutation` says what is to be moved, frozen and hashable, and nothing of how.
 
     D[modes in D's order] = alpha * fn(X[modes in X's order]) + beta * C[modes in D's order]
 
@@ -71,7 +71,7 @@ class Permutation:
 
     @property
     def kind(self) -> Kind:
-        """What is left once modes are merged.
+        """The kind of permutation that is left once modes are merged.
 
         "copy": no mode passes another on its way, the source may have gaps or repeat itself. "transpose": the two
         innermost modes change places, the others stay outside of them in their order. "general": anything else.

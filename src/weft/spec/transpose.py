@@ -1,4 +1,4 @@
-"""What a transposition in place is to do: the matrices of a tensor, and how their transposes lie in the same memory."""
+"""A transposition in place: the matrices of a tensor, and the layout of their transposes in the same memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class InPlace:
         return self.strides[columns] == self.strides[rows] * self.shape[rows]
 
     def result_strides(self) -> tuple[int, ...]:
-        """Of the transposes, in the tensor's order of dimensions."""
+        """Strides of the transposes, in the tensor's order of dimensions."""
         strides = list(self.strides)
         first, second = self.dims
         if self.trivial:

@@ -23,7 +23,7 @@ class MPO:
         return len(self.tensors)
 
     def to(self, *arguments: object, **keywords: object) -> MPO:
-        """The same on another device or in another type: the arguments of `torch.Tensor.to`."""
+        """This operator on another device or in another type: the arguments of `torch.Tensor.to`."""
         try:
             moved = [tensor.to(*arguments, **keywords) for tensor in self.tensors]  # type: ignore[call-overload]
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # the last without CUDA

@@ -28,7 +28,7 @@ def peps_norm(
 ) -> PepsNorm:
     """<psi|psi> of a PEPS on a rectangle.
 
-    `tensors`: rows of tensors (up, left, down, right, site), of which those at the border have outer bonds of 1. Each
+    `tensors`: rows of tensors (up, left, down, right, site); those at the border have outer bonds of 1. Each
     row is contracted onto a boundary state, whose bonds are cut by SVDs with `max_bond` and `cutoff` (see `split`): by
     default nothing is cut, and bonds grow with the power of the rows. The result comes with a power of ten, as norms of
     many sites leave the range of any type.
@@ -60,7 +60,7 @@ def _onto(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 def _compressed(
     boundary: list[torch.Tensor], max_bond: int | None, cutoff: float
 ) -> tuple[list[torch.Tensor], float, float]:
-    """The same state with smaller bonds, its norm taken out as a power of ten: QR to the right, SVDs to the left."""
+    """A boundary state with smaller bonds, its norm taken out as a power of ten: QR to the right, SVDs to the left."""
     found, errors = list(boundary), []
     for at in range(len(found) - 1):
         a, k, q, b = found[at].shape

@@ -172,7 +172,7 @@ def _same_bits(have: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def reference_slabs(case: Case, tensors: Tensors) -> list[ReferenceSlab]:
-    """What `case` must give on `tensors`, in one part or in slabs."""
+    """The right result of `case` on `tensors`, in one part or in slabs."""
     a, b, c, d = tensors
     elements, most, slab = max(x.numel() for x in (a, b, d)), _affordable(d.device), _SLAB
     if case.algebra != "plus_times":  # pair by pair: no matrix product helps

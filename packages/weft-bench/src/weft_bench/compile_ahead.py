@@ -42,7 +42,7 @@ def compiling_ahead(
 
 
 def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> Iterator[tuple[Description, Ranked]]:
-    """What weft will plan for each entry; cases that it cannot do, and matrices in place, have no part in it."""
+    """The plans that weft will make for each entry; unsupported cases and matrices in place are left out."""
     for entry in entries:
         try:
             described = _described(entry.case)

@@ -1,11 +1,11 @@
-"""What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
+"""A case as a runner sees it: the tensors of one call, whether a result is right, what to write down of it.
 
     ContractionProblem    a `weft_bench.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
     GatedProblem          one product of a layer of two, forward and backward: run(x, gate, up, g)
     GradientProblem       the same, forward and backward: run(a, b, c, g), g the gradient of D
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
-    SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
+    SmallProblem          a `SmallCase`:       run(a, b, c, x, d); a task has some of these
     NetworkProblem        a `NetworkCase`:     run(*operands), see `weft_bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
@@ -47,14 +47,14 @@ _MOVED_COPIES = 6  # of a tensor that is moved: input sets, guards, the expected
 
 
 class PermutationTensors(NamedTuple):
-    """What one call of a permutation works on."""
+    """The tensors of one call of a permutation."""
 
     x: torch.Tensor
     d: torch.Tensor
 
 
 class TransposeTensors(NamedTuple):
-    """What one call of a transposition in place works on."""
+    """The tensors of one call of a transposition in place."""
 
     x: torch.Tensor
 

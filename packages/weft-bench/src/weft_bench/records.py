@@ -1,4 +1,4 @@
-"""What a run leaves behind: one JSON file with every sample and the disclosure, and a CSV of the essentials.
+"""The record of a run: one JSON file with every sample and the disclosure, and a CSV of the essentials.
 
 A run is written anew after every case, whole or not at all, so that what was measured survives an interruption.
 """
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Result:
-    """What one contender did with one case: samples, or why there are none."""
+    """The result of one contender on one case: samples, or why there are none."""
 
     samples: tuple[float, ...] = ()  # seconds per call
     cannot: str = ""  # the contender has no way to do it, in its words
@@ -49,7 +49,7 @@ class Result:
 
     @cached_property
     def summary(self) -> Summary:
-        """Of at least one sample."""
+        """The summary of at least one sample."""
         return summarise(self.samples)
 
     @property
@@ -133,7 +133,7 @@ class Run:
         return found
 
     def missing(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Those of a suite's entries that are not among the cases yet."""
+        """The entries of a suite that are not among the cases yet."""
         there = {(case.group, case.name) for case in self.cases}
         return [entry for entry in entries if (entry.group, entry.case.name) not in there]
 
@@ -143,7 +143,7 @@ class Run:
 
     @property
     def caveat(self) -> str:
-        """What keeps this run's figures from being the suite's own; empty for a whole one."""
+        """The reason why this run's figures are not the suite's own; empty for a whole run."""
         said = ["scaled cases"] * self.scaled + ["selected cases"] * self.selected
         said += ["operands in the cache"] * (self.mode == "hot" and not self.host)
         if self.ended != "finished":

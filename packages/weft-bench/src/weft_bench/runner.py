@@ -147,7 +147,7 @@ class Runner:
         return min(timed, key=lambda pair: pair[1].seconds)
 
     def _energy(self, way: Way, sets: TimedSets) -> dict[str, float | str]:
-        """What a call of a way draws: see `weft_bench.machine.energy.Energy`."""
+        """The energy of one call of a way: see `weft_bench.machine.energy.Energy`."""
         assert self.sensor is not None
         call = way.timed or way.run
         rotated = sets.rotated(call)

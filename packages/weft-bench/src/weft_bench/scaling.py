@@ -32,7 +32,7 @@ _LOOK = 0.1  # seconds between looks at what ranks have measured
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is told, besides its cases."""
+    """The task of every rank, besides its cases."""
 
     device: torch.device
     types: Sequence[str] = ()
@@ -43,7 +43,7 @@ class Job:
 
 
 def contender(ranks: int) -> str:
-    """What weft on so many ranks is called."""
+    """The name of weft on so many ranks."""
     return counted(ranks, "rank")
 
 

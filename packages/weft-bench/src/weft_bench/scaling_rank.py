@@ -116,7 +116,7 @@ def main(job_file: str) -> None:
 
 
 def measured(case: Any, device: torch.device, ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
-    """What came of a case: the same on every rank."""
+    """The result of a case, equal on every rank."""
 
     def largest(mine: float) -> float:
         return max(ranks.exchanged("a time", mine))

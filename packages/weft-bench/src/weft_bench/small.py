@@ -34,7 +34,7 @@ DENSE = 1 << 12  # rows of an operator up to which it is made
 
 
 class SmallTensors(NamedTuple):
-    """What a task works on; a task has some of them."""
+    """The tensors of a task; each task has some of them."""
 
     a: torch.Tensor
     b: torch.Tensor

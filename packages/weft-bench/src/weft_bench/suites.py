@@ -47,7 +47,7 @@ from weft_bench.records import CONTRACT
 
 @dataclass(frozen=True)
 class Suite:
-    """What is measured, and who takes part. `make` is given the names of number types."""
+    """The cases that are measured, and the contenders. `make` is given the names of number types."""
 
     about: str
     make: Callable[[Sequence[str]], list[Entry]]

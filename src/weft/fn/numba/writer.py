@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
 
 
 class NumbaWriter(Writer):
-    """What the lowerings to numba ask for; an inner loop's lines.
+    """The writer for lowerings to numba; it keeps the lines of an inner loop.
 
     `parameters`: constants become names, and their values are kept, so that functions that differ in them alone are one
     text. Those that code is better with, or that name special values, stay in it.

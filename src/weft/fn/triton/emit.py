@@ -88,7 +88,7 @@ class _Emitter(TritonWriter):
         return name
 
     def _sources(self, node: fx.Node) -> set[fx.Node]:
-        """What enters a value, itself and inputs included."""
+        """The nodes that enter a value, itself and inputs included."""
         found: set[fx.Node] = set()
         waiting = [node]
         while waiting:

@@ -1,4 +1,4 @@
-"""What a recorded function costs on a GPU: issue slots (instructions) for each element.
+"""The cost of a recorded function on a GPU: issue slots (instructions) for each element.
 
 The figures are counts in machine code for sm_90, compiled by Triton 3.6 without flushing subnormals: a kernel with the
 operation, less the same kernel without it. An operation that is not in the tables counts as one instruction, an
@@ -44,7 +44,7 @@ def issue_cost(graph: fx.Graph) -> float:
 
 
 def _of_half(node: fx.Node, in_half: set[fx.Node]) -> float:
-    """Of an operation in half precision. Arguments that were computed in float32 are rounded first."""
+    """Cost of an operation in half precision. Arguments that were computed in float32 are rounded first."""
     if _name(node) == "elu":
         return _ELU_IN_HALF
     computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in in_half]

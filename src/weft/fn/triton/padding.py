@@ -1,4 +1,4 @@
-"""What functions make of the zeros past the end of a sum."""
+"""Functions on the zeros past the end of a sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Matrix products as they lie, by cuBLAS: schedules for a description, and the launch."""
+"""Matrix products as they lie, by cuBLAS: schedules for a description, and the launch.
+
+One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m or n. TF32 is asked for call by call.
+"""
 
 from __future__ import annotations
 

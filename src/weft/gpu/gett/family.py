@@ -1,4 +1,7 @@
-"""GETT on matrix instructions: operands are gathered where they lie, nothing is copied first and nothing is padded."""
+"""GETT on matrix instructions: operands are gathered where they lie, nothing is copied first and nothing is padded.
+
+A tile goes along one or two modes a side. D is stored in its own order; split-K fills the device where D is small.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tiles through the tensor memory accelerator: schedules for a description, and the launch."""
+"""Tiles through the tensor memory accelerator: schedules for a description, and the launch.
+
+Each tile goes along up to two runs of memory. Tiles have one width, or two side by side. D is stored in its own order;
+split-K fills the device where D is small.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Kernels with producer and consumer warps: schedules for a description, and the launch."""
+"""Kernels with producer and consumer warps: schedules for a description, and the launch.
+
+Producers load tiles by TMA, transform warps apply functions to tiles in shared memory, consumers multiply and store D.
+Written in Gluon, for operands of 16 bits on Hopper. `docs/planning.md` names the variants.
+"""
 
 from __future__ import annotations
 

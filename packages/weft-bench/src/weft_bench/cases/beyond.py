@@ -1,4 +1,4 @@
-"""What TCCG lacks, at sizes worth timing: batches, diagonals, lone modes, other types, small, odd and awkward ones.
+"""Cases beyond TCCG, at sizes worth timing: batches, diagonals, lone modes, other types, small, odd and awkward ones.
 
 A case tagged "large" needs more than 2^31 elements in one tensor, and a GPU with memory for it.
 """

@@ -1,4 +1,4 @@
-"""What matrices cannot do alone, at sizes worth timing: functions with operands, algebras, and other numbers.
+"""Cases beyond plain matrix products, at sizes worth timing: functions with operands, algebras, and other numbers.
 
 epilogues()    one product with and without a bias and a ReLU
 algebras()     max-plus and logarithms on a product, max-plus on some of TCCG

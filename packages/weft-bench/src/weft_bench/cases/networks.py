@@ -33,7 +33,7 @@ class NetworkCase:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """Shape of the result."""
         return tuple(self.extents[label] for label in self.output)
 
     @property

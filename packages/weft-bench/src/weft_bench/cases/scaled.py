@@ -25,7 +25,7 @@ def scaled(case: Case, work: int) -> Case:
 
 
 def _resized(case: Case, extents: dict[Label, int]) -> Case:
-    """The same with other extents; what has extent 1 in an operand keeps it."""
+    """The case with other extents; a mode of extent 1 in an operand keeps it."""
     a, b = (
         tuple(1 if extent == 1 else extents[label] for label, extent in zip(term, shape, strict=True))
         for term, shape in zip(case.notation.inputs, case.shapes, strict=True)

@@ -1,4 +1,4 @@
-"""What is computed on more and more ranks: sliced networks and placed products, the same or growing with the ranks.
+"""Cases for more and more ranks: sliced networks and placed products, of one size or growing with the ranks.
 
     own       a public network with the slices that it has
     strong    the sum of so many networks of one graph, a slice each: the same on any number of ranks
@@ -45,7 +45,7 @@ class ScalingCase:
         return self.network.slice(self.labels)
 
     def shrunk(self, work: int) -> ScalingCase:
-        """With slices of at most so many multiply-adds: more labels are sliced, of which one index is taken."""
+        """The case with slices of at most so many multiply-adds: more labels are sliced, to one index each."""
         small = shrunk_network(self.slice, work)
         fixed = tuple(label for label in small.sliced if label not in self.slice.sliced)
         return replace(self, network=self.network.slice(fixed)) if fixed else self
@@ -75,7 +75,7 @@ class PlacedCase:
     equation: str = "mk,kn->mn"
 
     def extents(self, ranks: int) -> dict[str, int]:
-        """Of m, k and n in all; of kind weak that of A's label is so many times as long."""
+        """Extents of m, k and n in all; in cases of kind weak that of A's label is so many times as long."""
         found = dict.fromkeys("mkn", self.extent)
         if self.kind == "weak":
             found[self.placements[0]] *= ranks

@@ -232,7 +232,7 @@ def _measure(
 
 
 def _check_plain(**options: Any) -> None:
-    """What the suite of ranks has no use for is refused."""
+    """Refuse options that the suite of ranks does not take."""
     if named := [name for name, value in options.items() if value]:
         raise UnsupportedError(f"the suite scaling takes no --{named[0]}")
 

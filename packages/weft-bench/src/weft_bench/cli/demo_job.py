@@ -45,13 +45,13 @@ class Settings:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
-        """Of A, B and D in the suite."""
+        """Number types of A, B and D in the suite."""
         stored, result, _ = PAIRS[self.pair]
         return stored, stored, result
 
     @property
     def scaling(self) -> str:
-        """What was done to the extents, for captions."""
+        """The change to the extents, for captions."""
         if self.work is None:
             return "as published"
         return f"shrunk by one factor a case, to at most {self.work:,} multiply-adds"

@@ -1,4 +1,4 @@
-"""What the demo prints and writes: a table of its cases, their geometric means, and the same numbers as JSON."""
+"""The demo's output: a table of its cases, their geometric means, and the same numbers as JSON."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sentence(record: CaseRecord) -> str:
 
 
 def failure(record: CaseRecord) -> str:
-    """What is wrong with weft's result; empty for a right one."""
+    """The fault in weft's result; empty for a right one."""
     return record.results[_OURS].wrong.removeprefix("wrong: ")
 
 
@@ -127,7 +127,7 @@ def _speed(record: CaseRecord) -> float:
 
 
 def _caption(records: Sequence[CaseRecord], settings: Settings) -> list[str]:
-    """What the columns are, and what this run leaves to be desired."""
+    """The meaning of the columns, and the caveats of this run."""
     sentences = [
         f"Extents: {settings.scaling}.",
         f"time: median of {settings.mode} runs.",

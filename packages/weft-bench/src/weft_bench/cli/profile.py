@@ -180,7 +180,7 @@ def _algebra(name: str) -> str:
 
 
 def _check_plain(**options: Any) -> None:
-    """What a profile over ranks has no use for is refused."""
+    """Refuse options that a profile over ranks does not take."""
     if named := [name for name, value in options.items() if value]:
         raise UnsupportedError(f"--placements does not go with --{named[0]}")
 
@@ -248,7 +248,7 @@ def _measured(
 
 
 def _modelled(found: list[Profile], place: torch.device) -> None:
-    """What the card's model says of each call, beside what was measured."""
+    """The prediction of the card's model for each call, next to the measurement."""
     from weft_bench.profiling.energy import card_model
 
     for each in found:

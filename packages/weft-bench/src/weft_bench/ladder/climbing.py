@@ -99,7 +99,7 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
 
 
 class _Bench:
-    """What rungs of one problem share: the reference that they are held against."""
+    """The reference that rungs of one problem are compared with."""
 
     def __init__(self, how: How) -> None:
         self._how = how

@@ -1,4 +1,4 @@
-"""What rungs in Gluon share: they run on a Hopper GPU alone, as Gluon has no interpreter."""
+"""Common parts of rungs in Gluon: they run on a Hopper GPU alone, as Gluon has no interpreter."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ USUAL = 4096
 
 
 def _times_issue(cycles: float, because: str) -> Prediction:
-    """`cycles` of the port to caches and shared memory for one multiply-add of a warp, of which four fit in a cycle."""
+    """`cycles` of the port to caches and shared memory for one multiply-add of a warp; four of those fit in a cycle."""
     return Prediction(max(1.0, 4 * cycles), because)
 
 

@@ -79,7 +79,7 @@ def _rung(climb: Climb, step: Step) -> str:
 
 
 def _written(name: str, step: Step) -> str:
-    """What the rung's file says today; nothing where this version of weft has no such rung."""
+    """The rung's file as it is today; nothing where this version of weft has no such rung."""
     found = _known(name, step)
     if found is None:
         return ""
@@ -98,7 +98,7 @@ def _known(name: str, step: Step) -> Rung | None:
 
 
 def _counters(step: Step) -> str:
-    """What the counters say, in a sentence, and each of them; or why there are none."""
+    """The verdict of the counters in a sentence, and each counter; or why there are none."""
     if not step.profile:
         return ""
     from weft_bench.profiling.page import counters

@@ -1,4 +1,4 @@
-"""What a flight's rungs compute: tensors of one call, its work, and whether a result is right.
+"""The problem of a flight's rungs: tensors of one call, its work, and whether a result is right.
 
     Product          D = A B, through the oracle's bounds:  run(a, b, d)
     Contraction      a case of the benchmarks, the same:    run(a, b, d)
@@ -28,11 +28,11 @@ Run = Callable[..., torch.Tensor]
 
 
 class Problem(Protocol):
-    """What rungs of a flight compute."""
+    """The computation that rungs of a flight share."""
 
     @property
     def text(self) -> str:
-        """What, at which extents, of which types."""
+        """The equation, its extents and its types, in words."""
 
     @property
     def rate(self) -> str:
@@ -46,7 +46,7 @@ class Problem(Protocol):
         """The arguments of one call."""
 
     def checker(self, device: torch.device) -> Callable[[Run], float]:
-        """What says the largest error of a run over its bound; it raises `AssertionError` where that is over 1."""
+        """A function that returns the largest error of a run over its bound; `AssertionError` where that is over 1."""
 
     def call(self, run: Run) -> Run:
         """How `run` is called with `tensors`."""

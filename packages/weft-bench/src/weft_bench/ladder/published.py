@@ -1,4 +1,4 @@
-"""What the sources printed, as facts: figures with the machine that they were measured on."""
+"""Published figures as facts, each with the machine that it was measured on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a climb leaves behind: a value of plain figures for each rung, and one JSON file for a ladder."""
+"""The record of a climb: a value of plain figures for each rung, and one JSON file for a ladder."""
 
 from __future__ import annotations
 

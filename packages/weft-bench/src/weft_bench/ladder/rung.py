@@ -1,4 +1,4 @@
-"""What a rung is: a short kernel in a file of its own, what it teaches, what was predicted of it, what others measured.
+"""A rung: a short kernel in a file of its own, with its lesson, its prediction, and the figures of others.
 
 The idea and the picture stand at the head of the kernel's file, and are read from there: they cannot drift from it.
 """
@@ -32,7 +32,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a source printed about the same step."""
+    """A source's figure for the same step."""
 
     figure: str  # as it was printed, with its machine
     source: str
@@ -42,7 +42,7 @@ class Published:
 
 
 class Head(NamedTuple):
-    """What the docstring of a kernel's file says."""
+    """The parts of the docstring of a kernel's file."""
 
     title: str
     idea: str

@@ -26,7 +26,7 @@ _TRIAL = 0.05  # seconds of calls, from which it is known how many fill a repeti
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What one call draws, over several repetitions of many calls."""
+    """The energy of one call, over several repetitions of many calls."""
 
     name: str
     joules: float  # a call, the median over repetitions
@@ -84,7 +84,7 @@ def call_energy(
     seconds: float = SECONDS, repetitions: int = REPETITIONS, calls_in_one: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Energy:  # fmt: skip
-    """The same of anything that makes so many calls in one; `synchronise` waits until the device has done its work."""
+    """The energy of `call`, which may be many calls in one; `synchronise` waits until the device has done its work."""
     if repetitions < 1 or not seconds > 0:
         raise UnsupportedError(f"energy takes at least one repetition of some time, not {repetitions} of {seconds} s")
     synchronise()
@@ -113,7 +113,7 @@ def sensor_of(device: torch.device) -> Sensor:
 
 
 def synchroniser(device: torch.device) -> Callable[[], None]:
-    """What waits for a device."""
+    """A function that waits for a device."""
     return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
 
 

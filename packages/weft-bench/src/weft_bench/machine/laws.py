@@ -22,12 +22,12 @@ def amdahl(f: float, p: float) -> float:
 
 
 def amdahl_limit(f: float) -> float:
-    """The same with any number of workers; infinite where all is parallel."""
+    """Amdahl's speed-up with any number of workers; infinite where all is parallel."""
     return math.inf if f == 1 else 1 / (1 - f)
 
 
 def gustafson(f: float, p: float) -> float:
-    """The same where the work grows with the workers."""
+    """Gustafson's speed-up, where the work grows with the workers."""
     return (1 - f) + f * p
 
 
@@ -39,7 +39,7 @@ def fit_amdahl(workers: Sequence[float], speedups: Sequence[float]) -> float:
 
 
 def fit_gustafson(workers: Sequence[float], speedups: Sequence[float]) -> float:
-    """The same of scaled speed-ups."""
+    """The parallel share that fits scaled speed-ups best."""
     return _share(np.asarray(workers, dtype=float) - 1, np.asarray(speedups, dtype=float) - 1)
 
 
@@ -64,7 +64,7 @@ class Scaling:
         }  # fmt: skip
 
     def predicted(self, workers: float) -> float:
-        """What the law with the fitted share says of so many workers."""
+        """The speed-up of so many workers by the law with the fitted share."""
         return (amdahl if self.kind == "strong" else gustafson)(self.parallel, workers)
 
 

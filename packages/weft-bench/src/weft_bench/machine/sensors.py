@@ -1,4 +1,4 @@
-"""What a GPU draws: joules by its own counter, watts by its sensor, and the period at which the two change.
+"""A GPU's energy and power: joules by its own counter, watts by its sensor, and the period at which the two change.
 
 NVML has, since Volta, a counter of all millijoules since the driver was loaded; it changes every 20 to 100 ms. Where
 there is none, power is sampled by a thread and integrated by the trapezoid rule. Figures are the board's: nothing of

@@ -16,7 +16,7 @@ from weft_bench.peers.views import einsum_text
 
 
 class _ArrayPeer:
-    """What both share: tensors as arrays without a copy, half precision widened to what BLAS can multiply."""
+    """Common base of both: tensors as arrays without a copy, half precision widened to what BLAS can multiply."""
 
     name: str
 

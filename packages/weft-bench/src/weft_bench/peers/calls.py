@@ -102,7 +102,7 @@ class EinsumCall:
 
 
 class CompiledEinsumCall(EinsumCall):
-    """The same under `torch.compile`."""
+    """`torch.einsum` under `torch.compile`."""
 
     name = "compile"
 

@@ -65,7 +65,7 @@ class _Operand:
 
 
 class CutensorPeer:
-    """What both of cuTENSOR's adapters share: the library, opened when it is first asked for.
+    """Common base of cuTENSOR's two adapters: the library, opened at its first use.
 
     `quick` tries fewer modes.
     """
@@ -191,7 +191,7 @@ def fusions(case: Case) -> list[frozenset[str]]:
 
 
 def fusion_text(case: Case, fused: frozenset[str]) -> str:
-    """What a mode's label says of functions: nothing where there are none that could be fused."""
+    """The functions as part of a way's label; nothing where none could be fused."""
     return "" if len(fusions(case)) == 1 else " fused" if fused else " unfused"
 
 
@@ -212,7 +212,7 @@ def _refuse(case: Case, tensors: Tensors) -> None:
 def _operation(
     case: Case, tensors: Tensors, library: Library, compute: str, fused: frozenset[str]
 ) -> tuple[_Operand, _Operand, cutensor_library.Contraction]:
-    """What is done to A and B before the library sees them, and the contraction as it sees it."""
+    """The steps on A and B before the library sees them, and the contraction as it sees it."""
     a = _operand(case, 0, tensors.a, fused)
     b = _operand(case, 1, tensors.b, fused)
     output = view(case.notation.output, tensors.d)

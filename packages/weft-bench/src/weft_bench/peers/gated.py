@@ -20,7 +20,7 @@ Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # 
 
 
 class GatedTensors(NamedTuple):
-    """What one forward and backward pass works on."""
+    """The tensors of one forward and backward pass."""
 
     x: torch.Tensor  # (m, k)
     gate: torch.Tensor  # (n, k)
@@ -70,7 +70,7 @@ class TorchGate:
 
 
 class CompiledGate(TorchGate):
-    """The same through `torch.compile`."""
+    """torch's gated layer through `torch.compile`."""
 
     name = "compile"
 
@@ -98,7 +98,7 @@ class WeftGate(TorchGate):
 
 
 class CompiledWeftGate(WeftGate):
-    """The same through `torch.compile`."""
+    """weft's gated layer through `torch.compile`."""
 
     name = "weft-compiled"
 

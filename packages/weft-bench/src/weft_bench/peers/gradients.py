@@ -61,7 +61,7 @@ class TorchGradients:
 
 
 class CompiledGradients(TorchGradients):
-    """The same through `torch.compile`, backward pass and all."""
+    """torch's gradients through `torch.compile`, backward pass included."""
 
     name = "compile"
 

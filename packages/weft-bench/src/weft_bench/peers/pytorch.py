@@ -73,7 +73,7 @@ def composed(case: Case, product: Product, *, cast: bool = True) -> Call:
 
 
 class _TorchPeer:
-    """What the peers made of torch operations share."""
+    """Common base of peers made of torch operations."""
 
     name: str
 
@@ -160,7 +160,7 @@ def _matrix_dims(a: Sequence[Label], b: Sequence[Label], d: Sequence[Label]) -> 
 
 
 class CompiledEinsum(_TorchPeer):
-    """The same through `torch.compile`, with the shapes known to it. `backend` is one of torch's compilers."""
+    """`torch.einsum` through `torch.compile`, with the shapes known to it. `backend` is one of torch's compilers."""
 
     name = "compile"
 

@@ -26,7 +26,7 @@ Call = Callable[..., torch.Tensor]  # on the tensors of one set, in their order
 
 
 class Tensors(NamedTuple):
-    """What one call of a contraction works on; `d` is where the result may be written."""
+    """The tensors of one call of a contraction; `d` is where the result may be written."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -68,7 +68,7 @@ class Contender(Protocol):
         """Ways to compute `case` on tensors that lie as these do, or a sentence that says why there is none."""
 
     def settings(self, case: Any) -> AbstractContextManager[Any]:
-        """What must be switched while `case` is prepared, checked and timed."""
+        """The settings to be switched while `case` is prepared, checked and timed."""
 
 
 class Weft:
@@ -118,7 +118,7 @@ class Weft:
 
 
 def kernel_facts(planned: Plan) -> dict[str, Any]:
-    """What the kernels of a plan take of an SM, and their waves, where they are loaded on a GPU; else nothing."""
+    """The SM resources of a plan's kernels, and their waves, where they are loaded on a GPU; else nothing."""
     if planned._request.target.kind != "cuda":
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What counters say of a kernel: five patterns as stated rules, each with the numbers that it was decided by.
+"""The reading of a kernel's counters: five patterns as stated rules, each with the numbers that it was decided by.
 
 The patterns are those of section 5.5.2 of *Design and Performance Engineering of GPU-Accelerated Tensor Network
 Algorithms*: compute, memory, occupancy, scheduler starvation, divergence. It states them in words; the thresholds stand
@@ -123,7 +123,7 @@ def binds(findings: Sequence[Finding]) -> Finding | None:
 
 
 def sentence(found: CounterSet) -> str:
-    """What binds a kernel, in one sentence with its numbers."""
+    """The limit of a kernel in one sentence, with its numbers."""
     findings = attribute(found)
     first = binds(findings)
     if first is not None:

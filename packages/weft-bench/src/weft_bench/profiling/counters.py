@@ -95,7 +95,7 @@ def metric_names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CounterSet:
-    """What was counted of one launch: values by key in the units of `KNOWN`, and the name that each was read under.
+    """The counters of one launch: values by key in the units of `KNOWN`, and the name that each was read under.
 
     A counter that the profiler does not know is missing.
     """

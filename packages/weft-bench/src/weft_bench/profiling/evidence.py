@@ -113,7 +113,7 @@ class Evidence:
 
 
 def weigh(first: Variant, second: Variant, claim: str | None = None) -> Evidence:
-    """What may be said of two variants of one computation; `claim` names the one mechanism of `MECHANISMS` to be shown.
+    """The evidence for two variants of one computation; `claim` names the one mechanism of `MECHANISMS` to be shown.
 
     The faster one is found from the samples; without samples of both, `second` is taken to be it.
     """

@@ -1,4 +1,4 @@
-"""What was measured of a card once and kept on disk: the bandwidth of its L2, and models of its energy."""
+"""Measurements of a card that are made once and kept on disk: the bandwidth of its L2, and models of its energy."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def read(trace: Mapping[str, Any], calls: int) -> list[Launch]:
 
 
 def _launch(events: Sequence[Mapping[str, Any]]) -> Launch:
-    """The same launch of several calls."""
+    """One launch, as seen in several calls."""
     last = events[-1]
     alike = [float(event["dur"]) * 1e-6 for event in events if event["name"] == last["name"]]
     said = last.get("args", {})

@@ -37,7 +37,7 @@ _PERMISSION = "ERR_NVGPUCTRPERM"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a run of ncu gave: counters of each launch in order, or the sentence that says why there are none."""
+    """The result of a run of ncu: counters of each launch in order, or the sentence that says why there are none."""
 
     sets: tuple[CounterSet, ...] = ()
     missing: str = ""
@@ -84,7 +84,7 @@ def command(program: str, replayed: Path, names: Sequence[str]) -> list[str]:
 
 
 def version(program: str) -> str:
-    """What ncu calls itself; empty where it does not say."""
+    """The version that ncu states; empty where it states none."""
     done = _run([program, "--version"], 20.0, None)
     if isinstance(done, str):
         return ""

@@ -166,7 +166,7 @@ def _traffic(network: Network, operands: Sequence[torch.Tensor]) -> tuple[int, i
 
 
 def _of_launches(found: NetworkProfile, call: Callable[[], Any], device: torch.device) -> None:
-    """What a call launches, in order."""
+    """Record the launches of a call, in order."""
     if device.type != "cuda":
         found.missing["launches"] = "on a CPU nothing is launched"
         return

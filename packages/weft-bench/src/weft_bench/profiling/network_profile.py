@@ -1,4 +1,4 @@
-"""What a profile of a network holds: time, floor, and every step with its time beside the predicted one.
+"""The profile of a network: time, floor, and every step with its time beside the predicted one.
 
 `NetworkProfile` is data: it prints itself, makes JSON, and a page. What could not be had is in `missing`, with the
 reason.
@@ -57,7 +57,7 @@ class StepTime:
 
 @dataclass
 class NetworkProfile:
-    """What was found of one network. Times in seconds, work in flops and bytes."""
+    """The measurements of one network. Times in seconds, work in flops and bytes."""
 
     about: str
     device: str

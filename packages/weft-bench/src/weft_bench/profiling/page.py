@@ -157,7 +157,7 @@ def energies(profiles: Sequence[Record]) -> Table:
 
 
 def missing(profiles: Sequence[Record]) -> Table:
-    """What could not be had, and why."""
+    """The missing measurements, and why they are missing."""
     return Table(
         ("variant", "what", "why"),
         [(Cell(each.name), Cell(what), Cell(why)) for each in profiles for what, why in each.missing.items()],

@@ -1,4 +1,4 @@
-"""What a profile holds, as data: it is read from JSON, says what binds the call, and is one side of a comparison."""
+"""A profile as data: it is read from JSON, says what binds the call, and is one side of a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = 1
 
 @dataclass
 class Record:
-    """What was found of one call. Times in seconds, work in flops and bytes."""
+    """The measurements of one call. Times in seconds, work in flops and bytes."""
 
     name: str  # who computes: "weft", a peer, a schedule
     about: str  # equation and extents
@@ -67,12 +67,12 @@ class Record:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the rules say of the launch that took longest; empty without counters."""
+        """The findings of the rules for the longest launch; empty without counters."""
         return attribute(self.busiest) if self.busiest is not None else []
 
     @property
     def sentence(self) -> str:
-        """What binds the call, in one sentence: by its counters, else by the roofline alone."""
+        """The limit of the call in one sentence: by its counters, else by the roofline alone."""
         if self.busiest is not None:
             return sentence(self.busiest)
         if not self.floor:
@@ -145,7 +145,7 @@ def append_recorded(file: Path, records: Sequence[Record]) -> int:
 
 
 def compared(profiles: Sequence[Record], claim: str | None = None) -> dict[str, Any] | None:
-    """What may be said of the first profile against the second; None where there is no second."""
+    """The comparison of the first profile with the second; None where there is no second."""
     if len(profiles) < 2:
         return None
     return weigh(profiles[1].variant(), profiles[0].variant(), claim).to_dict()

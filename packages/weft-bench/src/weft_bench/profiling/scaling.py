@@ -1,4 +1,4 @@
-"""What profiles say of scaling, in pictures: the laws of Amdahl and Gustafson, the roofline with its ceilings."""
+"""Scaling in pictures: the laws of Amdahl and Gustafson, the roofline with its ceilings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is profiled: a call with the tensors that it is timed on, and a recipe by which another process makes it.
+"""The subject of a profile: a call with the tensors of its timing, and a recipe by which another process makes it.
 
 A recipe is small and pickles: the plan and how its tensors lie, or a case of the benchmarks and who computes it. `ncu`
 looks at a process of its own, which `weft_bench.profiling.replay` runs on such a recipe.
@@ -96,7 +96,7 @@ class CaseRecipe:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is profiled."""
+    """The call that is profiled."""
 
     name: str
     call: Callable[..., Any]
@@ -217,7 +217,7 @@ def prepared(
 
 
 def _fastest(ways: Sequence[registry.Way], tensors: Tensors) -> registry.Way:
-    """Of several ways the one that a glance finds fastest."""
+    """The fastest of several ways, by a short timing."""
     from weft.machine.timing import glance
 
     if len(ways) == 1:

@@ -1,1 +1,1 @@
-"""What a benchmark run comes down to: figures, plots, pages, summaries."""
+"""The results of a benchmark run: figures, plots, pages, summaries."""

@@ -71,7 +71,7 @@ def figures(run: Run) -> dict[str, Interval]:
 
 
 def in_words(name: str) -> str:
-    """What the figure of that name says, where it stands."""
+    """The meaning of the figure of that name, in words."""
     last = name.rpartition(".")[2]
     for pattern, sentence in _IN_WORDS:
         if found := re.fullmatch(pattern, last):
@@ -80,12 +80,12 @@ def in_words(name: str) -> str:
 
 
 def unit(name: str) -> str:
-    """What the figure of that name is measured in."""
+    """The unit of the figure of that name."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "ratio")
 
 
 def scopes(run: Run) -> list[str | None]:
-    """What is averaged apart: each group, or for `beyond`, whose groups are small, the whole run (None)."""
+    """Scopes that are averaged separately: each group; for `beyond`, whose groups are small, the whole run (None)."""
     return [None] if run.suite == "beyond" else [*run.groups]
 
 

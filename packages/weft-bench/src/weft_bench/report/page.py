@@ -229,7 +229,7 @@ def _case_row(run: Run, case: CaseRecord, more: Sequence[Column] = ()) -> list[C
 
 
 def remarks(run: Run) -> Table:
-    """What could not be done, what is wrong, and which samples fall into two groups."""
+    """The cases that could not be done or are wrong, and the samples that fall into two groups."""
     rows = [
         (Cell(f"{case.group} {case.name}"), Cell(name), Cell("wrong" if result.wrong else "cannot"),
          Cell(result.wrong or result.cannot))

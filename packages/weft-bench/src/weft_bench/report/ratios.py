@@ -108,7 +108,7 @@ def value(ratio: Ratio) -> float:
 
 
 def _types(case: CaseRecord) -> str:
-    """What stands before the function in a fusion group: ``fp16_fp16`` of ``fp16_fp16.relu``, else nothing."""
+    """The types before the function in a fusion group: ``fp16_fp16`` of ``fp16_fp16.relu``, else nothing."""
     return case.group.rpartition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""What a run of the suite `scaling` comes to: speed-ups over one rank, and the laws that are fitted to them.
+"""The results of the suite `scaling`: speed-ups over one rank, and the laws that are fitted to them.
 
     scaling.CASE.speedup_on_P        of the same work: the time of one rank over that of P
     scaling.CASE.scaled_speedup_on_P of P times the work: P times that

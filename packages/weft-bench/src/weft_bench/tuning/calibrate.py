@@ -84,7 +84,7 @@ def calibrated(samples: Sequence[Sample], target: Target) -> Fit:
 
 
 def observed(samples: Sequence[Sample], target: Target) -> list[Observation]:
-    """What was measured in full, with the questions that its prediction asks the cost model."""
+    """The full measurements, with the questions that each prediction asks the cost model."""
     found = []
     with using(replace(coefficients(target), families={})):
         for case, sample in enumerate(samples):

@@ -74,7 +74,7 @@ def measured(
 def record(
     samples: Sequence[Sample], failed: dict[str, str], ended: str, effort: Effort, device: torch.device, suite: str
 ) -> dict[str, Any]:
-    """What was measured, as JSON values."""
+    """The measurements as JSON values."""
     run = TuningRun.on(device, _random(effort), suite)
     run.skipped, run.ended = failed, ended
     cases = [case for sample in samples if (case := _case(sample)) is not None]
@@ -179,5 +179,5 @@ def expected_draws(relative: Sequence[float], level: float, legal: int) -> float
 
 
 def _random(effort: Effort) -> Effort:
-    """The same effort, the model's choice and nothing but chance."""
+    """An equal effort from the model's choice by chance alone."""
     return replace(effort, leaders=1, slow=max(effort.slow, 4.0), budget=max(effort.budget, 600.0))

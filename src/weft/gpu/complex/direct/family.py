@@ -1,4 +1,7 @@
-"""Complex products by four real ones in one kernel: schedules for a description, and the launch."""
+"""Complex products by four real ones in one kernel: schedules for a description, and the launch.
+
+Operands are gathered where they lie, and the four real products of each pair are made in registers.
+"""
 
 from __future__ import annotations
 

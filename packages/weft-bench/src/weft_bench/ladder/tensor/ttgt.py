@@ -20,7 +20,7 @@ def run(a, b, d):
 
 
 def product(left, right):
-    """Of half precision, summed and kept in single."""
+    """A product of half precision, summed and kept in single."""
     if left.device.type == "cuda":
         return torch.mm(left, right, out_dtype=torch.float32)
     return left.float() @ right.float()

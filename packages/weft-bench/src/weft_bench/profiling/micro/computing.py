@@ -49,7 +49,7 @@ def registers(device: torch.device, name: str, budget: float) -> Micro:
 
 
 def divergence(device: torch.device, name: str, budget: float) -> Micro:
-    """The same branch taken by whole warps, and by half of the lanes of each."""
+    """A branch taken by whole warps, and by half of the lanes of each."""
     kernel = cuda.kernel("branch")
     blocks = 16 * torch.cuda.get_device_properties(device).multi_processor_count
     out = torch.empty(blocks * _THREADS, device=device)

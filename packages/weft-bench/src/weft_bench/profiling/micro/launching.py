@@ -1,4 +1,4 @@
-"""What a launch costs: 1000 small products one by one, in a CUDA graph, and grouped in one launch."""
+"""The cost of a launch: 1000 small products one by one, in a CUDA graph, and grouped in one launch."""
 
 from __future__ import annotations
 

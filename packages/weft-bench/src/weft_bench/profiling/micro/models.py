@@ -1,4 +1,4 @@
-"""What is fitted to microbenchmarks: latency and bandwidth of transfers, break-even intensity, the size of a cache."""
+"""Models fitted to microbenchmarks: latency and bandwidth of transfers, break-even intensity, the size of a cache."""
 
 from __future__ import annotations
 

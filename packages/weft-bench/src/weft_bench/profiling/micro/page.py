@@ -36,7 +36,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def picture(found: Micro) -> Figure | None:
-    """What was measured over what was varied, the published values dashed; None where that is no number."""
+    """The measured values over the varied one, the published ones dashed; None where that is no number."""
     from weft_bench.report.drawing import new_axes, plain_logarithm
 
     numeric = [row for row in found.rows if isinstance(row.get(found.x), int | float)]

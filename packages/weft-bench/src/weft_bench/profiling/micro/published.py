@@ -1,4 +1,4 @@
-"""What a thesis measured on an A100-SXM4-40GB: see `SOURCE`."""
+"""A thesis's measurements on an A100-SXM4-40GB: see `SOURCE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a microbenchmark gives: a table, figures drawn from it, and the table of an A100 to hold it against."""
+"""The record of a microbenchmark: a table, figures drawn from it, and the table of an A100 to hold it against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile over ranks holds: the measured timelines of all ranks beside the predicted one, as data and text."""
+"""The profile of a call over ranks: the measured timelines of all ranks and the predicted one, as data and text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS_SHOWN = 8  # in a terminal
 
 @dataclass(frozen=True)
 class TimelineRecord:
-    """What was found of a contraction over ranks or in blocks. Times in seconds.
+    """The measurements of a contraction over ranks or in blocks. Times in seconds.
 
     `measured` has a `Timeline` of each rank, in their order, of the call that took the median: all count from the
     moment at which the first rank began, by the clocks of their machines. `predicted` is that of rank 0. `samples` are
@@ -47,7 +47,7 @@ class TimelineRecord:
 
     @property
     def sentence(self) -> str:
-        """What bounds the call on its slowest rank, and how that compares with what was predicted."""
+        """The limit of the call on its slowest rank, and how it compares with the prediction."""
         slowest = max(self.measured, key=lambda each: each.seconds)
         hidden = f"; {share(slowest.hidden)} of the transfers is hidden" if slowest.transfer else "; nothing travels"
         times = ""
