@@ -45,6 +45,10 @@ class PreReduceSchedule:
     family: str = NAME
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(step for step in (*self.steps, self.product) if step is not None)
+
+    @property
     def workspace_bytes(self) -> int:
         plans = [step for step in self.steps if step is not None]
         sums = sum(math.prod(step.description.d.shape) * step.description.d.dtype.itemsize for step in plans)

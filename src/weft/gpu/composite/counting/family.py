@@ -75,6 +75,10 @@ class CountingSchedule:
     family: str = NAME
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (self.product,)
+
+    @property
     def workspace_bytes(self) -> int:
         return self.product.best.schedule.workspace_bytes
 

@@ -48,6 +48,10 @@ class LogSumExpSchedule:
     family: str = NAME
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (*self.largest, *self.factors, self.product)
+
+    @property
     def workspace_bytes(self) -> int:
         stored = [step.description.d for step in (*self.largest, *self.factors)]
         marks = math.prod(self.product.description.d.shape)

@@ -86,8 +86,8 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _Product 
         for way in dict.fromkeys(ways(contraction)):
             product, finish = _library(way.product, target), None
             if product is not None and (finish := _step(way.finish, target)) is not None:
-                schedule = scatter.ScatterSchedule(product, finish)
-                found.append(Ranked(schedule, scatter.predict(contraction, schedule, target), _SCATTER))
+                schedule = scatter.program_of(contraction, product, finish)
+                found.append(Ranked(schedule, schedule.seconds, _SCATTER))
     if not found:
         return None
     found.sort(key=lambda rank: rank.seconds)

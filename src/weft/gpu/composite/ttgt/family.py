@@ -39,6 +39,10 @@ class TtgtSchedule:
     family: str = NAME
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(step for step in (*self.steps, self.product, self.finish) if step is not None)
+
+    @property
     def workspace_bytes(self) -> int:
         own = sum(size_bytes(step.description.d) for step in self.steps if step is not None)
         return own + self.product.best.schedule.workspace_bytes
