@@ -42,11 +42,6 @@ class Slot(NamedTuple):
 SLOT_A, SLOT_B, SLOT_C, SLOT_D = (Slot(kind) for kind in (SlotKind.A, SlotKind.B, SlotKind.C, SlotKind.D))
 
 
-def aux_slots(count: int) -> tuple[Slot, ...]:
-    """The first auxiliary operands of the call."""
-    return tuple(Slot(SlotKind.AUX, index) for index in range(count))
-
-
 def work(index: int) -> Slot:
     return Slot(SlotKind.WORK, index)
 
@@ -76,6 +71,13 @@ class ProgramStep:
     def slots(self) -> tuple[Slot, ...]:
         added = () if self.adds is None else (self.adds,)
         return (*self.reads, *added, self.writes, *self.aux)
+
+
+def as_called(choice: Choice, *reads: Slot, factors: tuple[int, int] | None = None) -> ProgramStep:
+    """A contraction that writes D as the call wants it: C, auxiliary operands and factors are those of the call."""
+    count = len(getattr(choice.description, "aux", ()))
+    aux = tuple(Slot(SlotKind.AUX, index) for index in range(count))
+    return ProgramStep(choice, reads, SLOT_D, SLOT_C, aux, factors)
 
 
 @dataclass(frozen=True, slots=True)

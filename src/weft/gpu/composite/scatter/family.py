@@ -14,11 +14,10 @@ from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.planner.program import (
     SLOT_A,
     SLOT_B,
-    SLOT_C,
     SLOT_D,
     Program,
     ProgramStep,
-    aux_slots,
+    as_called,
     build,
     number_slot,
     predict,
@@ -197,16 +196,16 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
-        found += [program_of(contraction, each, finish) for each in product.led_by_each(product.ranked[:KEPT])]
+        found += [program_of(each, finish) for each in product.led_by_each(product.ranked[:KEPT])]
     return Candidates(tuple(found), tuple(excluded))
 
 
-def program_of(contraction: Contraction, product: Choice, finish: Choice) -> Program:
+def program_of(product: Choice, finish: Choice) -> Program:
     """Multiply into a workspace, then write D from there."""
     workspace, space = product.description.d, work(0)
     multiply = ProgramStep(product, (SLOT_A, SLOT_B), writes=space)
-    last = ProgramStep(finish, (space,), writes=SLOT_D)
-    if not isinstance(finish.description, Permutation):
-        reads, aux = (space, number_slot(1, workspace.dtype)), aux_slots(len(contraction.aux))
-        last = ProgramStep(finish, reads, writes=SLOT_D, adds=SLOT_C, aux=aux, factors=None)
+    if isinstance(finish.description, Permutation):
+        last = ProgramStep(finish, (space,), writes=SLOT_D)
+    else:
+        last = as_called(finish, space, number_slot(1, workspace.dtype))
     return Program(NAME, (multiply, last), 0, f"{NAME} D; {{0}}", (workspace,))

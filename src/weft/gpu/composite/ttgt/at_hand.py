@@ -86,7 +86,7 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _Product 
         for way in dict.fromkeys(ways(contraction)):
             product, finish = _library(way.product, target), None
             if product is not None and (finish := _step(way.finish, target)) is not None:
-                schedule = scatter.program_of(contraction, product, finish)
+                schedule = scatter.program_of(product, finish)
                 found.append(Ranked(schedule, schedule.seconds, _SCATTER))
     if not found:
         return None
