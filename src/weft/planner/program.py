@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -144,42 +145,35 @@ def size_bytes(layout: Layout) -> int:
     return elements(layout) * layout.dtype.itemsize
 
 
-class Piece(NamedTuple):
-    """Where an intermediate lies in the allocation, in elements of what is allocated."""
-
-    start: int
-    stop: int
-    dtype: torch.dtype
-
-
 class Arrangement:
-    """The intermediates of a program in one allocation."""
+    """The intermediates of a program in one allocation: one behind the other, or by lifetime where that is shorter."""
 
     def __init__(self, program: Program) -> None:
-        dtypes = {layout.dtype for layout in program.work}
-        self._dtype = dtypes.pop() if len(dtypes) == 1 else torch.uint8
+        self._dtypes = [layout.dtype for layout in program.work]
+        one = len(set(self._dtypes)) == 1
+        self._dtype = self._dtypes[0] if one else torch.uint8
+        unit = self._dtype.itemsize
         sizes = {index: aligned(size_bytes(layout)) for index, layout in enumerate(program.work)}
         places: dict[int, int] = {}
-        place_by_size(sizes, program.lives(), [], places)
-        unit = self._dtype.itemsize
-        self._pieces = [
-            Piece(places[index] // unit, (places[index] + size_bytes(layout)) // unit, layout.dtype)
-            for index, layout in enumerate(program.work)
-        ]
-        self._size = max((piece.stop for piece in self._pieces), default=0)
+        total = place_by_size(sizes, program.lives(), [], places)
+        self._lengths = [size // unit for size in sizes.values()]
+        self._places = [places[index] // unit for index in sizes] if total < sum(sizes.values()) else None
+        self._total = total // unit
 
-    def tensors(self, device: torch.device) -> list[Tensor]:
+    def tensors(self, device: torch.device) -> Sequence[Tensor]:
         """The intermediates of one call, each as one row of elements."""
-        if not self._pieces:
-            return []
-        base = torch.empty(self._size, dtype=self._dtype, device=device)
-        if len(self._pieces) == 1:
-            return [base]
-        parts = [base[piece.start : piece.stop] for piece in self._pieces]
-        return [
-            part if piece.dtype is self._dtype else part.view(piece.dtype)
-            for part, piece in zip(parts, self._pieces, strict=True)
-        ]
+        if not self._dtypes:
+            return ()
+        base = torch.empty(self._total, dtype=self._dtype, device=device)
+        if len(self._dtypes) == 1:
+            return (base,)
+        if self._places is None:
+            parts = base.split_with_sizes(self._lengths)
+        else:
+            parts = [base[at : at + length] for at, length in zip(self._places, self._lengths, strict=True)]
+        if self._dtype is not torch.uint8:
+            return parts
+        return [part.view(dtype) for part, dtype in zip(parts, self._dtypes, strict=True)]
 
 
 Values = Sequence[Tensor | None]
@@ -233,21 +227,22 @@ class ProgramLaunch:
             accumulate = description.arithmetic.accumulate
             factors = number(given[0], accumulate), number(given[1], accumulate)
 
+        tensors = itemgetter(*places)
+
         def call(values: Values, alpha: Scalar, beta: Scalar) -> None:
-            tensors = [values[place] for place in places]
             scalars = (alpha, beta) if factors is None else factors
             if aux:
-                launch(*tensors, *scalars, tuple([values[place] for place in aux]))
+                launch(*tensors(values), *scalars, tuple([values[place] for place in aux]))
             else:
-                launch(*tensors, *scalars)
+                launch(*tensors(values), *scalars)
 
         return call
 
     def _pair_call(self, launch: Any, *pair: ProgramStep) -> StepCall:
-        places = [self._place(slot) for step in pair for slot in (*step.reads, step.writes)]
+        tensors = itemgetter(*[self._place(slot) for step in pair for slot in (*step.reads, step.writes)])
 
         def call(values: Values, alpha: Scalar, beta: Scalar) -> None:
-            launch(*[values[place] for place in places])
+            launch(*tensors(values))
 
         return call
 
