@@ -17,7 +17,7 @@ from weft.planner.schedule import Ranked
 
 _PACKAGE = Path(__file__).parent.parent
 _CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py")}  # by backend
-_STEPS = (_PACKAGE / "planner" / "program.py", _PACKAGE / "base" / "lifetimes.py")  # what runs the steps of a program
+_STEPS = ("planner/program.py", "base/lifetimes.py")  # what runs the steps of a program
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
 
@@ -58,14 +58,14 @@ def code_of(module: str) -> list[Path]:
     if room == "cpu":
         return sorted(file for pattern in _CODE["cpu"] for file in _PACKAGE.glob(pattern))
     if room != "gpu":
-        return [_PACKAGE.joinpath(room, *below).with_suffix(".py"), *_STEPS]
+        return [_PACKAGE.joinpath(room, *below).with_suffix(".py"), *map(_PACKAGE.joinpath, _STEPS)]
     folders, waiting = {"common"}, [below[0]]
     while waiting:
         folder = waiting.pop()
         folders.add(folder)
         named = {name for file in _files(folder) for name in _GPU_FAMILY.findall(file.read_text())}
         waiting += sorted(name for name in named - folders if (_PACKAGE / "gpu" / name).is_dir())
-    steps = _STEPS if "composite" in folders else ()
+    steps = map(_PACKAGE.joinpath, _STEPS if "composite" in folders else ())
     return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py"), *steps))
 
 
