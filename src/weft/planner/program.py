@@ -192,9 +192,8 @@ class ProgramLaunch:
             prepare(slot.index, slot.dtype, target.device)  # type: ignore[arg-type]
         self._first_aux = _FIRST_WORK + len(program.work) + len(self._constants)
         built = list(self._built(program, target))
-        self._steps = [call for _, _, call in built]
-        built.sort(key=lambda each: each[0] != program.main)
-        self.kernels = tuple(kernel for _, launch, _ in built for kernel in _kernels(launch))
+        self._steps = [call for _, call in built]
+        self.kernels = tuple(kernel for launch, _ in built for kernel in _kernels(launch))
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -205,18 +204,18 @@ class ProgramLaunch:
         for step in self._steps:
             step(values, alpha, beta)
 
-    def _built(self, program: Program, target: Target) -> Iterator[tuple[int, Any, StepCall]]:
-        """The place of each step, its launch, and what runs it; two steps that one launch makes come as one."""
+    def _built(self, program: Program, target: Target) -> Iterator[tuple[Any, StepCall]]:
+        """The launch of each step, and what runs it; two steps that one launch makes come as one."""
         at, steps = 0, program.steps
         while at < len(steps):
             step = steps[at]
             both = _built_together(step, steps[at + 1], target) if step.paired else None
             if both is None:
                 launch = step.choice.built_as_a_step()[1]
-                yield at, launch, self._call(launch, step)
+                yield launch, self._call(launch, step)
                 at += 1
             else:
-                yield at, both, self._pair_call(both, step, steps[at + 1])
+                yield both, self._pair_call(both, step, steps[at + 1])
                 at += 2
 
     def _call(self, launch: Any, step: ProgramStep) -> StepCall:
