@@ -50,7 +50,7 @@ def program_of(*steps: ProgramStep) -> Program:
     layouts: dict[int, Layout] = {}
     for step in steps:
         if step.writes != SLOT_D:
-            layouts[step.writes.index] = step.choice.description.d
+            layouts[step.writes.at] = step.choice.description.d
     return Program("steps", steps, len(steps) - 1, "steps", tuple(layouts[at] for at in sorted(layouts)))
 
 

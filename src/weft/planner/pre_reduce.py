@@ -73,7 +73,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def _program(chosen: Sequence[Choice | None], product: Choice) -> Program:
     """Sum each operand over its single-operand modes, then multiply; None for an operand that is used as it is."""
-    reads, steps, printed = [SLOT_A, SLOT_B], [], []
+    reads, printed = [SLOT_A, SLOT_B], []
+    steps: list[ProgramStep] = []
     for operand, choice in enumerate(chosen):
         if choice is not None:
             space, at = work(len(steps)), len(steps)

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     """A named tensor of a program."""
 
     kind: SlotKind
-    index: int = 0  # of an auxiliary operand or an intermediate; the value of a constant
+    at: int = 0  # number of an auxiliary operand or an intermediate; the value of a constant
     dtype: torch.dtype | None = None  # of a constant
 
 
@@ -116,7 +116,7 @@ class Program:
         for at, step in enumerate(self.steps):
             for slot in step.slots:
                 if slot.kind is SlotKind.WORK:
-                    found[slot.index] = (found.get(slot.index, (at, at))[0], at)
+                    found[slot.at] = (found.get(slot.at, (at, at))[0], at)
         return found
 
     def __str__(self) -> str:
@@ -167,6 +167,7 @@ class Arrangement:
         base = torch.empty(self._total, dtype=self._dtype, device=device)
         if len(self._dtypes) == 1:
             return (base,)
+        parts: Sequence[Tensor]
         if self._places is None:
             parts = base.split_with_sizes(self._lengths)
         else:
@@ -189,7 +190,7 @@ class ProgramLaunch:
         slots = [slot for step in program.steps for slot in step.slots]
         self._constants = list(dict.fromkeys(slot for slot in slots if slot.kind is SlotKind.CONSTANT))
         for slot in self._constants:
-            prepare(slot.index, slot.dtype, target.device)  # type: ignore[arg-type]
+            prepare(slot.at, slot.dtype, target.device)  # type: ignore[arg-type]
         self._first_aux = _FIRST_WORK + len(program.work) + len(self._constants)
         built = list(self._built(program, target))
         self._steps = [call for _, call in built]
@@ -199,7 +200,7 @@ class ProgramLaunch:
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         device = d.device
-        constants = [constant(slot.index, slot.dtype, device) for slot in self._constants]  # type: ignore[arg-type]
+        constants = [constant(slot.at, slot.dtype, device) for slot in self._constants]  # type: ignore[arg-type]
         values = (a, b, c, d, None, *self._work.tensors(device), *constants, *aux)
         for step in self._steps:
             step(values, alpha, beta)
@@ -225,7 +226,6 @@ class ProgramLaunch:
         if given is not None and isinstance(description, Contraction):
             accumulate = description.arithmetic.accumulate
             factors = number(given[0], accumulate), number(given[1], accumulate)
-
         tensors = itemgetter(*places)
 
         def call(values: Values, alpha: Scalar, beta: Scalar) -> None:
@@ -250,10 +250,10 @@ class ProgramLaunch:
         if slot is None:
             return _FIRST_WORK - 1
         if slot.kind is SlotKind.AUX:
-            return self._first_aux + slot.index
+            return self._first_aux + slot.at
         if slot.kind is SlotKind.CONSTANT:
             return self._first_aux - len(self._constants) + self._constants.index(slot)
-        return _FIRST_WORK + slot.index if slot.kind is SlotKind.WORK else int(slot.kind)
+        return _FIRST_WORK + slot.at if slot.kind is SlotKind.WORK else int(slot.kind)
 
 
 def number(value: int, dtype: torch.dtype) -> Scalar:

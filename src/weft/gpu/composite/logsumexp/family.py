@@ -1,4 +1,4 @@
-"""The logarithm's algebra by matrix products: schedules for a description, and the launch."""
+"""The logarithm's algebra by matrix products: programs of six steps."""
 
 from __future__ import annotations
 

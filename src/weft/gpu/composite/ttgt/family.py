@@ -50,7 +50,8 @@ class Packs(NamedTuple):
 
 def packs_of(a: Choice | None, b: Choice | None) -> Packs:
     """The passes of A and of B; None for one that is used as it lies."""
-    reads, steps, names = [SLOT_A, SLOT_B], [], []
+    reads, names = [SLOT_A, SLOT_B], []
+    steps: list[ProgramStep] = []
     for operand, choice in enumerate((a, b)):
         if choice is not None:
             space = work(len(steps))
