@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,11 @@ from weft.fn import trace
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.composite.ttgt import family as ttgt
 from weft.gpu.composite.ttgt import packing
-from weft.gpu.composite.ttgt.family import TtgtSchedule
 from weft.gpu.composite.ttgt.packing import applied, matrix
 from weft.gpu.permute import pair
 from weft.gpu.permute.model import LAUNCH
 from weft.planner.planner import choose
+from weft.planner.program import SlotKind
 from weft.planner.schedule import ResourceError, Target
 from weft.spec import Contraction, Layout, Role, canonical
 from weft.spec.contraction import class_modes
@@ -81,7 +82,7 @@ def test_every_way_computes_the_product(equation: str, function: str | None, mon
         contraction = replace(contraction, **{function: trace(torch.relu, (torch.float16,))})
     assert ttgt.supports(contraction, INTERPRETER) is None
     found = ttgt.schedules(contraction, INTERPRETER).schedules
-    by_text = {tuple(step and step.description.text for step in s.steps): s for s in found}
+    by_text = {str(s).partition("; ")[0]: s for s in found}
     assert len(by_text) > 2
     generator = torch.Generator().manual_seed(0)
     terms = equation.split("->")[0].split(",")
@@ -103,7 +104,7 @@ def test_an_expanded_operand_is_written_out(monkeypatch: pytest.MonkeyPatch) -> 
     layouts = Layout.of(a), Layout.of(b), Layout.contiguous((40, 40), torch.float32)
     modes = class_modes(notation, layouts[0], layouts[1], None, layouts[2], extents)
     contraction = canonical(Contraction(modes, layouts[0], layouts[1], None, layouts[2], resolve(a.dtype, b.dtype)))
-    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if s.steps[0] is not None]
+    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if packs(s, 0)]
     assert found
     for schedule in found[:3]:
         assert schedule.workspace_bytes >= 40 * 24 * 2
@@ -205,7 +206,7 @@ def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch)
     relu, doubled = (trace(fn, (torch.float16,)) for fn in (torch.relu, lambda x: x + x))
     contraction = replace(contraction, a_fn=relu, b_fn=doubled)
     schedules = ttgt.schedules(contraction, INTERPRETER).schedules
-    both = next(schedule for schedule in schedules if None not in schedule.steps)
+    both = next(schedule for schedule in schedules if len(schedule.work) == 2)
     assert " in one launch; " in str(both)
     launch = ttgt.build(contraction, both, INTERPRETER)
     a, b = integers(contraction)
@@ -213,19 +214,18 @@ def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch)
     d = torch.full(expected.shape, torch.nan)
     launch(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)
-    monkeypatch.setattr(TtgtSchedule, "packed_together", None)
-    assert " in one launch" not in str(both)
-    apart = ttgt.build(contraction, both, INTERPRETER)
-    assert len(apart.kernels) == len(launch.kernels) + 1
-    separate = ttgt.predict(contraction, both, INTERPRETER)
-    monkeypatch.undo()
-    assert ttgt.predict(contraction, both, INTERPRETER) == pytest.approx(separate - LAUNCH)
+    monkeypatch.setattr(ttgt, "pairs", lambda *_: False)
+    by_steps = {each.choices: each for each in ttgt.schedules(contraction, INTERPRETER).schedules}
+    apart = by_steps[both.choices]
+    assert " in one launch" not in str(apart)
+    assert len(ttgt.build(contraction, apart, INTERPRETER).kernels) == len(launch.kernels) + 1
+    assert both.seconds == pytest.approx(apart.seconds - LAUNCH)
 
 
 def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = fused(described("fdea,ecfb->dcba", SMALL), torch.relu)
-    both = next(s for s in ttgt.schedules(contraction, INTERPRETER).schedules if None not in s.steps)
+    both = next(s for s in ttgt.schedules(contraction, INTERPRETER).schedules if len(s.work) == 2)
 
     def refused(*_: object) -> None:
         raise ResourceError("it needs more than there is")
@@ -236,6 +236,16 @@ def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) 
     d = torch.full(expected.shape, torch.nan)
     ttgt.build(contraction, both, INTERPRETER)(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)
+
+
+def packs(schedule: Any, operand: int) -> bool:
+    """Whether a step packs this operand."""
+    return any(int(slot.kind) == operand for step in schedule.steps[: schedule.main] for slot in step.reads)
+
+
+def finishes(schedule: Any) -> bool:
+    """Whether a step follows the product."""
+    return schedule.main < len(schedule.steps) - 1
 
 
 def fused(contraction: Contraction, fn: object) -> Contraction:
@@ -254,8 +264,9 @@ def test_dear_functions_of_small_operands_are_applied_once() -> None:
     """TCCG 32: each element of A and of B is used 6144 times, D is 128 times as large as both."""
     extents = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
     best = choose(fused(described("bged,cafg->fedcba", extents), F.elu), "triton", H200).best.schedule
-    assert isinstance(best, TtgtSchedule)
-    assert all(step is not None and step.description.fn is not None for step in best.steps)
+    assert best.family == "ttgt"
+    assert all(step.choice.description.fn is not None for step in best.steps if step.writes.kind is SlotKind.WORK)
+    assert len(best.work) == 2
     assert best.product.description.a_fn is None
     assert best.product.description.b_fn is None
     assert best.product.description.epilogue is not None
@@ -270,8 +281,8 @@ def test_a_small_operand_is_brought_into_the_order_that_a_large_result_needs() -
         fused(described("agfd,cbeg->fedcba", extents), F.relu),
     ):
         best = choose(contraction, "triton", H200).best.schedule
-        assert isinstance(best, TtgtSchedule)
-        assert best.steps[0] is not None
+        assert best.family == "ttgt"
+        assert packs(best, 0)
         assert best.product.best.schedule.family == "gett"
 
 
@@ -290,8 +301,8 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
     for equation, worth in (("dca,cbd->ba", True), ("dca,bd->cba", False)):
         contraction = fused(described(equation, extents), F.elu)
         ranked = choose(contraction, "triton", H200).ranked
-        whole = [each for each in ranked if isinstance(each.schedule, TtgtSchedule)]
-        after = [each for each in whole if each.schedule.finish is not None]
+        whole = [each for each in ranked if each.schedule.family == "ttgt"]
+        after = [each for each in whole if finishes(each.schedule)]
         assert after, equation
         for each in after:
             assert each.schedule.product.best.schedule.family == "blas"
@@ -308,8 +319,8 @@ def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
     assert a_step is not None
     assert b_step is not None
     rest = replace(packing.product_of(contraction, (a_step, b_step)), epilogue=None)
-    schedule = TtgtSchedule(
-        (choose(a_step.permutation, "triton", INTERPRETER), choose(b_step.permutation, "triton", INTERPRETER)),
+    schedule = ttgt.program_of(
+        ttgt.packs_of(*(choose(each.permutation, "triton", INTERPRETER) for each in (a_step, b_step))),
         choose(rest, "triton", INTERPRETER, without=("ttgt", "scatter")),
         choose(last, "triton", INTERPRETER),
     )
@@ -343,7 +354,7 @@ def test_what_functions_are_packed_for_on_a_gpu(kind: str, monkeypatch: pytest.M
     chosen = [
         schedule
         for schedule in ttgt.schedules(contraction, target).schedules
-        if (schedule.finish is not None if kind != "gathered" else schedule.product.best.schedule.family == "gett")
+        if (finishes(schedule) if kind != "gathered" else schedule.product.best.schedule.family == "gett")
     ]
     assert chosen
     a, b = (each.to(device) for each in integers(contraction))

@@ -76,6 +76,7 @@ def on_a_gpu(family: str) -> Choice:
         (SPECIALIZED, "gpu/tma/model.py"),  # which it builds on
         (PACKED, "gpu/composite/ttgt/packing.py"),
         (PACKED, "gpu/permute/kernel.py"),  # of a step
+        (PACKED, "planner/program.py"),
     ],
 )
 def test_editing_what_kernels_are_made_of_forgets_the_schedule(copied: Path, family: str, file: str) -> None:

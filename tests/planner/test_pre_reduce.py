@@ -57,10 +57,8 @@ def test_sums_may_keep_their_operand_s_order() -> None:
     """Sums over the outermost mode of B are written as they are read, or with k innermost."""
     a, b = torch.ones(4, 5), torch.ones(3, 5, 6)
     plan = weft.plan("mk,xkn->mn", a, b, backend="reference")
-    steps = {
-        schedule.steps[1].description.d.shape: [mode.labels for mode in schedule.steps[1].description.modes]
-        for schedule in family.schedules(plan.contraction, H200).schedules
-    }
+    sums = [schedule.choices[0].description for schedule in family.schedules(plan.contraction, H200).schedules]
+    steps = {each.d.shape: [mode.labels for mode in each.modes] for each in sums}
     assert steps == {(5, 6): [("k", "n"), ("x",)], (6, 5): [("n",), ("k",), ("x",)]}
 
 
@@ -78,3 +76,11 @@ def test_there_is_nothing_to_sum_first_beside_a_single_number() -> None:
     a, one = torch.ones(4, 5), torch.ones(())
     plan = weft.plan("ab,->a", a, one)
     assert "no mode" in str(family.supports(plan.contraction, plan._request.target))
+
+
+def test_kernels_of_every_step_are_named(triton_backend: Backend) -> None:
+    a, b = integers((5, 30, 6), triton_backend, 1), integers((6, 40, 7), triton_backend, 2)
+    plan = weft.plan("iak,kbj->ij", a, b, backend="triton")
+    schedule = family.schedules(plan.contraction, plan._request.target).schedules[0]
+    launch = family.build(plan.contraction, schedule, plan._request.target)
+    assert len(launch.kernels) >= len(schedule.steps) == 3

@@ -1,23 +1,19 @@
 """One piece of memory for all intermediates: places by liveness, and how much is needed at most.
 
-An intermediate lives from the step that makes it to the step that takes it. Two whose lives overlap get places apart;
-others may share. The largest are placed first, each as low as its neighbours in time allow (Y. Pisarchyk, J. Lee,
-"Efficient Memory Management for Deep Neural Net Inference", 2020: greedy by size).
+An intermediate lives from the step that makes it to the step that takes it. Places: `weft.base.lifetimes`.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from weft.base.lifetimes import Placed, aligned, gaps, most_alive, place, place_by_size
 from weft.networks.tree import Step, Tree
 
-ALIGNMENT = 256  # bytes, as CUDA's allocations have
 _SHARE = 64  # part of the whole from which an intermediate is large
-Placed = tuple[int, int, int, int]  # first byte, past the last, and the first and last step of the life
 SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run side by side
 
 
@@ -64,12 +60,7 @@ def _by_size(
 ) -> Arena:  # fmt: skip
     """The largest first, each as low as it can lie, around those that are `placed`."""
     placed, places = placed if placed is not None else [], places if places is not None else {}
-    for node in sorted(sizes, key=lambda node: (-sizes[node], lives[node])):
-        if node not in places:
-            gaps = _gaps(placed, lives[node], None)
-            low = next(low for low, high in gaps if high is None or high - low >= sizes[node])
-            _place(placed, places, node, low, sizes[node], lives[node])
-    return Arena(places, max(stop for _, stop, _, _ in placed), True)
+    return Arena(places, place_by_size(sizes, lives, placed, places), True)
 
 
 def _from_both_ends(
@@ -86,50 +77,20 @@ def _from_both_ends(
     for node in sorted(sizes, key=lambda node: lives[node]):
         if _SHARE * sizes[node] < capacity:
             continue
-        gaps = [gap for gap in _gaps(placed, lives[node], capacity) if (gap[1] or 0) - gap[0] >= sizes[node]]
-        if not gaps:
+        free = [gap for gap in gaps(placed, lives[node], capacity) if (gap[1] or 0) - gap[0] >= sizes[node]]
+        if not free:
             return None
         larger = max(made[node].left, made[node].right, key=lambda child: sizes.get(child, 0))
         high = places.get(larger) == 0
-        low = (gaps[-1][1] or 0) - sizes[node] if high else gaps[0][0]
-        _place(placed, places, node, low, sizes[node], lives[node])
+        low = (free[-1][1] or 0) - sizes[node] if high else free[0][0]
+        place(placed, places, node, low, sizes[node], lives[node])
     return _by_size(sizes, lives, placed, places)
-
-
-def _gaps(
-    placed: list[Placed], life: tuple[int, int], capacity: int | None
-) -> list[tuple[int, int | None]]:
-    """Free bytes during a life, from low to high; without a `capacity` the last gap has no end."""
-    low, found = 0, []
-    for start, stop, first, last in placed:  # sorted by their first byte
-        if first <= life[1] and life[0] <= last:
-            if low < start:
-                found.append((low, start))
-            low = max(low, stop)
-    return [*found, (low, capacity)]
-
-
-def _place(
-    placed: list[Placed], places: dict[int, int], node: int, low: int, size: int,
-    life: tuple[int, int],
-) -> None:  # fmt: skip
-    places[node] = low
-    insort(placed, (low, low + size, *life))
 
 
 def least(tree: Tree, item: Mapping[int, int], once: Collection[int]) -> int:
     """Bytes that are alive at once, at most: what an arena takes at least."""
     sizes = _sizes(tree, item)
-    lives = _lives(tree, sizes, once)
-    change = [0] * (len(tree.steps) + 2)
-    for node, (born, dies) in lives.items():
-        change[born] += sizes[node]
-        change[dies + 1] -= sizes[node]
-    most = now = 0
-    for each in change:
-        now += each
-        most = max(most, now)
-    return most
+    return most_alive(sizes, _lives(tree, sizes, once))
 
 
 def _in_turn(sizes: Mapping[int, int]) -> Arena:
@@ -162,8 +123,4 @@ def ordered(tree: Tree, once: Collection[int]) -> list[Step]:
 def _sizes(tree: Tree, item: Mapping[int, int]) -> dict[int, int]:
     """Bytes of each intermediate."""
     steps = [step.node for step in tree.steps if step.node != tree.root]
-    return {node: _aligned(tree.size(node) * item[node]) for node in steps}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return {node: aligned(tree.size(node) * item[node]) for node in steps}

@@ -2,23 +2,22 @@
 
 Of a GPU family: its own folder, the folders of the families that it builds on (those that its files name),
 `gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, and `fn` with the emitter to numba. A family
-that has no kernels of its own is its file; the families of its steps are counted by `of_schedule`.
+that has no kernels of its own is its file and what runs its steps; their families are counted by `of_schedule`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from weft.planner.schedule import Description, Ranked
+from weft.planner.schedule import Ranked
 
 _PACKAGE = Path(__file__).parent.parent
 _CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py")}  # by backend
+_STEPS = ("planner/program.py", "base/lifetimes.py")  # what runs the steps of a program
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
 
@@ -59,30 +58,23 @@ def code_of(module: str) -> list[Path]:
     if room == "cpu":
         return sorted(file for pattern in _CODE["cpu"] for file in _PACKAGE.glob(pattern))
     if room != "gpu":
-        return [_PACKAGE.joinpath(room, *below).with_suffix(".py")]
+        return [_PACKAGE.joinpath(room, *below).with_suffix(".py"), *map(_PACKAGE.joinpath, _STEPS)]
     folders, waiting = {"common"}, [below[0]]
     while waiting:
         folder = waiting.pop()
         folders.add(folder)
         named = {name for file in _files(folder) for name in _GPU_FAMILY.findall(file.read_text())}
         waiting += sorted(name for name in named - folders if (_PACKAGE / "gpu" / name).is_dir())
-    return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py")))
+    steps = map(_PACKAGE.joinpath, _STEPS if "composite" in folders else ())
+    return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py"), *steps))
 
 
 def _files(folder: str) -> list[Path]:
     return sorted((_PACKAGE / "gpu" / folder).glob("**/*.py"))
 
 
-def _families(value: Any) -> Iterator[str]:
-    """The modules of the families that a ranked schedule is of: its own, and those of the choices within it."""
-    if isinstance(value, Ranked):
-        yield value.family.__name__
-        yield from _families(value.schedule)
-    elif hasattr(value, "ranked"):  # a choice
-        yield from _families(value.best)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _families(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, Description):
-        for field in dataclasses.fields(value):
-            yield from _families(getattr(value, field.name))
+def _families(rank: Ranked) -> Iterator[str]:
+    """The modules of the families that a ranked schedule is of: its own, and those of its steps."""
+    yield rank.family.__name__
+    for choice in getattr(rank.schedule, "choices", ()):
+        yield from _families(choice.best)

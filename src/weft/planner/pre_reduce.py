@@ -9,20 +9,18 @@ made in it, so nothing is rounded on the way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
-from weft.base.kept import constant, prepare
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.planner.program import SLOT_A, SLOT_B, Program, ProgramStep, as_called, build, number_slot, predict, work
+from weft.planner.schedule import Candidates, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
+
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 NAME = "pre_reduce"
 
@@ -34,27 +32,6 @@ class Sums(NamedTuple):
 
     modes: tuple[Mode, ...]
     layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class PreReduceSchedule:
-    """A plan for each step; None for an operand that is used as it is."""
-
-    steps: tuple[Choice | None, Choice | None]  # for A and B
-    product: Choice
-    family: str = NAME
-
-    @property
-    def workspace_bytes(self) -> int:
-        plans = [step for step in self.steps if step is not None]
-        sums = sum(math.prod(step.description.d.shape) * step.description.d.dtype.itemsize for step in plans)
-        return sums + max(plan.best.schedule.workspace_bytes for plan in (*plans, self.product))
-
-    def __str__(self) -> str:
-        steps = [
-            f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
-        ]
-        return f"{self.family} {'; '.join(steps)}; then {self.product.best.schedule}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -80,7 +57,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         # The last product is made in the accumulator's type: a function must have seen the product's before.
         functions = (contraction.a_fn, contraction.b_fn)
         summed = [some or function is not None for some, function in zip(summed, functions, strict=True)]
-    found: dict[tuple[Contraction | None, ...], PreReduceSchedule] = {}
+    found: dict[tuple[Contraction | None, ...], Program] = {}
     try:
         for by_role in (False, True):
             sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
@@ -88,45 +65,27 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             if tuple(steps) not in found:
                 chosen = [choose(step, backend, target) if step is not None else None for step in steps]
                 product = choose(_product(contraction, sums), backend, target)
-                found[tuple(steps)] = PreReduceSchedule((chosen[A], chosen[B]), product)
+                found[tuple(steps)] = _program(chosen, product)
     except UnsupportedError as error:
         return Candidates((), (str(error),))
     return Candidates(tuple(found.values()))
 
 
-def predict(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> float:
-    """Seconds of all steps."""
-    return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
-
-
-def build(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> Launch:
-    return PreReduceLaunch(schedule)
-
-
-class PreReduceLaunch:
-    """Sum each operand over its single-operand modes, then multiply."""
-
-    def __init__(self, schedule: PreReduceSchedule) -> None:
-        self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
-        self._product = schedule.product.built_as_a_step()[1]
-        for step in schedule.steps:
-            if step is not None:
-                prepare(1, step.description.a.dtype, step.target.device)  # type: ignore[union-attr]
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        operands = []
-        for operand, step in zip((a, b), self._steps, strict=True):
-            if step is not None:
-                choice, launch = step
-                layout = choice.description.d
-                total = torch.empty(layout.shape, dtype=layout.dtype, device=operand.device)
-                one = constant(1, operand.dtype, operand.device)
-                launch(operand, one, None, total, number(1, layout.dtype), number(0, layout.dtype))
-                operand = total
-            operands.append(operand)
-        self._product(*operands, c, d, alpha, beta)
+def _program(chosen: Sequence[Choice | None], product: Choice) -> Program:
+    """Sum each operand over its single-operand modes, then multiply; None for an operand that is used as it is."""
+    reads, printed = [SLOT_A, SLOT_B], []
+    steps: list[ProgramStep] = []
+    for operand, choice in enumerate(chosen):
+        if choice is not None:
+            space, at = work(len(steps)), len(steps)
+            one = number_slot(1, choice.description.b.dtype)  # type: ignore[union-attr]
+            steps.append(ProgramStep(choice, (reads[operand], one), writes=space))
+            printed.append(f"{'AB'[operand]}: {{{at}}}")
+            reads[operand] = space
+    layouts = tuple(step.choice.description.d for step in steps)
+    last = as_called(product, *reads)
+    form = f"{NAME} {'; '.join(printed)}; then {{{len(steps)}}}"
+    return Program(NAME, (*steps, last), len(steps), form, layouts)
 
 
 def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
@@ -203,8 +162,3 @@ def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contracti
             conjugate_b=contraction.conjugate_b and b_sums is None,
         )
     )  # fmt: skip
-
-
-def number(value: int, dtype: torch.dtype) -> Scalar:
-    """A factor as the launch of a contraction with sums of this type takes it."""
-    return complex(value) if dtype.is_complex else float(value) if dtype.is_floating_point else value

@@ -50,7 +50,10 @@ class ResourceError(Exception):
 
 
 class Schedule(Protocol):
-    """One legal way to compute what is described. Frozen, hashable, and it prints itself."""
+    """One legal way to compute what is described. Frozen, hashable, and it prints itself.
+
+    A schedule of steps that are planned themselves has them in `choices`, a tuple of `weft.planner.planner.Choice`.
+    """
 
     @property
     def family(self) -> str: ...

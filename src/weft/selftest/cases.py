@@ -87,7 +87,7 @@ def _product_by_library(_: Any, schedule: Any) -> bool:
 
 def _packs_both(_: Any, schedule: Any) -> bool:
     """The same, with both operands packed."""
-    return _product_by_library(_, schedule) and all(schedule.steps)
+    return _product_by_library(_, schedule) and len(schedule.work) == 2
 
 
 def _stationary(_: Any, schedule: Any) -> bool:

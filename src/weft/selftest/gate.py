@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -51,22 +50,8 @@ def parts(choice: Choice) -> Iterator[tuple[str, Any, Any]]:
     """Family (its module), description and schedule of a choice, and of each step of a schedule that has steps."""
     schedule = choice.best.schedule
     yield choice.best.family.__name__, choice.description, schedule
-    for step in _steps(schedule):
+    for step in getattr(schedule, "choices", ()):
         yield from parts(step)
-
-
-def _steps(value: Any) -> Iterator[Choice]:
-    """The choices that a schedule is made of."""
-    if isinstance(value, Choice):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _steps(item)
-    elif is_dataclass(value) and hasattr(value, "family"):
-        for field in fields(value):
-            inner = getattr(value, field.name)
-            if isinstance(inner, Choice | tuple):
-                yield from _steps(inner)
 
 
 def _admitted(family: str, description: Any, schedule: Any, backend: str, target: Target) -> bool:

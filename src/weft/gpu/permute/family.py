@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs,
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.gpu.permute.pair import PermutePairLaunch
 
 
 def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
@@ -90,6 +93,15 @@ def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, flo
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
     return PermuteLaunch(permutation, schedule, target)
+
+
+def build_pair(
+    first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
+) -> PermutePairLaunch:
+    """One launch of two permutations: see `weft.gpu.permute.pair`."""
+    from weft.gpu.permute import pair
+
+    return pair.PermutePairLaunch(pair.Move(*first), pair.Move(*second), target)
 
 
 def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:

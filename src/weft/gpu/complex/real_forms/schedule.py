@@ -48,6 +48,10 @@ class RealFormSchedule:
         return self.form != "interleaved"
 
     @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (self.product,)
+
+    @property
     def workspace_bytes(self) -> int:
         own = sum(step.transfer.workspace_bytes for step in self.steps[:FINISH] if step is not None)
         finish = self.steps[FINISH]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,8 @@ from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.planner.counting import COUNT, FACTOR, of_counts, refusal
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Ranked, Scalar, Target
+from weft.planner.program import SLOT_A, SLOT_B, Program, as_called, build, predict
+from weft.planner.schedule import Candidates, Ranked, Target
 from weft.spec import Arithmetic, Contraction
 from weft.spec.dtypes import dtype_name
 
@@ -66,35 +67,9 @@ def _between(dtype: torch.dtype, before: Between, own: Pointwise | None, after: 
     return trace(function, (dtype, *others), names=names, hook="function")
 
 
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
+
 NAME = "counting"
-
-
-@dataclass(frozen=True, slots=True)
-class CountingSchedule:
-    product: Choice
-    family: str = NAME
-
-    @property
-    def workspace_bytes(self) -> int:
-        return self.product.best.schedule.workspace_bytes
-
-    def __str__(self) -> str:
-        return f"{self.family} pairs; {self.product.best.schedule}"
-
-
-class CountingLaunch:
-    def __init__(self, schedule: CountingSchedule) -> None:
-        self._product = schedule.product.built_as_a_step()[1]
-        self.kernels = tuple(getattr(self._product, "kernels", (self._product,)))
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        self._product(a, b, c, d, 1, 1, aux)  # counts as they are, and C's as one more
-
-
-__all__ = ["NAME", "CountingSchedule", "build", "predict", "schedules", "supports"]
-
 KEPT = 4  # schedules of the product that are proposed, besides one that takes no workspace
 OFF_MATRIX_UNITS = ("simt", "semiring", "pre_reduce")  # families that count no faster than the direct form
 
@@ -116,15 +91,13 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.planner.planner import choose
 
     product = choose(product_of(contraction), "triton", target, without=(NAME, *OFF_MATRIX_UNITS))
-    return Candidates(tuple(map(CountingSchedule, product.led_by_each(_kept(product.ranked)))))
+    return Candidates(tuple(map(_program, product.led_by_each(_kept(product.ranked)))))
 
 
-def predict(contraction: Contraction, schedule: CountingSchedule, target: Target) -> float:
-    return schedule.product.best.seconds
-
-
-def build(contraction: Contraction, schedule: CountingSchedule, target: Target) -> Launch:
-    return CountingLaunch(schedule)
+def _program(product: Choice) -> Program:
+    """Counts as they are, and C's as one more."""
+    step = as_called(product, SLOT_A, SLOT_B, factors=(1, 1))
+    return Program(NAME, (step,), 0, f"{NAME} pairs; {{0}}")
 
 
 def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:

@@ -1,18 +1,15 @@
-"""The logarithm's algebra by matrix products: schedules for a description, and the launch."""
+"""The logarithm's algebra by matrix products: programs of six steps."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from weft import algebra as algebras
-from weft.base.kept import constant, prepare
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.composite.logsumexp.steps import (
@@ -25,85 +22,30 @@ from weft.gpu.composite.logsumexp.steps import (
     product_of,
     with_marks,
 )
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.spec import Contraction, Layout
+from weft.planner.program import (
+    SLOT_A,
+    SLOT_B,
+    SLOT_D,
+    Program,
+    ProgramStep,
+    Slot,
+    SlotKind,
+    build,
+    number_slot,
+    predict,
+    work,
+)
+from weft.planner.schedule import Candidates, Launch, Ranked, Target
+from weft.spec import Contraction
 
 if TYPE_CHECKING:
+    from weft.gpu.semiring.schedule import SemiringSchedule
     from weft.planner.planner import Choice
-    from weft.planner.schedule import Schedule
-
-
-NAME = "logsumexp"
-
-
-@dataclass(frozen=True, slots=True)
-class LogSumExpSchedule:
-    """A plan for each step: largest values, exponentials, their product, and the tiles that are computed again."""
-
-    largest: tuple[Choice, Choice]  # of A and B
-    factors: tuple[Choice, Choice]
-    product: Choice
-    direct: Schedule  # of the family `semiring`
-    precision: str  # of the product
-    family: str = NAME
-
-    @property
-    def workspace_bytes(self) -> int:
-        stored = [step.description.d for step in (*self.largest, *self.factors)]
-        marks = math.prod(self.product.description.d.shape)
-        own = sum(math.prod(layout.shape) * layout.dtype.itemsize for layout in stored) + marks
-        steps = (*self.largest, *self.factors, self.product)
-        return own + max(step.best.schedule.workspace_bytes for step in steps)
-
-    def __str__(self) -> str:
-        return f"{self.family} {self.precision}; {self.product.best.schedule}; sums out of range: {self.direct}"
-
-
-def build(contraction: Contraction, schedule: LogSumExpSchedule, target: Target) -> Launch:
-    from weft.gpu.semiring import family as semiring
-
-    described = with_marks(contraction)
-    for value in (0, 1):
-        for dtype in {contraction.a.dtype, contraction.b.dtype}:
-            prepare(value, dtype, target.device)
-    guard = next(at for at, each in enumerate(described.aux) if each.name == MARKS)
-    direct = semiring.build(described, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
-    return LogSumExpLaunch(contraction, schedule, direct)
-
-
-class LogSumExpLaunch:
-    def __init__(self, contraction: Contraction, schedule: LogSumExpSchedule, direct: Any) -> None:
-        self._largest = [step.built_as_a_step() for step in schedule.largest]
-        self._factors = [step.built_as_a_step() for step in schedule.factors]
-        self._product = schedule.product.built_as_a_step()[1]
-        self._direct = direct
-        self._marks = marks_of(contraction).layout
-        self._operands = operand_count(contraction)
-        launches = [*(launch for _, launch in (*self._largest, *self._factors)), self._product, direct]
-        self.kernels = tuple(kernel for launch in launches for kernel in getattr(launch, "kernels", (launch,)))
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        tops, factors = [], []
-        for x, (top_plan, largest), (plan, factor) in zip((a, b), self._largest, self._factors, strict=True):
-            top, scaled = (_empty(step.description.d, x.device) for step in (top_plan, plan))
-            largest(x, constant(0, x.dtype, x.device), None, top, 1.0, 1.0)
-            factor(x, constant(1, x.dtype, x.device), None, scaled, 1.0, 1.0, (top,))
-            tops.append(top)
-            factors.append(scaled)
-        marks = _empty(self._marks, d.device)
-        operands, outputs = aux[: self._operands], aux[self._operands :]
-        self._product(*factors, None, d, 1.0, 1.0, (*operands, *tops, *outputs, marks))
-        self._direct(a, b, None, d, 1.0, 1.0, (*operands, marks, *outputs))
-
-
-def _empty(layout: Layout, device: torch.device) -> Tensor:
-    return torch.empty(layout.shape, dtype=layout.dtype, device=device)
-
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
+NAME = "logsumexp"
+UNUSED = 1e-5  # seconds of a launch that finds no tile to compute
 LEAST_FLOPS = 2**24  # of a product that is worth six launches
 LONGEST = 2**18  # sums of factors that are scaled as in `functions` cannot overflow
 
@@ -131,30 +73,67 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    from weft.gpu.semiring import family as semiring
     from weft.planner.planner import choose
 
-    described = with_marks(contraction)
-    whole = [each for each in semiring.schedules(described, target).schedules if not each.workspace_bytes]
-    direct = min(whole, key=lambda each: semiring.predict(described, each, target))  # type: ignore[arg-type]
+    direct = _direct(contraction, target)
     found, excluded = [], []
     try:
-        a_largest, b_largest = (choose(largest_of(contraction, operand), "triton", target) for operand in (0, 1))
-        a_factors, b_factors = (choose(factors_of(contraction, operand), "triton", target) for operand in (0, 1))
+        largest, factors = (
+            [choose(step(contraction, operand), "triton", target) for operand in (0, 1)]
+            for step in (largest_of, factors_of)
+        )
         for precision in _precisions(contraction):
             step = product_of(contraction, precision)
             product = _rounded(choose(step, "triton", target, without=("ttgt", "scatter", "pre_reduce", "tma")))
-            steps = (a_largest, b_largest), (a_factors, b_factors)
-            found.append(LogSumExpSchedule(*steps, product, direct, precision))
+            found.append(_program(contraction, precision, (*largest, *factors, product, direct)))
     except UnsupportedError as error:
         excluded.append(str(error))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: LogSumExpSchedule, target: Target) -> float:
-    """Seconds of all steps, nothing of it out of range."""
-    steps = (*schedule.largest, *schedule.factors, schedule.product)
-    return sum(step.best.seconds for step in steps) + 1e-5
+def _program(contraction: Contraction, precision: str, choices: tuple[Choice, ...]) -> Program:
+    """The largest values of A and of B, exponentials of both, their product, and the tiles that are computed again."""
+    *passes, product, direct = choices
+    given = operand_count(contraction)
+    named = tuple(Slot(SlotKind.AUX, index) for index in range(len(contraction.aux)))
+    operands, outputs = named[:given], named[given:]
+    layouts = (*(choice.description.d for choice in passes), marks_of(contraction).layout)
+    *tops, p, q, marks = map(work, range(len(layouts)))
+    inputs, steps = (SLOT_A, SLOT_B), []
+    for at, choice in enumerate(passes):
+        number = number_slot(int(at > 1), choice.description.b.dtype)  # type: ignore[union-attr]
+        top = (tops[at - 2],) if at > 1 else ()
+        steps.append(ProgramStep(choice, (inputs[at % 2], number), writes=work(at), aux=top, factors=(1, 1)))
+    steps += [
+        ProgramStep(product, (p, q), SLOT_D, aux=(*operands, *tops, *outputs, marks), factors=(1, 1)),
+        ProgramStep(direct, inputs, SLOT_D, aux=(*operands, marks, *outputs), factors=(1, 1)),
+    ]
+    return Program(NAME, tuple(steps), 4, f"{NAME} {precision}; {{4}}; sums out of range: {{5}}", layouts)
+
+
+class _Direct:
+    """The direct form of the output tiles that hold marks, as the family of a step."""
+
+    __name__ = __name__  # whose trials cover it
+    NAME = NAME
+
+    def build(self, described: Contraction, schedule: SemiringSchedule, target: Target) -> Launch:
+        from weft.gpu.semiring import family as semiring
+
+        guard = next(at for at, each in enumerate(described.aux) if each.name == MARKS)
+        return semiring.build(described, schedule, target, guard=guard)
+
+
+def _direct(contraction: Contraction, target: Target) -> Choice:
+    """The best whole schedule of the direct form; no tile of it is expected to be computed."""
+    from weft.gpu.semiring import family as semiring
+    from weft.planner.planner import Choice
+
+    described = with_marks(contraction)
+    whole = [each for each in semiring.schedules(described, target).schedules if not each.workspace_bytes]
+    best = min(whole, key=lambda each: semiring.predict(described, each, target))  # type: ignore[arg-type]
+    rank = Ranked(best, UNUSED, _Direct())  # type: ignore[arg-type]
+    return Choice(described, "triton", target, rank, (rank,))
 
 
 def _rounded(product: Choice) -> Choice:

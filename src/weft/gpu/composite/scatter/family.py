@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
-from weft.base.kept import constant, prepare
 from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.tiling import A, B, D, by_stride
-from weft.gpu.composite.workspace import elements, size_bytes
-from weft.planner.pre_reduce import number
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.planner.program import (
+    SLOT_A,
+    SLOT_B,
+    SLOT_D,
+    Program,
+    ProgramStep,
+    as_called,
+    build,
+    number_slot,
+    predict,
+    work,
+)
+from weft.planner.schedule import Candidates, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import dtype_name
@@ -26,47 +34,6 @@ if TYPE_CHECKING:
 
 
 NAME = "scatter"
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterSchedule:
-    product: Choice
-    finish: Choice  # writes D from the workspace
-    family: str = NAME
-
-    @property
-    def workspace_bytes(self) -> int:
-        steps = max(step.best.schedule.workspace_bytes for step in (self.product, self.finish))
-        return size_bytes(self.product.description.d) + steps
-
-    def __str__(self) -> str:
-        return f"{self.family} D; {self.product.best.schedule}"
-
-
-class ScatterLaunch:
-    """Multiply into a workspace, then write D."""
-
-    def __init__(self, schedule: ScatterSchedule) -> None:
-        self._workspace = schedule.product.description.d
-        self._product = schedule.product.built_as_a_step()[1]
-        self._finish = schedule.finish.built_as_a_step()[1]
-        self._moves = isinstance(schedule.finish.description, Permutation)
-        if not self._moves:
-            prepare(1, self._workspace.dtype, schedule.finish.target.device)
-        last = self._finish.launch if self._moves else self._finish
-        self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        dtype = self._workspace.dtype
-        workspace = torch.empty(elements(self._workspace), dtype=dtype, device=d.device)
-        if self._moves:
-            self._product(a, b, None, workspace, alpha, beta)
-            self._finish(workspace, None, d, 1, 0)
-        else:
-            self._product(a, b, None, workspace, number(1, dtype), number(0, dtype))
-            self._finish(workspace, constant(1, dtype, d.device), c, d, alpha, beta, aux)
 
 
 class Way(NamedTuple):
@@ -191,7 +158,7 @@ def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | C
     )  # fmt: skip
 
 
-__all__ = ["NAME", "ScatterSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 KEPT = 2  # schedules of the product that are proposed for each workspace
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
@@ -220,7 +187,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
     by_library = is_matrix(contraction) and is_left_to_library(contraction)
     without = (*OTHERS, *TILED) if by_library else OTHERS
-    found: list[ScatterSchedule] = []
+    found: list[Program] = []
     excluded: dict[str, None] = {}
     for way in dict.fromkeys(ways(contraction)):
         try:
@@ -229,14 +196,16 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
-        found += [ScatterSchedule(each, finish) for each in product.led_by_each(product.ranked[:KEPT])]
+        found += [program_of(each, finish) for each in product.led_by_each(product.ranked[:KEPT])]
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> float:
-    """Seconds of both steps."""
-    return schedule.product.best.seconds + schedule.finish.best.seconds
-
-
-def build(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> Launch:
-    return ScatterLaunch(schedule)
+def program_of(product: Choice, finish: Choice) -> Program:
+    """Multiply into a workspace, then write D from there."""
+    workspace, space = product.description.d, work(0)
+    multiply = ProgramStep(product, (SLOT_A, SLOT_B), writes=space)
+    if isinstance(finish.description, Permutation):
+        last = ProgramStep(finish, (space,), writes=SLOT_D)
+    else:
+        last = as_called(finish, space, number_slot(1, workspace.dtype))
+    return Program(NAME, (multiply, last), 0, f"{NAME} D; {{0}}", (workspace,))

@@ -14,7 +14,7 @@ from weft.gpu.blas import family as blas
 from weft.gpu.common.tiling import A, B, by_stride
 from weft.gpu.composite.scatter import family as scatter
 from weft.gpu.composite.scatter.family import ways
-from weft.gpu.composite.ttgt.family import TtgtSchedule, build, predict
+from weft.gpu.composite.ttgt.family import build, packs_of, predict, program_of
 from weft.gpu.composite.ttgt.packing import Packing, epilogue_on_d, matrix, product_of
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice, choose_among
@@ -60,7 +60,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             continue
         steps = [_step(packing.permutation, target) if packing is not None else None for packing in packed]
         if all((step is None) is (packing is None) for step, packing in zip(steps, packed, strict=True)):
-            found.append(TtgtSchedule((steps[A], steps[B]), product.choice, product.finish))
+            found.append(program_of(packs_of(*steps), product.choice, product.finish))
     return Candidates(tuple(found))
 
 
@@ -86,8 +86,8 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _Product 
         for way in dict.fromkeys(ways(contraction)):
             product, finish = _library(way.product, target), None
             if product is not None and (finish := _step(way.finish, target)) is not None:
-                schedule = scatter.ScatterSchedule(product, finish)
-                found.append(Ranked(schedule, scatter.predict(contraction, schedule, target), _SCATTER))
+                schedule = scatter.program_of(product, finish)
+                found.append(Ranked(schedule, schedule.seconds, _SCATTER))
     if not found:
         return None
     found.sort(key=lambda rank: rank.seconds)
