@@ -40,7 +40,7 @@ class SelectingPlan(Plan):
         return type(self), (self._request, self._contract, self._equation, self._keywords, self._modes)
 
     def __call__(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None,
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
         operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
     ) -> Any:  # fmt: skip
         """Run on `a` and `b`, which lie as the planned ones did; returns D and the indices, as `weft.contract` does."""
@@ -59,8 +59,9 @@ class SelectingPlan(Plan):
         return returned(a, out, found, True)
 
     def _contracted(
-        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, out: Any, operands: Mapping[str, Any], validate: bool
-    ) -> Any:
+        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, out: Any, operands: Mapping[str, Any],
+        validate: bool,
+    ) -> Any:  # fmt: skip
         placed = {
             name: each if isinstance(each, tuple) else (self._modes[name], each) for name, each in operands.items()
         }
