@@ -140,7 +140,6 @@ def test_absent_edges_have_no_gradient() -> None:
     b = torch.randn(2, 3, dtype=F64, requires_grad=True)
     for algebra in ("log", "max_plus"):
         da, db = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, algebra=algebra)[0].sum(), (a, b))
-        assert torch.equal(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64)) or algebra == "log"
         torch.testing.assert_close(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64))
         torch.testing.assert_close(db, torch.tensor([[1.0] * 3, [0] * 3], dtype=F64))
 
