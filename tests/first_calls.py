@@ -1,13 +1,10 @@
 """First calls in processes that have called nothing, the self-test on: what they compute, and which trials they run.
 
-Processes are forked from one that has imported weft alone. Calls are found by name, so they stand in a file of `tests/`
-itself.
+Calls are found by name, so they stand in a file of `tests/` itself.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +14,8 @@ from typing import Any
 import torch
 
 import weft
+from forked import answered
 from weft.selftest import gate
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch.distributed.tensor", "weft", "weft.distributed", "numba"])
 
 
 @dataclass(frozen=True)
@@ -80,35 +75,13 @@ CALLS: dict[str, Callable[[], list[torch.Tensor]]] = {
 }
 
 
-def first(name: str, cache: Path, limit: float = 240.0) -> First:
+def first(name: str, cache: Path) -> First:
     """The call of that name in a process that finds `cache`."""
-    receiver, sender = _processes.Pipe(duplex=False)
-    process = _processes.Process(target=_called, args=(name, str(cache), sender), daemon=True)
-    process.start()
-    sender.close()
-    try:
-        assert receiver.poll(limit), f"the first {name} took more than {limit} s"
-        found = receiver.recv()
-    finally:
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-    if isinstance(found, str):
-        raise AssertionError(found)
-    values, again, *rest = found
+    values, again, *rest = answered(_watched, name, WEFT_SELFTEST="1", WEFT_CACHE_DIR=str(cache))
     return First([torch.from_numpy(each) for each in values], [torch.from_numpy(each) for each in again], *rest)
 
 
-def _called(name: str, cache: str, sender: Any) -> None:
-    os.environ.update(WEFT_SELFTEST="1", WEFT_CACHE_DIR=cache)
-    os.environ.pop("TRITON_INTERPRET", None)
-    try:
-        sender.send(_watched(CALLS[name]))
-    except Exception as error:
-        sender.send(f"{type(error).__name__}: {error}")
-
-
-def _watched(call: Callable[[], list[torch.Tensor]]) -> tuple[Any, ...]:
+def _watched(name: str) -> tuple[Any, ...]:
     ran: list[list[str]] = []
     faults: list[str] = []
     real = gate.run
@@ -125,6 +98,6 @@ def _watched(call: Callable[[], list[torch.Tensor]]) -> tuple[Any, ...]:
         warnings.simplefilter("always")
         for _ in range(2):
             ran.append([])
-            results.append([each.numpy() for each in call()])
+            results.append([each.numpy() for each in CALLS[name]()])
     texts = [str(each.message) for each in warned if issubclass(each.category, weft.WeftWarning)]
     return *results, tuple(ran), faults, texts
