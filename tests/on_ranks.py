@@ -1,11 +1,10 @@
-"""Run a function on several ranks: processes with a gloo group, forked from one that has imported torch and weft.
+"""Run a function on several ranks: processes with a gloo group, begun by `forked`.
 
 What a rank returns or raises comes back. Functions are found by name, so they stand in a file of `tests/` itself.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import time
@@ -15,8 +14,7 @@ from typing import Any
 
 import torch
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch.distributed.tensor", "weft", "weft.distributed", "numba"])
+from forked import start
 
 
 @dataclass(frozen=True)
@@ -36,18 +34,10 @@ def on_ranks(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    pipes = [_processes.Pipe() for _ in range(size)]
-    processes = [
-        _processes.Process(target=_rank, args=(rank, size, port, backend, pipes[rank][1], function, args), daemon=True)
-        for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
-    for _, sender in pipes:
-        sender.close()  # so that reading ends where the process did
+    ranks = [start(_rank, rank, size, port, backend, function, args) for rank in range(size)]
     until = time.monotonic() + limit
     found, hung = [], []
-    for rank, (receiver, _) in enumerate(pipes):
+    for rank, (_, receiver) in enumerate(ranks):
         try:
             if receiver.poll(max(0.0, until - time.monotonic())):
                 found.append(receiver.recv())
@@ -55,9 +45,9 @@ def on_ranks(
                 hung.append(rank)
         except EOFError:
             found.append(Outcome(ended=True))
-    for receiver, _ in pipes:
+    for _, receiver in ranks:
         receiver.close()  # all have said what they have to say: now they end, rank 0 with the store that others ask
-    for process in processes:
+    for process, _ in ranks:
         process.join(10 if not hung else 0.1)
         if process.is_alive():
             process.kill()
@@ -67,7 +57,7 @@ def on_ranks(
 
 
 def _rank(
-    rank: int, size: int, port: int, backend: str, sender: Any, function: Callable[..., Any], args: tuple[Any, ...]
+    sender: Any, rank: int, size: int, port: int, backend: str, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     if "nccl" in backend:

@@ -52,9 +52,9 @@ def test_cpu_needs_no_triton() -> None:
 
 
 def test_import_is_quick() -> None:
-    """Under 0.3 s beyond torch: the processor time of the import alone, best of three interpreters."""
+    """Under 0.3 s beyond torch: the processor time of the import alone, in one of three interpreters."""
     code = "import torch, time; t = time.process_time(); import weft; print(time.process_time() - t)"
-    assert min(float(python(code)) for _ in range(3)) < 0.3
+    assert any(float(python(code)) < 0.3 for _ in range(3))
 
 
 def test_public_names() -> None:

@@ -22,13 +22,21 @@ RUNS = [
     *[pytest.param(case, F64, id=case.name) for case in CASES if case.name not in ONLY_COMPLEX],
     *[pytest.param(case, C128, id=f"{case.name}, complex") for case in CASES if case.complex_too],
 ]
+# Of activations, which `test_gradients_are_those_of_torch` holds each against torch's, a few are taken twice.
+TWICE = ("gelu", "elu", "softplus", "hardtanh")
+
+
+def differenced() -> list[Any]:
+    seldom = {case.name for case in FUNCTIONS} - {*TWICE}
+    slow = [pytest.mark.slow]
+    return [pytest.param(*run.values, id=run.id, marks=slow if run.values[0].name in seldom else ()) for run in RUNS]
 
 
 def results(found: Any) -> tuple[torch.Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-@pytest.mark.parametrize(("case", "dtype"), RUNS)
+@pytest.mark.parametrize(("case", "dtype"), differenced())
 def test_gradients_are_those_of_differences(case: Case, dtype: torch.dtype) -> None:
     tensors = case.tensors(dtype)
     assert gradcheck(case.call, tensors, fast_mode=True)
@@ -140,7 +148,6 @@ def test_absent_edges_have_no_gradient() -> None:
     b = torch.randn(2, 3, dtype=F64, requires_grad=True)
     for algebra in ("log", "max_plus"):
         da, db = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, algebra=algebra)[0].sum(), (a, b))
-        assert torch.equal(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64)) or algebra == "log"
         torch.testing.assert_close(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64))
         torch.testing.assert_close(db, torch.tensor([[1.0] * 3, [0] * 3], dtype=F64))
 

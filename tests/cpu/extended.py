@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import weft
-from cpu.problems import Way, all_ways
+from cpu.problems import GETT, Way, all_ways
 from weft.algebra import find
 from weft.api.options import Options, read_indices, read_operands, resolved
 from weft.planner.request import HOOKS, Request
@@ -27,6 +27,7 @@ class Extended:
     c: torch.Tensor | None = None
     out_layout: str = "contiguous"
     options: dict[str, Any] = field(default_factory=dict)  # as `weft.contract` takes them
+    families: frozenset[str] = GETT  # those that must offer schedules, as of `problems.Problem`
 
     @property
     def request(self) -> Request:
@@ -54,7 +55,7 @@ class Extended:
         layouts = [Layout.of(guard.tensor) for guard in guards]
         c = Layout.of(self.c) if self.c is not None else None
         contraction = request.contraction(c, layouts[0], tuple(layouts[1:]))
-        for way in all_ways(contraction):
+        for way in all_ways(contraction, self.families):
             guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
             d, *others = (guard.tensor for guard in guards)
             way.build(contraction)(self.a, self.b, self.c, d, 1, 1, self.aux(contraction, others))

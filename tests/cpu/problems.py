@@ -12,7 +12,7 @@ import torch
 from weft.cpu import blas, counting, eager
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.schedule import form_of
-from weft.cpu.host import vector_bytes
+from weft.cpu.host import multiplies_bytes, vector_bytes
 from weft.cpu.ttgt import family as ttgt
 from weft.cpu.ttgt import ways as ttgt_ways
 from weft.fn import Pointwise, trace
@@ -31,6 +31,16 @@ TINY = ((1, 1, 2), (2, 1, 5), (1, 2, 64))
 FEW = "it has too few rows and columns for register blocks"  # which is about speed,
 SMALL = "the product is too small to be worth steps of its own"  # and so is this
 
+#: Families that serve a case, besides torch's operations, which serve every one.
+NONE: frozenset[str] = frozenset()
+GETT = frozenset({"gett"})
+TTGT, BLAS = GETT | {"ttgt"}, GETT | {"blas"}
+
+
+def of_bytes(families: frozenset[str]) -> frozenset[str]:
+    """Those that serve products of int8 on this host: not all have instructions for them."""
+    return families if multiplies_bytes() else GETT
+
 
 class Way(NamedTuple):
     """A family and one of its schedules."""
@@ -42,10 +52,17 @@ class Way(NamedTuple):
         launch: Launch = self.family.build(contraction, self.schedule, TARGET)
         return launch
 
+    @property
+    def name(self) -> str:
+        return str(self.family.__name__.removeprefix("weft.cpu.").removesuffix(".family"))
+
 
 @dataclass
 class Problem:
-    """One contraction with its tensors; D is made anew, poisoned and guarded, for each schedule."""
+    """One contraction with its tensors; D is made anew, poisoned and guarded, for each schedule.
+
+    `families` are those that must offer schedules, and no other may.
+    """
 
     equation: str
     a: torch.Tensor
@@ -59,6 +76,7 @@ class Problem:
     accumulate: torch.dtype | None = None
     functions: dict[str, Function] = field(default_factory=dict)
     conjugate: tuple[bool, bool] = (False, False)
+    families: frozenset[str] = GETT
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -108,7 +126,7 @@ class Problem:
         sources = [tensor.clone() for tensor in (self.a, self.b)]
         guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
         contraction = self.contraction(guarded.tensor)
-        for way in all_ways(contraction, every):
+        for way in all_ways(contraction, self.families, every):
             guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
             self.launch(way, guarded.tensor)
             guarded.check_guards()
@@ -117,8 +135,17 @@ class Problem:
             yield way, guarded.tensor
 
 
-def all_ways(contraction: Contraction, every: bool = True) -> Iterator[Way]:
-    """What each family offers; with `every` the engine's tiny blocks as well, all operands packed, in several parts."""
+def all_ways(contraction: Contraction, families: frozenset[str], every: bool = True) -> list[Way]:
+    """What each family offers; with `every` the engine's tiny blocks as well, all operands packed, in several parts.
+
+    Fails where other families than `families`, and torch's operations, offer any.
+    """
+    ways = list(_offered(contraction, every))
+    assert {way.name for way in ways} == families | {"eager"}, "other families serve this case than it names"
+    return ways
+
+
+def _offered(contraction: Contraction, every: bool) -> Iterator[Way]:
     assert eager.supports(contraction, TARGET) is None
     yield from (Way(eager, schedule) for schedule in eager.schedules(contraction, TARGET).schedules)
     for family in (blas, counting):

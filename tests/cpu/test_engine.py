@@ -261,7 +261,7 @@ def test_first_use_from_the_cache_is_quick() -> None:
         "start = time.process_time(); weft.contract('mk,kn->mn', a, a); print(time.process_time() - start)"
     )
     python(code)
-    assert min(float(python(code)) for _ in range(3)) < 0.5
+    assert any(float(python(code)) < 0.5 for _ in range(3))
 
 
 def test_without_numba_torch_does_it() -> None:

@@ -90,12 +90,13 @@ def test_a_parent_that_called_torch_alone() -> None:
 @pytest.mark.parametrize("way", ["pool", "loader"])
 def test_workers(way: str) -> None:
     passes("""
-        expected = {name: call() for name, call in calls.items()}
+        some = ["product", "network", "function"]
+        expected = {name: calls[name]() for name in some}
         class Data(torch.utils.data.Dataset):
             def __len__(self):
                 return 4
             def __getitem__(self, at):
-                same(["product", "network", "function"], expected)
+                same(some, expected)
                 return at
         def job(at):
             return Data()[at]

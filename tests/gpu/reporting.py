@@ -1,4 +1,4 @@
-"""Reports of what kernels compile to: scripts print them, in processes of their own, and tests look at them.
+"""Reports of what kernels compile to: scripts print them, in processes that `forked` begins, and tests look at them.
 
 Triton compiles only where it was not told to interpret. A quick run compiles few of a script's cases, one for each
 thing that is looked at; the rest are compiled where a test asks for one by name, and by slow tests.
@@ -7,8 +7,6 @@ thing that is looked at; the rest are compiled where a test asks for one by name
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from forked import printed
 
 REST = "--rest"
 
@@ -59,11 +59,9 @@ class Report(Mapping[str, Any]):
 
 @cache
 def _part(script: str, few: tuple[str, ...], rest: bool) -> dict[str, Any]:
-    root = Path(__file__).parents[2]
-    paths = [str(path) for path in (root / "src", root / "tests", root / "tests" / "gpu")]
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(Path(__file__).with_name(script)), *([REST] if rest else []), *few]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return reported(script, *([REST] if rest else []), *few)
+
+
+def reported(script: str, *arguments: str) -> dict[str, Any]:
+    """What a script beside this file prints."""
+    return dict(json.loads(printed(Path(__file__).with_name(script), *arguments)))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
+
+from gpu.reporting import reported
+
 pytestmark = pytest.mark.early
 
 KINDS = ("along_k", "across_k", "plain", "scatter D", "combine D")
@@ -18,11 +15,7 @@ KINDS = ("along_k", "across_k", "plain", "scatter D", "combine D")
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, dict[str, int]]:
-    script = Path(__file__).with_name("complex_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return reported("complex_report.py")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 import weft
 from gpu.permutations import H200, described
+from gpu.reporting import reported
 from support import Backend
 from weft.fn import trace
 from weft.gpu.permute import family as permute
@@ -97,11 +93,9 @@ def test_what_is_scaled_or_conjugated_goes_alone() -> None:
 
 def test_the_kernel_holds_what_the_two_would() -> None:
     """As many and as wide accesses as both alone, the shared memory of the larger, nothing spilled."""
-    script = Path(__file__).with_name("permute_pair_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for name, (x, y, both) in json.loads(done.stdout).items():
+    found = reported("permute_pair_report.py")
+    assert found
+    for name, (x, y, both) in found.items():
         for access in ("ld.global", "ld.global.16", "st.global", "st.global.16"):
             assert both[access] == x[access] + y[access], (name, access)
         assert both["shared"] == max(x["shared"], y["shared"]), name

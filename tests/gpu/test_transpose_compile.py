@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
+
+from gpu.reporting import reported
+
 pytestmark = pytest.mark.early
 
 TABLES = {"save": 8, "move": 16}  # most accesses to the tables: one for each super-element of a thread
@@ -18,11 +15,7 @@ TABLES = {"save": 8, "move": 16}  # most accesses to the tables: one for each su
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, dict[str, int]]:
-    script = Path(__file__).with_name("transpose_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return reported("transpose_report.py")
 
 
 def test_elements_move_by_accesses_of_16_bytes(report: dict[str, dict[str, int]]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from forked import printed
 from plans.kernels_report import EQUATION
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import LIMITS, occupancy
@@ -27,13 +25,7 @@ TARGETS = ("sm_90", "a100", "rtx4090")
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, dict[str, Any]]:
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join(filter(None, (str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "plans.kernels_report"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(printed(Path(__file__).with_name("kernels_report.py")))
 
 
 def test_code_at_every_level(report: dict[str, dict[str, Any]]) -> None:

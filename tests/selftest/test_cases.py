@@ -120,7 +120,7 @@ def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
 
 
 def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
-    """All of it in 0.3 s of one processor, in a process that has run nothing before; best of three.
+    """All of it in 0.3 s of one processor, in one of three processes that have run nothing before.
 
     The kernels that numba compiles are there: what loading them takes is bounded in `tests/cpu/test_engine.py`.
     """
@@ -138,9 +138,9 @@ def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
         "print(time.process_time() - start)"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "WEFT_SELFTEST": "1", "WEFT_CACHE_DIR": str(tmp_path)}
-    times = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
-                             env=environment).stdout)
+    command = [sys.executable, "-c", code]
+    times = (
+        float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout)
         for _ in range(3)
-    ]  # fmt: skip
-    assert min(times) < 0.3
+    )
+    assert any(time < 0.3 for time in times)

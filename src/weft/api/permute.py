@@ -112,7 +112,8 @@ def permute(
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
-    key = signature = None
+    key: Any = None
+    signature: Any = None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         key, signature = _said(x, equation, fn, out, options)
         known = _KNOWN.get(key) if key is not None else None

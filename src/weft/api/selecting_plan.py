@@ -59,8 +59,9 @@ class SelectingPlan(Plan):
         return returned(a, out, found, True)
 
     def _contracted(
-        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, out: Any, operands: Mapping[str, Any], validate: bool
-    ) -> Any:
+        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, out: Any, operands: Mapping[str, Any],
+        validate: bool,
+    ) -> Any:  # fmt: skip
         placed = {
             name: each if isinstance(each, tuple) else (self._modes[name], each) for name, each in operands.items()
         }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
+
+from forked import printed
+
 pytestmark = pytest.mark.early
 
 REPORT = Path(__file__).with_name("hopper_report.py")
@@ -20,15 +20,12 @@ REPORT = Path(__file__).with_name("hopper_report.py")
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
     """In a process of its own, as Triton compiles only where it was not told to interpret."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
     names = ("multiply.warp_mma", "multiply.tensor_maps", "multiply.warp_specialization", "tensor.stated_runs")
-    return reported(environment, names)
+    return reported(names)
 
 
-def reported(environment: dict[str, str], names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    done = subprocess.run([sys.executable, str(REPORT), *names], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def reported(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return dict(json.loads(printed(REPORT, *names).splitlines()[-1]))
 
 
 def test_no_kernel_spills_or_runs_matrix_instructions_one_by_one(found: dict[str, dict[str, Any]]) -> None:
@@ -75,7 +72,7 @@ def test_stated_runs_bring_back_copies_of_16_bytes(found: dict[str, dict[str, An
 def test_the_other_kernels(found: dict[str, dict[str, Any]]) -> None:
     """What takes longer to compile, or is there to be slow."""
     names = ("multiply.tf32", "multiply.warpgroup_mma", "tensor.gett")
-    others = reported({**os.environ, "TRITON_INTERPRET": "0"}, names)
+    others = reported(names)
     assert all(each["spilled"] == 0 and each["wgmma.mma_async"] > 0 for each in others.values())
     assert others["multiply.warpgroup_mma"]["cp.async.cg"] > 0
     assert others["tensor.gett"]["cp.async.cg"] == 0  # elements one by one
