@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import trace
 from weft.fn.algebra import TracedAlgebra

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from weft.machine.clocks import Clocks, read_clocks, throttle_names
+from weft.machine.stamp import Clocks, read_clocks, throttle_names
 
 
 class NvmlError(Exception):

@@ -11,7 +11,7 @@ import weft
 from weft.fn import trace
 from weft.machine.ceilings import Ceilings, from_datasheet
 from weft.machine.counts import Work, contraction_work, permutation_work
-from weft.machine.floor import contraction_floor, work_floor
+from weft.machine.roofline import contraction_floor, work_floor
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes, mode_extents, output_shape
 from weft.spec.dtypes import resolve

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.machine import footprint
-from weft.machine.footprint import distinct_elements
+from weft.machine import counts
+from weft.machine.counts import distinct_elements
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=4)
 
@@ -28,7 +28,7 @@ def test_rules_alone_never_count_too_many(steps: list[tuple[int, int]]) -> None:
     extents, strides = [e for e, _ in steps], [s for _, s in steps]
     exact = distinct_elements(extents, strides)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(footprint, "_ENUMERATED", 0)
+        patch.setattr(counts, "_ENUMERATED", 0)
         assert distinct_elements(extents, strides) <= exact
 
 
@@ -58,4 +58,4 @@ def test_large_tensors_need_no_listing() -> None:
 def test_large_irregular_overlap_is_bounded_from_below() -> None:
     extents, strides = (5000, 5000), (3, 2)
     assert 5000 <= distinct_elements(extents, strides) <= 3 * 4999 + 2 * 4999 + 1
-    assert math.prod(extents) > footprint._ENUMERATED
+    assert math.prod(extents) > counts._ENUMERATED

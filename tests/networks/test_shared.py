@@ -14,7 +14,7 @@ import network_rank_cases as cases
 import weft
 from nets import chain
 from on_ranks import Outcome, on_ranks
-from weft.distributed.group.shares import Pace, shares
+from weft.distributed.group.collectives import Pace, shares
 
 
 def values(outcomes: list[Outcome]) -> list[Any]:

@@ -14,7 +14,7 @@ import torch
 
 import weft
 from weft.cpu import blas, counting, eager, host
-from weft.cpu.gett import cost
+from weft.cpu.gett import model
 from weft.cpu.stream import cost as stream
 from weft.cpu.ttgt import cost as ttgt
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
@@ -51,7 +51,7 @@ def test_every_constant_is_used(section: str) -> None:
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (blas, counting, cost, stream, ttgt):
+    for family in (blas, counting, model, stream, ttgt):
         family._cost.cache_clear()
     monkeypatch.setattr(blas, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
@@ -60,12 +60,12 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
         eager.predict(contraction, eager.EagerSchedule(0), Target("cpu"))
     blas._cost()
     counting._cost()
-    cost._cost()
+    model._cost()
     stream._cost()
     ttgt._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         assert fitted(section, file).used == set(content["values"]), section
-    for family in (blas, counting, cost, stream, ttgt):
+    for family in (blas, counting, model, stream, ttgt):
         family._cost.cache_clear()
 
 

@@ -11,7 +11,7 @@ import torch
 
 from weft.algebra import Algebra, find
 from weft.api.options import Options, resolved
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton

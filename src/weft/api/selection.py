@@ -29,7 +29,7 @@ from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
 
 INDEX = torch.int64  # of places
-_ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.selection"}
+_ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.judgement"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""The arguments of a call in one line, for error messages."""
+"""Calls described for errors, and what a notebook shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,3 +54,21 @@ def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():
         text += f" strides {value.stride()}"
     return text
+
+
+_LEFT = ' style="text-align:left"'
+
+
+def table(rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
+    """HTML of a table; the first cell of each row is its head. Everything is escaped."""
+    top = "".join(f"<th{_LEFT}>{html.escape(head)}</th>" for head in heads)
+    lines = [f"<thead><tr>{top}</tr></thead>"] if heads else []
+    for first, *rest in rows:
+        cells = "".join(f"<td{_LEFT}>{html.escape(str(cell))}</td>" for cell in rest)
+        lines.append(f'<tr><th{_LEFT} scope="row">{html.escape(str(first))}</th>{cells}</tr>')
+    return f"<table>{''.join(lines)}</table>"
+
+
+def folded(title: str, text: str) -> str:
+    """Text of a terminal, its spaces kept, shown by a click on its title."""
+    return f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(text)}</pre></details>"

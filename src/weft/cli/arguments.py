@@ -128,7 +128,7 @@ def _function(name: str) -> Callable[..., Any]:
     import torch
 
     from weft import functions
-    from weft.base.words import nearest
+    from weft.base.figures import nearest
 
     rooms = (torch.nn.functional, torch, functions)
     found = next((each for room in rooms if callable(each := getattr(room, name, None))), None)

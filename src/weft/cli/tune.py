@@ -34,8 +34,7 @@ from weft.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-    from weft.cli.tuning.jobs import Job
-    from weft.cli.tuning.run import TuningRun
+    from weft.cli.tuning.run import Job, TuningRun
     from weft.tune.candidates import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
@@ -125,7 +124,7 @@ def _of_equation(
     precision: str | torch.dtype | None,
 ) -> list[Job]:
     """The job of one equation, its number types and functions by name."""
-    from weft.cli.tuning.jobs import of_equation
+    from weft.cli.tuning.run import of_equation
 
     if extents is None:
         raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
@@ -237,7 +236,7 @@ def _print(run: TuningRun) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.cli.tuning.figures import figures
+    from weft.cli.tuning.run import figures
 
     table = Table(title=Text(f"tuned on {run.device['name']}"), title_justify="left")
     for head in ("case", "model's choice", "fastest", "ratio", "tried", "spent", "schedule"):

@@ -1,13 +1,21 @@
-"""The processor as far as choices depend on it: how long its vectors are, and what was measured on one like it."""
+"""The processor: its vectors, its threads at work together, memory in huge pages."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import re
+import threading
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from weft.base.forks import is_forked
 from weft.planner.coefficients import Fitted, fitted
+from weft.spec import Layout
 
 
 @lru_cache
@@ -34,3 +42,81 @@ def multiplies_bytes() -> bool:
 def costs(section: str) -> Fitted:
     """The fitted constants of a family: `data/costs/cpu-32.json` or `cpu-64.json`."""
     return fitted(section, f"cpu-{vector_bytes()}.json")
+
+
+HUGE = 4 << 20  # bytes from which it is worth a call of the system
+_PAGE, _MADV_HUGEPAGE = 4096, 14
+
+
+def reach(layout: Layout) -> int:
+    """Bytes from the first element to past the last."""
+    last = sum(stride * (extent - 1) for stride, extent in zip(layout.strides, layout.shape, strict=True))
+    return (last + 1) * layout.dtype.itemsize
+
+
+def advise(tensor: torch.Tensor, size: int) -> None:
+    """Ask for huge pages for the memory that a tensor reaches over."""
+    if _madvise is not None:
+        address = tensor.data_ptr()
+        start = -(-address // _PAGE) * _PAGE
+        _madvise(start, (address + size - start) // _PAGE * _PAGE, _MADV_HUGEPAGE)
+
+
+def _find() -> Any:
+    try:
+        found = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found
+
+
+_madvise = _find()
+
+
+@lru_cache
+def callback(address: int) -> Callable[[object], None]:
+    """A compiled function of one address, called without the GIL."""
+    found: Callable[[object], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+    return found
+
+
+def together(address: int, frame: object, threads: int) -> None:
+    """Run the function at `address` on that block in so many threads at once; all of them draw from its tasks."""
+    start = _parallel()
+    if is_forked():  # by a plan of its parent, of more threads
+        callback(address)(frame)
+    elif start is not None:
+        start(address, frame, threads, 0)
+    else:
+        run = callback(address)
+        others = [threading.Thread(target=run, args=(frame,)) for _ in range(threads - 1)]
+        for thread in others:
+            thread.start()
+        run(frame)
+        for thread in others:
+            thread.join()
+
+
+@lru_cache
+def _parallel() -> Callable[..., None] | None:
+    """`GOMP_parallel` of the OpenMP library that torch uses; LLVM's and Intel's have it too."""
+    for path in _libraries():
+        try:
+            found = ctypes.CDLL(path).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        found.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        found.restype = None
+        start: Callable[..., None] = found
+        return start
+    return None
+
+
+def _libraries() -> list[str]:
+    """OpenMP libraries that this process has loaded."""
+    try:
+        text = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    return sorted(set(re.findall(r"(/\S*lib(?:gomp|iomp5|omp)[^/\s]*\.so[^/\s]*)", text)))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.cpu import jit
-from weft.cpu.team import callback, together
+from weft.cpu.host import callback, together
 from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra

@@ -23,8 +23,8 @@ from weft.distributed.out_of_core.blocked import OutOfCorePlan
 from weft.distributed.planned.placement import Placement
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.public import contract, plan
-from weft.distributed.run.measured import MeasuredCalls
 from weft.distributed.run.plan import DistributedPlan
+from weft.distributed.run.selecting import MeasuredCalls
 
 __all__ = [
     "PRESETS",

@@ -16,12 +16,11 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, is_transforming, outside_transforms
-from weft.base.describe import describe_call
+from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
 from weft.groups.launch import launch_of

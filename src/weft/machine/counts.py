@@ -1,15 +1,4 @@
-"""Work and compulsory traffic of a contraction or permutation, from its description alone.
-
-Flops are those of multiply-adds, two each, as the literature counts 2 M N K; a complex multiply-add counts as its
-four real ones (three where the arithmetic lets them be), real by complex as two; in another algebra than plus-times
-each pair counts as one combination and one reduction. A mode reduced in one operand alone is summed there first, one
-flop an element: no algorithm needs more. Scaling by alpha and beta is left out, and functions are counted apart, once
-for each element they must be applied to.
-
-Bytes are compulsory: every distinct element that is needed is read once, D is written once, C is read only where
-beta is not zero; operands of functions and further results of an epilogue count like A and D. Real kernels move more;
-nothing moves less.
-"""
+"""Flops, distinct elements and compulsory bytes of a description."""
 
 from __future__ import annotations
 
@@ -17,11 +6,45 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from weft.fn import Pointwise
-from weft.machine.footprint import distinct_elements
 from weft.spec import Contraction, Layout, Mode, Role
+
+_ENUMERATED = 1 << 22  # offsets: up to here they are listed where no rule counts them
+
+
+def distinct_elements(extents: Sequence[int], strides: Sequence[int]) -> int:
+    """The number of different offsets ``sum(index * stride)`` over all indices; strides count elements.
+
+    A stride of 0 (an expanded mode) adds nothing, a sliding window counts each element once. The count is exact for
+    nested and for sliding modes, and for any other overlap up to 4 Mi indices; beyond that it is a lower bound.
+    """
+    if 0 in extents:
+        return 0
+    steps = sorted((s, e) for e, s in zip(extents, strides, strict=True) if e > 1 and s != 0)
+    if not steps:
+        return 1
+    within, reach = 1, 0  # distinct offsets of one block, and its last offset
+    (grain, blocks), *rest = steps  # blocks lie `grain` apart
+    for stride, extent in rest:
+        if stride % grain == 0 and stride <= blocks * grain:  # the same grid of blocks, made longer
+            blocks += (extent - 1) * (stride // grain)
+        elif stride > reach + (blocks - 1) * grain:  # past the end of all blocks: they become one block
+            within, reach = within * blocks, reach + (blocks - 1) * grain
+            grain, blocks = stride, extent
+        elif math.prod(e for _, e in steps) <= _ENUMERATED:
+            return _listed(steps)
+        # else: leave the mode out; what the others reach is there in any case
+    return within * blocks
+
+
+def _listed(steps: Sequence[tuple[int, int]]) -> int:
+    offsets = np.zeros(1, dtype=np.int64)
+    for stride, extent in steps:
+        offsets = np.unique(offsets[:, None] + stride * np.arange(extent))
+    return int(offsets.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.base.figures import counted
-from weft.base.words import nearest
+from weft.base.figures import counted, nearest
 from weft.errors import UnsupportedError
 
 WARP = 32

@@ -1,17 +1,13 @@
-"""The roofline: the least time that work and traffic allow, which of the two binds, and how close a run came.
-
-    T >= max(F / P, Q / B) + launch
-
-F and Q are flops and compulsory bytes, P and B the ceilings of the device. Reads and writes may have different
-ceilings; then Q / B is the sum of their times.
-
-S. Williams, A. Waterman, D. Patterson: Roofline, Communications of the ACM 52 (4), 2009.
-"""
+"""The roofline, and the floor of a description under it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+from weft.machine.ceilings import Ceilings, rate_name
+from weft.machine.counts import Work, contraction_work
+from weft.spec import Contraction
 
 
 def ridge_point(peak: float, bandwidth: float) -> float:
@@ -69,4 +65,30 @@ def floor_time(
         launch=launch,
         intensity=flops / traffic if traffic else math.inf if flops else 0.0,
         ridge=ridge_point(peak, bandwidth) if peak is not None else math.inf,
+    )
+
+
+def contraction_floor(
+    contraction: Contraction, ceilings: Ceilings, *, beta: complex = 1, in_graph: bool = False
+) -> Floor:
+    """The least time of one call. `in_graph` takes the launch cost within a CUDA graph, where there are such.
+
+    Where no matrix rate is known for the contraction's types, memory and launch alone bound it.
+    """
+    arithmetic = contraction.arithmetic
+    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
+    return work_floor(contraction_work(contraction, beta=beta), ceilings, peak=ceilings.rate(name), in_graph=in_graph)
+
+
+def work_floor(work: Work, ceilings: Ceilings, *, peak: float | None = None, in_graph: bool = False) -> Floor:
+    """The least time for counted work; without `peak` (FLOP/s), as for a permutation, only memory and launch count."""
+    in_graph = in_graph and ceilings.launch_graph is not None
+    return floor_time(
+        work.flops,
+        work.reads,
+        work.writes,
+        peak=peak,
+        read=ceilings.best_read,
+        write=ceilings.best_write,
+        launch=(ceilings.launch_graph or 0.0) if in_graph else ceilings.launch_eager,
     )

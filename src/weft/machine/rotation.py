@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from weft.machine.footprint import distinct_elements
+from weft.machine.counts import distinct_elements
 
 Mode: TypeAlias = Literal["cold", "hot"]
 InputSet: TypeAlias = Sequence[Any]  # the arguments of one call

@@ -26,8 +26,8 @@ from typing import Any, Literal
 import torch
 
 from weft.errors import UnsupportedError
-from weft.machine.clocks import Clocks, read_clocks
 from weft.machine.rotation import Inputs, InputSet, Mode, cache_bytes, memory_bytes, rotation
+from weft.machine.stamp import Clocks, read_clocks
 from weft.machine.statistics import Summary, relative_robust_spread, summarise
 
 RRS_BOUND = 0.02

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from weft.base.describe import folded, table
 from weft.base.figures import counted, duration, si
-from weft.base.notebook import folded, table
 from weft.errors import UnsupportedError
 from weft.networks.planned import Planned
 from weft.networks.report import explain, report, sliced_text

@@ -13,7 +13,7 @@ from weft.algebra import NAMED, find, plus_times
 from weft.api.options import read_options
 from weft.base.arrays import is_transforming
 from weft.base.dispatch import is_traced
-from weft.base.sizes import read_limit
+from weft.base.figures import read_limit
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, WeftError
 from weft.fn.laws import Early
 from weft.networks.graph import Graph

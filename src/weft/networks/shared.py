@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from weft.distributed.group.collectives import StopSign
 from weft.distributed.group.exchange import Exchange, Part
 from weft.distributed.group.ranks import Ranks, find_ranks
-from weft.distributed.group.stop import StopSign
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved
 from weft.networks.identity import identity_of, values_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.distributed.group.collectives import Pace, shares
 from weft.distributed.group.exchange import Part
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.group.shares import Pace, shares
 from weft.networks.checkpoint import Saved
 from weft.networks.cost import invariant
 from weft.networks.identity import identity_of

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from weft import functions
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import ArgumentError
 from weft.fn import trace
 

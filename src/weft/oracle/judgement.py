@@ -1,8 +1,4 @@
-"""Whether a result is right: each element against the exact one and the most by which it may differ.
-
-Validation, the tuner and the benchmark ask here. Each brings the exact elements and their bounds, of all of D or of a
-part; what counts as right is said once. An element that was not written is wrong where its memory held `unwritten`.
-"""
+"""Results held against the oracle's: distances, the worst element, selected places."""
 
 from __future__ import annotations
 
@@ -11,7 +7,21 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.fn.algebra import TracedAlgebra
 from weft.oracle.reference import wide
+
+
+def select(
+    a: torch.Tensor, b: torch.Tensor, algebra: TracedAlgebra, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and int64 indices (batch, m, n) of `a` (batch, k, m) and `b` (batch, k, n), none of them empty."""
+    rows = []
+    for row in a.unbind(2):
+        left, right = torch.broadcast_tensors(row[:, :, None], b)
+        pairs = algebra.combine(left, right)
+        assert isinstance(pairs, torch.Tensor), "combine has one result"
+        rows.append(pairs.max(1) if largest else pairs.min(1))
+    return torch.stack([row.values for row in rows], 1).to(a.dtype), torch.stack([row.indices for row in rows], 1)
 
 
 @dataclass(frozen=True, slots=True)

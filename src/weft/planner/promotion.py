@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from weft.machine.footprint import distinct_elements
+from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.schedule import Description, Target

@@ -10,7 +10,7 @@ import torch
 
 from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
-from weft.base.notebook import folded
+from weft.base.describe import folded
 from weft.fn.watched import Watched
 from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice

@@ -163,7 +163,7 @@ def _computed_in(dtype: torch.dtype) -> Kernel:
     """By the CPU's kernels of a type."""
 
     def kernel(description: Any, _: Any) -> bool:
-        from weft.cpu.gett.schedule import form_of
+        from weft.cpu.gett.model import form_of
 
         return bool(form_of(description).dtype == dtype)
 

@@ -24,7 +24,7 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.devices import read_device
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import ArgumentError, UnsupportedError, WeftError, call_context
 from weft.spec.type_names import read_dtype
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
 from weft.spec.type_names import NAMES, read_dtype, read_mode

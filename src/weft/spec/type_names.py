@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import DTypeError
 
 #: What names a number type.

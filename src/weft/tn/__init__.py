@@ -5,13 +5,11 @@ those of an operator (left, out, in, right); the outermost bonds have extent 1.
 """
 
 from weft.tn.dmrg import DmrgResult, dmrg
-from weft.tn.models import heisenberg, heisenberg_bond, ising, ising_bonds
-from weft.tn.operator import MPO
+from weft.tn.operator import MPO, heisenberg, heisenberg_bond, ising, ising_bonds
 from weft.tn.peps import PepsNorm, peps_norm
 from weft.tn.state import MPS
 from weft.tn.tebd import TebdResult, tebd
-from weft.tn.truncation import Split, split
-from weft.tn.update import TwoSite, two_site_update
+from weft.tn.update import Split, TwoSite, split, two_site_update
 
 __all__ = [
     "MPO",

@@ -12,7 +12,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO
 from weft.tn.state import MPS, grow_left, grow_right
-from weft.tn.truncation import split
+from weft.tn.update import split
 
 
 class DmrgResult(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from weft.api.contract import contract
 from weft.errors import ShapeError
 from weft.spec.arguments import reads
-from weft.tn.truncation import split
+from weft.tn.update import split
 
 
 class PepsNorm(NamedTuple):

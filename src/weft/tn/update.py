@@ -1,4 +1,4 @@
-"""Two neighbouring sites under a gate, and apart again."""
+"""Two-site updates of a state, and their truncation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,63 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from weft.api.contract import contract
-from weft.errors import ArgumentError, ShapeError
+from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError
 from weft.spec.arguments import reads
-from weft.tn.truncation import split
+
+
+class Split(NamedTuple):
+    """``left @ diag(values) @ right`` is the matrix, but for what was dropped.
+
+    `left` (..., m, k) and `right` (..., k, n) are isometries, `values` (..., k) real and descending; `error` (...) is
+    the sum of the squares of dropped singular values over that of all.
+    """
+
+    left: torch.Tensor
+    values: torch.Tensor
+    right: torch.Tensor
+    error: torch.Tensor
+
+
+@reads("tn.split")
+def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 0.0) -> Split:
+    """The truncated SVD of a matrix (m, n), or of each of a batch (..., m, n), by torch's.
+
+    `max_bond`: most singular values to keep. `cutoff`: of those as many are dropped, the smallest first, as weigh at
+    most this much: the sum of their squares over that of all. In a batch all matrices keep as many as the one that
+    needs most; what another one would have dropped is zero there, and counts as dropped.
+
+    Raises `ShapeError` where all would be dropped or nothing is there to keep, with the range of the singular values,
+    `ArgumentError` for a `max_bond` under 1 or a negative `cutoff`.
+    """
+    if max_bond is not None and max_bond < 1:
+        raise ArgumentError(f"max_bond is 1 at least, not {max_bond}")
+    if not cutoff >= 0:
+        raise ArgumentError(f"cutoff is a share of the weight, 0 or more, not {cutoff}")
+    if matrix.dim() < 2 or not all(matrix.shape[-2:]):
+        raise ShapeError(f"a matrix of shape {tuple(matrix.shape)} has no singular values")
+    if not (matrix.is_floating_point() or matrix.is_complex()):
+        raise DTypeError(f"a matrix of {str(matrix.dtype).removeprefix('torch.')} has no singular values of its type")
+    try:
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    except torch.linalg.LinAlgError as failed:
+        raise AccuracyError(f"the singular values are not found: {failed}") from None
+    weights = values.to(torch.float64).square()
+    total = weights.sum(-1, keepdim=True)
+    after = total - weights.cumsum(-1)  # the weight of those behind each
+    needed = (after > cutoff * total).sum(-1) + 1
+    drops_all = (total.squeeze(-1) <= cutoff * total.squeeze(-1)) | ~torch.isfinite(total.squeeze(-1))
+    kept = int(needed.max())  # the only wait for the device
+    if bool(drops_all.any()):
+        low, high = float(values.min()), float(values.max())
+        raise ShapeError(
+            f"cutoff {cutoff} drops every singular value: they range from {low:.3g} to {high:.3g}, "
+            f"the largest weighs {float((weights[..., 0] / total.squeeze(-1)).max()):.3g} of all"
+        )
+    kept = min(kept, values.shape[-1], max_bond or values.shape[-1])
+    index = torch.arange(kept, device=values.device)
+    values = torch.where(index < needed[..., None], values[..., :kept], torch.zeros_like(values[..., :kept]))
+    error = (1 - values.to(torch.float64).square().sum(-1) / total.squeeze(-1)).clamp_min(0)
+    return Split(left[..., :kept], values, right[..., :kept, :], error)
 
 
 class TwoSite(NamedTuple):

@@ -24,8 +24,7 @@ from weft.api.contract import plan
 from weft.errors import WeftError
 from weft.machine.ceilings import Ceilings
 from weft.machine.counts import Work, contraction_work, permutation_work
-from weft.machine.floor import contraction_floor, work_floor
-from weft.machine.roofline import Floor
+from weft.machine.roofline import Floor, contraction_floor, work_floor
 from weft.selftest.case import PermuteCase
 from weft.spec import Layout
 from weft.testing import poisoned, random_operand

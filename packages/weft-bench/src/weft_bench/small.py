@@ -20,7 +20,7 @@ from weft.blocks import BlockTensor, Structure, meeting
 from weft.machine.ceilings import Ceilings
 from weft.spec import parse
 from weft.tn.dmrg import dmrg
-from weft.tn.models import heisenberg
+from weft.tn.operator import heisenberg
 from weft.tn.state import MPS
 from weft_bench.cases.small import SmallCase
 from weft_bench.checking import WrongResult

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import WeftError
 from weft.selftest.case import PermuteCase
 from weft.spec.type_names import find_dtype

@@ -11,9 +11,7 @@ import torch
 
 from tune_problems import CPU, choice_of, contraction_of
 from weft.cli.tuning import run as running
-from weft.cli.tuning.figures import figures
-from weft.cli.tuning.jobs import Job, of_equation
-from weft.cli.tuning.run import TuningRun, go, load, save
+from weft.cli.tuning.run import Job, TuningRun, figures, go, load, of_equation, save
 from weft.errors import UnsupportedError, WeftError
 from weft.planner import tuned as tuned_schedules
 from weft.tune.candidates import Candidate, Effort

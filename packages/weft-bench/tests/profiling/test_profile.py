@@ -19,8 +19,8 @@ from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft_bench.cases import example, scaled
 from weft_bench.profiling.profile import Profile, load
+from weft_bench.profiling.scaling import grown, strong
 from weft_bench.profiling.subject import of_case, of_plan
-from weft_bench.profiling.threads import grown, strong
 
 A, B, BIAS = torch.randn(6, 5, 4), torch.randn(4, 7), torch.randn(7)
 

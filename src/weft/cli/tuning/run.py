@@ -1,18 +1,9 @@
-"""Tuning many descriptions, one after the other, while the next ones are being compiled; and the record of it.
-
-The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished", "interrupted", or that the
-device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
-`extents`, `mark` (of its description), and either `failed`, or what
-`weft.tune.candidates.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and the
-`samples` of the last round), `ratio` (the fastest one's time over the model's), `legal`, `tried`, `spent`, `excluded`
-(sentences), and `trials` with every candidate's verdict. A case that had a tuned schedule already has `stored` true and
-no samples. Seconds throughout.
-"""
+"""`weft tune`: descriptions to be tuned, one after the other, and the record of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,16 +12,92 @@ from typing import Any
 
 import torch
 
-from weft.cli.tuning.jobs import Job
-from weft.errors import WeftError
+from weft.api.describe import hypothetical
+from weft.errors import UnsupportedError, WeftError
 from weft.machine.stamp import device_stamp
+from weft.machine.statistics import Interval, mean_ratio
 from weft.planner import tuned as tuned_schedules
-from weft.planner.planner import Choice
+from weft.planner.planner import Choice, choose
+from weft.planner.schedule import Description, Target
+from weft.planner.serialization import NotSerializable, digest, serialize_description
 from weft.planner.validity import now
+from weft.spec import Layout
+from weft.spec.contraction import output_shape
 from weft.tune.candidates import Effort
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import quiet
 from weft.tune.tuner import Report, begin_compiling, tune
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One description to be tuned, and what it is called."""
+
+    group: str
+    name: str
+    equation: str
+    extents: Mapping[str, int]
+    description: Description
+    backend: str
+    target: Target
+    workspace_limit: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.group} {self.name}".strip()
+
+    @property
+    def mark(self) -> str | None:
+        """What tells its description from others, functions and types included; None where that cannot be said."""
+        try:
+            return digest(serialize_description(self.description))
+        except NotSerializable:
+            return None
+
+    def choice(self) -> Choice:
+        """The cost model's ranking, whatever is stored."""
+        return choose(self.description, self.backend, self.target, self.workspace_limit)
+
+
+def of_equation(equation: str, extents: Mapping[str, int], **options: Any) -> Job:
+    """The contraction of two contiguous operands; options are those of `weft.api.describe.hypothetical`."""
+    request = hypothetical(equation, extents, **options)
+    if request.backend == "reference":
+        raise UnsupportedError("the reference backend chooses nothing: there is nothing to tune")
+    d = Layout.contiguous(output_shape(request.notation, request.extents()), request.d_dtype)
+    described = request.contraction(None, d)
+    return Job("", equation, equation, extents, described, request.backend, request.target, request.workspace_limit)
+
+
+FIGURE = "untuned_vs_tuned"
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, Interval]:
+    """The figures of a record of `weft.cli.tuning.run`, with 95 % bootstrap intervals from the last
+    round's samples.
+
+    Where a schedule was stored before, its one known time stands for its samples. Cases that failed are left out.
+    """
+    groups: dict[str, list[tuple[list[float], list[float]]]] = {}
+    for case in record["cases"]:
+        fastest, model = (_samples(case.get(part)) for part in ("winner", "model"))
+        if fastest and model:
+            # Where the model's choice won, both are the same samples: their ratio is 1 and nothing else.
+            groups.setdefault(case["group"], []).append(([1.0], [1.0]) if fastest == model else (fastest, model))
+    suite = record["suite"]
+    return {
+        ".".join(filter(None, (suite, group, FIGURE))): mean_ratio(*map(list, zip(*pairs, strict=True)))
+        for group, pairs in groups.items()
+    }
+
+
+def _samples(part: Mapping[str, Any] | None) -> list[float]:
+    if part is None:
+        return []
+    if part.get("samples"):
+        return list(part["samples"])
+    return [part["seconds"]] if part.get("seconds") else []
+
 
 FORMAT = 1
 AHEAD = 3  # cases whose candidates are with the compilers while one is measured

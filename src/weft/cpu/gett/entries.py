@@ -29,7 +29,7 @@ def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_secon
 
 _SCAN = """\
 from numba import cfunc, {kind}
-from weft.cpu.gett.scan import special_{test}
+from weft.cpu.gett.pack import special_{test}
 from weft.cpu.gett.vector import store_word
 
 

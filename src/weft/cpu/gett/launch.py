@@ -14,11 +14,9 @@ import torch
 from weft.cpu.gett import entries, written
 from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
-from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
+from weft.cpu.gett.model import VECTORS, Form, GettSchedule, form_of, k_step
 from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage, words_of
-from weft.cpu.host import vector_bytes
-from weft.cpu.huge_pages import HUGE, advise, reach
-from weft.cpu.team import callback, together
+from weft.cpu.host import HUGE, advise, callback, reach, together, vector_bytes
 from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction

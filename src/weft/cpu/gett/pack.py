@@ -1,16 +1,13 @@
-"""Packing: blocks of the operands into panels, in the order in which the micro-kernel reads them.
-
-    rows     panels of MR rows:     [row block][k][row]
-    slots    panels of two vectors: [pair of slots][k][slot][lane]
-
-A slot is a vector's worth of columns. Elements are found by offset tables (TBLIS's scatter vectors, Matthews 2018), and
-where they lie together they are moved by vectors: as they are, or transposed in registers where an operand is
-contiguous along k, or along another mode than D.
-"""
+"""Packed panels of operands, and the scan of what they are packed from."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 from weft.cpu.gett.params import (
     ENTRY_BASE,
@@ -25,6 +22,8 @@ from weft.cpu.gett.params import (
     VECTORS,
 )
 from weft.cpu.gett.vector import (
+    KINDS,
+    at,
     copy_1,
     copy_2,
     copy_4,
@@ -39,6 +38,52 @@ from weft.cpu.gett.vector import (
     store_word,
     transpose,
 )
+
+
+@intrinsic
+def load_value(typingctx: Any, address: Any, kind: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(at(builder, args[0], KINDS[signature.args[1]].component))
+
+    return kind(types.int64, kind), code
+
+
+@numba.njit(error_model="numpy")
+def special_above(values, count, kind):
+    """NaN or infinity: sums of others are -infinity at the least."""
+    found = 0
+    for i in range(count):
+        found |= not (load_value(values + item_size(kind) * i, kind) < np.inf)
+    return found
+
+
+@numba.njit(error_model="numpy")
+def special_below(values, count, kind):
+    """NaN or -infinity."""
+    found = 0
+    for i in range(count):
+        found |= not (load_value(values + item_size(kind) * i, kind) > -np.inf)
+    return found
+
+
+@numba.njit(error_model="numpy")
+def special_infinite(values, count, kind):
+    """NaN or any infinity, which times zero is NaN."""
+    found = 0
+    for i in range(count):
+        found |= not (abs(load_value(values + item_size(kind) * i, kind)) < np.inf)
+    return found
+
+
+@numba.njit(error_model="numpy")
+def special_nan(values, count, kind):
+    """NaN alone: extrema make none."""
+    found = 0
+    for i in range(count):
+        x = load_value(values + item_size(kind) * i, kind)
+        found |= x != x
+    return found
+
 
 AT_ONCE = 32  # neighbouring slots or row blocks that are packed together, a cache line or more at a time
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from weft.cpu.gett.model import Form
 from weft.cpu.gett.params import (
     A_CONSTANTS,
     ALPHA,
@@ -30,7 +31,6 @@ from weft.cpu.gett.params import (
     PEAK,
     PLAN,
 )
-from weft.cpu.gett.schedule import Form
 from weft.cpu.jit import compiled
 from weft.fn import Pointwise
 from weft.fn.numba.emit import Held, inlined

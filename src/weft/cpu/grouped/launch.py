@@ -13,8 +13,8 @@ from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.stages import Stage, in_place, words_of
 from weft.cpu.grouped import kernel as at
+from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
-from weft.cpu.team import callback, together
 from weft.fn import Pointwise
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import GroupTable, tiles_of

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from weft.cpu.gett.family import LOADABLE
 from weft.cpu.gett.stages import Held, Loop
-from weft.cpu.gett.support import LOADABLE
 from weft.cpu.jit import compiled
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.errors import UnsupportedError

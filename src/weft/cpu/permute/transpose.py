@@ -76,7 +76,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
 def _has_kernels(matrices: torch.Tensor, alpha: Scalar) -> bool:
     if jit.fault() is not None or matrices.itemsize not in SQUARES:
         return False
-    from weft.cpu.gett.support import LOADABLE
+    from weft.cpu.gett.family import LOADABLE
 
     return alpha == 1 or matrices.dtype in LOADABLE
 
@@ -86,7 +86,7 @@ class _Call:
 
     def __init__(self, matrices: torch.Tensor, alpha: Scalar, shortest: int, steps: tuple[int, int]) -> None:
         from weft.cpu.gett.launch import scalar_words
-        from weft.cpu.permute.launch import cells_kernel, squares_of
+        from weft.cpu.permute.family import cells_kernel, squares_of
         from weft.cpu.permute.stage import Values, stage
         from weft.spec.permutation import scaling_type
 
@@ -104,7 +104,7 @@ class _Call:
         self._words[at.ROW_STEP], self._words[at.COLUMN_STEP] = steps[0] * size, steps[1] * size
 
     def run(self, name: str, words: dict[int, int], tasks: int) -> None:
-        from weft.cpu.team import callback, together
+        from weft.cpu.host import callback, together
 
         for place, value in words.items():
             self._words[place] = value

@@ -10,8 +10,7 @@ from dataclasses import replace
 from weft.cpu import jit
 from weft.cpu.gett.split import SplitLaunch, steps_of
 from weft.cpu.stream import cost
-from weft.cpu.stream.nest import nest_of
-from weft.cpu.stream.parts import PartsLaunch, in_parts
+from weft.cpu.stream.nest import PartsLaunch, in_parts, nest_of
 from weft.cpu.stream.schedule import StreamSchedule, best_schedule
 from weft.cpu.stream.types import fault, types_of
 from weft.planner.schedule import Candidates, Launch, Target

@@ -12,8 +12,8 @@ A family with the four doors of `weft.planner.schedule`.
 from __future__ import annotations
 
 from weft.cpu import blas, jit
+from weft.cpu.gett.family import AUX, LOADABLE
 from weft.cpu.gett.stages import emittable
-from weft.cpu.gett.support import AUX, LOADABLE
 from weft.cpu.ttgt.cost import predict
 from weft.cpu.ttgt.passes import scratch_bytes
 from weft.cpu.ttgt.schedule import NAME, TtgtSchedule

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.cpu import blas
-from weft.cpu.huge_pages import HUGE, advise, reach
+from weft.cpu.host import HUGE, advise, reach
 from weft.cpu.ttgt.passes import Finish, Pass, finishing, packing
 from weft.cpu.ttgt.schedule import TtgtSchedule
 from weft.cpu.ttgt.steps import Piece, pieces_of

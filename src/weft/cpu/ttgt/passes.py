@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from weft.cpu.gett.family import AUX
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.gett.layout import Axis, offsets
+from weft.cpu.gett.model import form_of
 from weft.cpu.gett.params import A_CONSTANTS, AUX_BASE, B_CONSTANTS, D_BASE, D_CONSTANTS
-from weft.cpu.gett.schedule import form_of
 from weft.cpu.gett.stages import Stage, operand_stage, result_stage, words_of
-from weft.cpu.gett.support import AUX
+from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
-from weft.cpu.team import callback, together
 from weft.cpu.ttgt import params as at
 from weft.cpu.ttgt.steps import Matrix
 from weft.cpu.ttgt.ways import Modes, multiplied, operand_of

@@ -1,14 +1,12 @@
-"""Collectives of torch.distributed on flat buffers, begun and not waited for.
-
-What only travels goes as bytes, so that any type does. What is reduced on the way goes in its own type; complex sums go
-as pairs of reals.
-"""
+"""Collectives of a group, the shares of its ranks, and how a call stops on all of them."""
 
 from __future__ import annotations
 
+import heapq
+import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +14,65 @@ import torch.distributed as dist
 from weft.algebra import Algebra
 from weft.base.arrays import as_bytes, flat
 from weft.distributed.group.ranks import Ranks
+from weft.errors import RankError
+
+LOOK = 0.5  # seconds between looks at the sign: each asks the store
+_counts: dict[str, int] = {}  # of signs by group: every rank of a group counts alike
+
+
+class StopSign:
+    """One sign for one call on all ranks; every rank makes it at the same place."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        ranks.hosts()  # who they are is known from here on: to look whether they run asks nobody
+        name = str(ranks.group.group_name)
+        _counts[name] = _counts.get(name, -1) + 1
+        self._ranks, self._key = ranks, f"stop/{_counts[name]}"
+        self._looked = time.monotonic()
+
+    def put_up(self) -> None:
+        """Let the other ranks stop at their next look."""
+        self._ranks._store.set(self._key, str(self._ranks.rank))
+
+    def seen(self) -> bool:
+        """Whether a rank has put it up, looked at now and then; `RankError` where one has ended."""
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return False
+        self._looked = now
+        if ended := self._ranks._ended(range(self._ranks.size)):
+            ranks = "rank " + ", ".join(map(str, ended)) if len(ended) == 1 else "ranks " + ", ".join(map(str, ended))
+            raise RankError(f"{ranks} of {self._ranks.size} ended amid the slices")
+        return bool(self._ranks._store.check([self._key]))
+
+
+class Pace(NamedTuple):
+    """What a rank is predicted to take, in seconds: for a slice, and once for what all slices share."""
+
+    slice: float
+    once: float = 0.0
+
+
+def shares(numbers: Sequence[int], paces: Sequence[Pace]) -> list[list[int]]:
+    """The numbers for each rank, in order and without gaps; `paces` are those of the ranks.
+
+    Each next one goes to the rank that would be done with it first, the lower rank where that is a tie; so the last
+    rank to end ends as early as possible. Slices that follow one another add to the same part of a result: a rank's
+    share is therefore one stretch of them. A rank to which nothing goes does not pay `once`.
+    """
+    counts = [0] * len(paces)
+    turns = [(pace.once + pace.slice, rank) for rank, pace in enumerate(paces)]
+    heapq.heapify(turns)
+    for _ in numbers:
+        _, rank = turns[0]
+        counts[rank] += 1
+        pace = paces[rank]
+        heapq.heapreplace(turns, (pace.once + (counts[rank] + 1) * pace.slice, rank))
+    found, at = [], 0
+    for count in counts:
+        found.append(list(numbers[at : at + count]))
+        at += count
+    return found
 
 
 def all_gather(ranks: Ranks, whole: torch.Tensor, part: torch.Tensor) -> Any:

@@ -21,8 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from weft.base.figures import counted, duration, si
-from weft.base.words import nearest
+from weft.base.figures import counted, duration, nearest, si
 from weft.distributed.group.collectives import all_gather
 from weft.distributed.group.ranks import Ranks, find_ranks
 from weft.errors import ArgumentError

@@ -21,8 +21,7 @@ import torch
 from weft.base.arrays import as_results, as_tensor
 from weft.base.devices import read_device
 from weft.base.factors import addition
-from weft.base.figures import counted, duration, si
-from weft.base.sizes import read_limit
+from weft.base.figures import counted, duration, read_limit, si
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
@@ -33,7 +32,7 @@ from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.problem import Problem
 from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import Asked, aux_block, check_part, work_of
-from weft.distributed.run.measured import BUDGET, MeasuredCalls, measured_calls, warmed
+from weft.distributed.run.selecting import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.oracle.validate import validated

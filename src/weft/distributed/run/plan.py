@@ -38,9 +38,7 @@ from weft.distributed.run.asked import (
 )
 from weft.distributed.run.execution import Execution
 from weft.distributed.run.given import Given
-from weft.distributed.run.measured import BUDGET, MeasuredCalls, measured_calls, warmed
-from weft.distributed.run.sampled import sampled_of, starts
-from weft.distributed.run.selecting import Selecting
+from weft.distributed.run.selecting import BUDGET, MeasuredCalls, Selecting, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
 from weft.planner.request import Request

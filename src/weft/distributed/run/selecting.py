@@ -1,34 +1,156 @@
-"""`return_arg=True` over ranks: each selects among the pairs that it has, and then the best of all ranks' is selected.
-
-    fetch    operands that move, whole         the lane
-    select   of this rank's share              the caller's stream, or thread
-    compare  over ranks, value and index       the lane
-    finish   the epilogue                      the caller's
-    leave    D and the indices                 the lane
-
-What travels is the value in the type of sums, and one index: that along all reduced modes of the whole tensors, the
-last one fastest. Of equal values the one with the smallest index is kept, as within a rank, so that the result does not
-depend on how ranks share out what is reduced.
-"""
+"""The strategy of a contraction over ranks: predicted, measured, or held against samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.api.selection import INDEX
 from weft.base.figures import counted
-from weft.distributed.group.collectives import all_gather, all_to_all
-from weft.distributed.group.lanes import done, wait_for
+from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation
+from weft.distributed.group.lanes import Recorder, done, wait_for
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.moves import Route, padded
-from weft.distributed.planned.placement import Span, chunk
+from weft.distributed.planned.placement import Placed, Span, chunk, coordinates, held
+from weft.distributed.planned.problem import Problem
 from weft.distributed.planned.strategy import Reduction
+from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.run.execution import Execution
+from weft.distributed.run.given import Given
+from weft.oracle.validate import Sample, Sampled
+from weft.planner.request import Request
+from weft.planner.schedule import Scalar
+from weft.spec.notation import Label
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A tensor of which each rank has a part; `shape` is that of the whole. All ranks ask for the same elements."""
+
+    placed: Placed
+    shape: tuple[int, ...]
+    problem: Problem
+    ranks: Ranks
+    tensor: torch.Tensor
+
+    def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
+        """Each rank fills in what it has, the first that has it; the sum of their bytes is all of it, bit for bit."""
+        own = [at for at, label in enumerate(term) if label in sample.labels]
+        others = [at for at, label in enumerate(term) if label not in sample.labels]
+        rows = [len(sample.coordinates)] if own else []
+        found = self.tensor.new_zeros([*rows, *(self.shape[at] for at in others)])
+        self._fill(found, sample, term, own, others)
+        if found.numel():
+            work = all_reduce(self.ranks, found.view(-1).view(torch.uint8), own_operation(None, torch.uint8))
+            wait_for(work, self.ranks, f"gathering of sampled elements of {self.placed.name}")
+        left = tuple(term[at] for at in others)
+        return found.cpu(), (mark, *left) if own else left
+
+    def _fill(
+        self, found: torch.Tensor, sample: Sample, term: Sequence[Label], own: list[int], others: list[int]
+    ) -> None:
+        mesh, places = self.problem.mesh, self.placed.places
+        at = coordinates(self.ranks.rank, mesh)
+        if any(here and label is None for here, label in zip(at, places, strict=True)):
+            return  # another rank has the same
+        spans = [held(label, extent, places, mesh, at) for label, extent in zip(term, self.shape, strict=True)]
+        for place, dim in enumerate(others):
+            found = found.narrow(place + bool(own), spans[dim].start, spans[dim].extent)
+        value = self.tensor.permute(*own, *others)
+        if not own:
+            found.copy_(value)
+            return
+        index = [sample.along(term[dim]) * (self.shape[dim] != 1) - spans[dim].start for dim in own]
+        here = [(each >= 0) & (each < spans[dim].extent) for each, dim in zip(index, own, strict=True)]
+        mine = torch.stack(here).all(0)
+        device = self.tensor.device
+        found[mine.to(device)] = value[tuple(each[mine].to(device) for each in index)]
+
+
+def sampled_of(
+    problem: Problem, request: Request, ranks: Ranks, given: Given, operands: Mapping[str, Placed], c: Block | None,
+    factors: tuple[Scalar, Scalar],
+) -> Sampled:  # fmt: skip
+    """Elements of the whole D that validate a call; `operands` says how those of functions lie. Every rank calls it."""
+
+    def parts(placed: Placed, shape: tuple[int, ...], tensor: torch.Tensor) -> Parts:
+        return Parts(placed, shape, problem, ranks, tensor.detach())
+
+    addend = None
+    if c is not None:
+        places = tuple(None if label in c.broadcast else label for label in problem.d.places)
+        shape = tuple(1 if label in c.broadcast else problem.extents[label] for label in problem.d.term)
+        addend = parts(Placed("c", problem.d.term, places), shape, c.tensor)
+    beside = {
+        name: parts(placed, problem.shapes[placed.name], given.operands[name]) for name, placed in operands.items()
+    }
+    a, b = (parts(each, problem.shapes[each.name], tensor)
+            for each, tensor in ((problem.a, given.a), (problem.b, given.b)))  # fmt: skip
+    return Sampled.of(request, a, b, addend, *factors, beside)
+
+
+def starts(problem: Problem, rank: int) -> list[int]:
+    """Where a rank's part of D begins along each mode."""
+    at = problem.at(rank)
+    return [problem.range(label, problem.d.places, at).start for label in problem.d.term]
+
+
+FEWEST, MOST = 3, 100  # calls that are measured
+BUDGET = 0.3  # seconds of them
+
+Call = Callable[[Recorder | None], Any]
+Exchanged = Callable[[str, Any], list[Any]]  # a value of each rank, in their order
+
+
+@dataclass(frozen=True)
+class MeasuredCalls:
+    """Calls that all ranks made together.
+
+    `seconds` has for each call what the slowest rank took. `timelines` are those of the call that took the median, one
+    of each rank, all counted from the moment at which the first of them began: by the clocks of their machines.
+    """
+
+    seconds: tuple[float, ...]
+    timelines: tuple[Timeline, ...]
+
+
+def measured(call: Call, device: torch.device) -> tuple[float, Timeline]:
+    """One call on this rank, and when it began, in seconds since the epoch. Waits for the device."""
+    recorder = Recorder(device)
+    with torch.no_grad():
+        call(recorder)
+    events = (Event(each.lane, each.name, each.begin, each.end, each.step) for each in recorder.finish())
+    return recorder.began, Timeline("measured", tuple(events))
+
+
+def warmed(call: Call, device: torch.device) -> Timeline:
+    """The second of two calls on this rank."""
+    with torch.no_grad():
+        call(None)
+    return measured(call, device)[1]
+
+
+def measured_calls(call: Call, device: torch.device, exchanged: Exchanged, budget: float) -> MeasuredCalls:
+    """As many calls as take about `budget` seconds, from `FEWEST` to `MOST`. Every rank calls it."""
+    slowest = max(exchanged("the first measured call", warmed(call, device).seconds))
+    found = []
+    for _ in range(max(FEWEST, min(MOST, int(budget / max(slowest, 1e-6))))):
+        exchanged("the begin of a measured call", None)
+        found.append(measured(call, device))
+    every = exchanged("the times of measured calls", [timeline.seconds for _, timeline in found])
+    seconds = tuple(max(each) for each in zip(*every, strict=True))
+    began, timeline = found[sorted(range(len(seconds)), key=seconds.__getitem__)[len(seconds) // 2]]
+    told = exchanged("the timelines of a measured call", [began, [astuple(event) for event in timeline.events]])
+    first = min(began for began, _ in told)
+    timelines = [
+        Timeline("measured", tuple(Event(*event) for event in events)).shifted(began - first) for began, events in told
+    ]
+    return MeasuredCalls(seconds, tuple(timelines))
 
 
 class Pair(NamedTuple):

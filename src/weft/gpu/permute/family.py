@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import real
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
-from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
+from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict, tile_constants
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
@@ -17,16 +17,6 @@ from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
     from weft.gpu.permute.pair import PermutePairLaunch
-
-
-def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
-    """What the kernel takes of a permutation that scales nothing."""
-    return {
-        "PARAMS": permute_params(words, schedule),
-        "FN": words.fn and words.fn.jit,
-        "COMPUTE": TRITON_TYPES[words.compute],
-        "RESULT": TRITON_TYPES[words.d.dtype],
-    }
 
 
 class PermuteLaunch:

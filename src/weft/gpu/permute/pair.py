@@ -11,8 +11,7 @@ from torch import Tensor
 
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch
-from weft.gpu.permute.family import tile_constants
-from weft.gpu.permute.model import CARVEOUT
+from weft.gpu.permute.model import CARVEOUT, tile_constants
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, view_as
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation

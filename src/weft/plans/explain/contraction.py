@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from weft.base.figures import duration, si
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import contraction_work
-from weft.machine.floor import contraction_floor
-from weft.machine.roofline import Floor
+from weft.machine.roofline import Floor, contraction_floor
 from weft.planner.request import Request
 from weft.plans.explain.lines import function_name, mode_table, source_of
 from weft.spec import Contraction, Layout, Role

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.base.describe import table
 from weft.base.figures import duration, share, si
-from weft.base.notebook import table
 
 CANDIDATES_SHOWN = 4
 

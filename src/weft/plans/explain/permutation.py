@@ -7,8 +7,7 @@ from dataclasses import replace
 from weft.base.figures import duration, si
 from weft.machine.ceilings import Ceilings
 from weft.machine.counts import Work, permutation_work
-from weft.machine.floor import work_floor
-from weft.machine.roofline import Floor
+from weft.machine.roofline import Floor, work_floor
 from weft.planner.request import PermuteRequest
 from weft.plans.explain.lines import function_name, mode_table, source_of
 from weft.spec import Layout

@@ -1,12 +1,4 @@
-"""`weft profile`: one contraction measured and explained, perhaps beside another way to compute it.
-
-On a GPU, with counters, and held against torch; the page and its JSON go to a folder:
-
-    python -m weft profile tccg-04 --against torch --out out/tccg-04
-    python -m weft profile "mk,kn->mn" --extents m=4096,n=4096,k=4096 --dtype half --energy
-
-Over ranks, the measured timeline of each: see `weft_bench.cli.profile_ranks`.
-"""
+"""`weft profile`, of one process or over ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +9,7 @@ import typer
 
 from weft.cli.arguments import read_device, read_dtype, read_extents, read_precision, read_work, split
 from weft.cli.terminal import console, device_ceilings, errors_in_a_line, progress
-from weft.errors import NotationError, ShapeError, UnsupportedError
+from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +17,68 @@ if TYPE_CHECKING:
     from weft.machine.ceilings import Ceilings
     from weft_bench.cases import Case
     from weft_bench.profiling.profile import Profile
+
+
+def profile_over_ranks(
+    case: Case, place: torch.device, placements: str, budget: float | None, out: Path | None
+) -> None:
+    """Plan, validate, and measure the case on operands of random values; rank 0 says what was found."""
+    import torch
+    import torch.distributed as dist
+
+    from weft.distributed import DistributedPlan, plan
+    from weft_bench.profiling.api import profile
+
+    where = read_placements(placements)
+    if not dist.is_torchelastic_launched():
+        raise UnsupportedError("--placements is for several ranks: torchrun --nproc-per-node 2 -m weft profile ...")
+    if case.add:
+        raise UnsupportedError(f"case {case.name} adds a C: --placements is for contractions without one")
+    if place.type == "cuda":
+        place = torch.device("cuda", dist.get_node_local_rank())
+        torch.cuda.set_device(place)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    try:
+        a, b = parts(case, place, where, dist.get_rank(), dist.get_world_size())
+        options = {name: value for name, value in case.options().items() if name not in ("alpha", "beta")}
+        made = plan(case.equation, a, b, placements=where, specialize="now", **options)
+        assert isinstance(made, DistributedPlan)
+        made(a, b, alpha=case.alpha, validate=True)
+        found = profile(made, a, b, budget=budget)
+        if dist.get_rank() == 0:
+            console().print(str(found), markup=False, highlight=False, soft_wrap=True)
+            if out is not None:
+                typer.echo(f"wrote {found.save(out)}")
+    finally:
+        dist.destroy_process_group()
+
+
+def read_placements(text: str) -> dict[str, str]:
+    """``a=k,b=k,d=m`` as a mapping; a tensor that is left out is whole on every rank."""
+    found: dict[str, str] = {}
+    for word in split(text):
+        name, _, label = (piece.strip() for piece in word.partition("="))
+        if name not in ("a", "b", "d") or not label:
+            raise ArgumentError(f"'{word}' in --placements is not of the form a=k, for a, b or d")
+        found[name] = label
+    return found
+
+
+def parts(case: Case, place: torch.device, where: dict[str, str], rank: int, ranks: int) -> list[Any]:
+    """This rank's parts of A and B."""
+    from weft.distributed.planned.placement import Span, chunk
+    from weft.testing import random_operand
+
+    found = []
+    for at, name in enumerate("ab"):
+        term, shape = case.notation.inputs[at], list(case.shapes[at])
+        for dim, label in enumerate(term):
+            if str(label) == where.get(name):
+                shape[dim] = chunk(Span(0, shape[dim]), ranks, rank).extent
+        seed = 2 * rank + at if name in where else at  # of what is whole all have the same
+        found.append(random_operand(tuple(shape), case.dtypes[at], seed, device=place))
+    return found
+
 
 _HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 
@@ -81,7 +135,7 @@ def profile(
         case = _case(equation, extents, dtype, out_dtype, precision, functions, algebra)
         case = _shrunk(case, read_work(work))
         if placements is not None:
-            from weft_bench.cli.profile_ranks import profile_over_ranks
+            from weft_bench.cli.profile import profile_over_ranks
 
             _check_plain(against=against, claim=claim, energy=energy or energy_model, precisions=precisions,
                          scaling=scaling, record=record)  # fmt: skip
@@ -154,7 +208,7 @@ def _case(
 
 def _functions(text: str | None) -> dict[str, str]:
     """``a_fn=relu,epilogue=elu`` as hooks to names of functions."""
-    from weft.base.words import nearest
+    from weft.base.figures import nearest
     from weft_bench.cases import FUNCTIONS
 
     found: dict[str, str] = {}
@@ -171,7 +225,7 @@ def _functions(text: str | None) -> dict[str, str]:
 
 
 def _algebra(name: str) -> str:
-    from weft.base.words import nearest
+    from weft.base.figures import nearest
     from weft_bench.cases import ALGEBRAS
 
     if name not in ALGEBRAS:
@@ -268,6 +322,6 @@ def _traded(case: Case, place: torch.device, budget: float | None) -> tuple[Any,
 
 
 def _scaling(case: Case) -> tuple[Any, ...]:
-    from weft_bench.profiling.threads import strong, weak
+    from weft_bench.profiling.scaling import strong, weak
 
     return strong(case), weak(case)

@@ -15,8 +15,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import Ceilings
-from weft.machine.floor import work_floor
-from weft.machine.roofline import Floor
+from weft.machine.roofline import Floor, work_floor
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import measure
 from weft_bench.environment import disclose

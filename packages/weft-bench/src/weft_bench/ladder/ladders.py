@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.base.words import nearest
+from weft.base.figures import nearest
 from weft.errors import UnsupportedError
 from weft_bench.ladder.multiply_rungs import LADDER as MULTIPLY
 from weft_bench.ladder.rung import Ladder

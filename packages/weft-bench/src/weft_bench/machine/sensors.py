@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from weft.errors import UnsupportedError
-from weft.machine.clocks import nvml_handle
+from weft.machine.stamp import nvml_handle
 from weft.machine.statistics import summarise
 
 POLL = 0.002  # seconds between looks at a sensor, when its period is measured

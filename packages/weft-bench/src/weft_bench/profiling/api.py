@@ -86,7 +86,7 @@ def profile(
         _refuse_for_networks(c, operands)
         return _network_profile(plan, tensors, out, energy, budget)
     if not isinstance(plan, PlanBase) and hasattr(plan, "timeline"):
-        from weft_bench.profiling.timelines.measure import timeline_profile
+        from weft_bench.profiling.timelines.profile import timeline_profile
 
         if energy:
             raise UnsupportedError(f"energy= is for plans of one device, not for {type(plan).__name__}")

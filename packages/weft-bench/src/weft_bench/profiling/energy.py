@@ -18,7 +18,7 @@ from weft.errors import UnsupportedError
 from weft.machine.ceilings import float32_products
 from weft_bench.machine.energy import REPETITIONS, SECONDS, Energy, call_energy, one_pass, sensor_of, synchroniser
 from weft_bench.machine.sensors import Sensor
-from weft_bench.profiling.kept import keep_model, kept_model
+from weft_bench.profiling.record import keep_model, kept_model
 from weft_bench.profiling.subject import Subject, usual_sampling
 from weft_bench.timed_sets import TimedSets
 

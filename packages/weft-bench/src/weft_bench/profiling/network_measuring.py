@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from weft.machine.ceilings import Ceilings
-from weft.machine.floor import contraction_floor
-from weft.machine.footprint import distinct_elements
-from weft.machine.roofline import floor_time
+from weft.machine.counts import distinct_elements
+from weft.machine.roofline import contraction_floor, floor_time
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import Timing, measure
 from weft.networks.network import Network

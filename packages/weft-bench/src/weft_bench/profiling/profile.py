@@ -21,9 +21,8 @@ from weft.api.contract import plan as make_plan
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import Work, contraction_work, permutation_work
-from weft.machine.floor import contraction_floor, work_floor
 from weft.machine.occupancy import limits_of
-from weft.machine.roofline import Floor
+from weft.machine.roofline import Floor, contraction_floor, work_floor
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import host_time, measure
 from weft.plans.base import PlanBase
@@ -31,10 +30,9 @@ from weft.spec.permutation import Permutation
 from weft_bench.cases import Case
 from weft_bench.peers.registry import Tensors
 from weft_bench.profiling import ncu
-from weft_bench.profiling.kept import kept_l2
 from weft_bench.profiling.launches import Launch, traced
 from weft_bench.profiling.page import JSON_FILE, body, save
-from weft_bench.profiling.record import Record
+from weft_bench.profiling.record import Record, kept_l2
 from weft_bench.profiling.subject import Subject, usual_sampling
 from weft_bench.profiling.text import text
 from weft_bench.timed_sets import Sampling, TimedSets

@@ -1,4 +1,4 @@
-"""A profile as data: it is read from JSON, says what binds the call, and is one side of a comparison."""
+"""Profiles as records, and those that are kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from weft.errors import UnsupportedError, WeftError
+from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval, summarise
+from weft.machine.store import Store
 from weft_bench.profiling.attribution import Finding, attribute, binds, figures_of, sentence
 from weft_bench.profiling.counters import CounterSet
 from weft_bench.profiling.evidence import Variant, weigh
 from weft_bench.profiling.launches import Launch
+
+
+def keep_l2(device: torch.device, rate: float) -> None:
+    """Remember the bandwidth of a card's L2, bytes/s."""
+    Store("micro").save(_key(device, "l2"), {"text": "bandwidth of the L2", "rate": rate})
+
+
+def kept_l2(device: torch.device) -> float | None:
+    """The bandwidth of a card's L2, bytes/s, where `weft micro l2` has measured it."""
+    found: Any = Store("micro").load(_key(device, "l2"))
+    return float(found["rate"]) if isinstance(found, dict) and isinstance(found.get("rate"), int | float) else None
+
+
+def keep_model(device: torch.device, rate: str, coefficients: dict[str, float]) -> None:
+    """Remember an energy model for products of one rate name."""
+    Store("energy").save(_key(device, rate), {"text": f"energy of {rate} products", **coefficients})
+
+
+def kept_model(device: torch.device, rate: str) -> dict[str, float] | None:
+    """The coefficients of an energy model that was fitted before."""
+    found: Any = Store("energy").load(_key(device, rate))
+    if not isinstance(found, dict):
+        return None
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _key(device: torch.device, what: str) -> dict[str, Any]:
+    return {"environment": device_stamp(device), "what": what}
+
 
 FORMAT = 1
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.cli.tuning.jobs import Job
-from weft.cli.tuning.run import AHEAD, CompileAhead, TuningRun
+from weft.cli.tuning.run import AHEAD, CompileAhead, Job, TuningRun
 from weft.errors import WeftError
 from weft.planner.planner import Choice
 from weft.tune.candidates import Candidate, Effort

@@ -8,11 +8,11 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.stamp import device_stamp
-from weft_bench.profiling.kept import keep_l2
 from weft_bench.profiling.micro.computing import divergence, registers
 from weft_bench.profiling.micro.launching import launch
 from weft_bench.profiling.micro.memory import coalescing, l2, shared, transfer
 from weft_bench.profiling.micro.record import Micro
+from weft_bench.profiling.record import keep_l2
 
 BUDGET = 0.1  # seconds of samples for each timing
 
