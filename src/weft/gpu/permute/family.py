@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import real
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
-from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict, tile_constants
+from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
+from weft.gpu.permute.pair import Move, PermutePairLaunch, tile_constants
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
-
-if TYPE_CHECKING:
-    from weft.gpu.permute.pair import PermutePairLaunch
 
 
 class PermuteLaunch:
@@ -89,9 +85,7 @@ def build_pair(
     first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
 ) -> PermutePairLaunch:
     """One launch of two permutations: see `weft.gpu.permute.pair`."""
-    from weft.gpu.permute import pair
-
-    return pair.PermutePairLaunch(pair.Move(*first), pair.Move(*second), target)
+    return PermutePairLaunch(Move(*first), Move(*second), target)
 
 
 def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:

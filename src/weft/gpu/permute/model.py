@@ -343,13 +343,3 @@ def _access_elements(permutation: Permutation, tensor: int, params: PermuteParam
     """Elements that one access takes."""
     layout = permutation.x if tensor == A else permutation.d
     return max(access_of(layout, tensor, params.dim(tensor)).width // layout.dtype.itemsize, 1)
-
-
-def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
-    """What the kernel takes of a permutation that scales nothing."""
-    return {
-        "PARAMS": permute_params(words, schedule),
-        "FN": words.fn and words.fn.jit,
-        "COMPUTE": TRITON_TYPES[words.compute],
-        "RESULT": TRITON_TYPES[words.d.dtype],
-    }

@@ -5,13 +5,13 @@ A small permutation takes less time than its launch. A large one leaves SMs idle
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from weft.gpu.common.constraints import VECTOR
-from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch
-from weft.gpu.permute.model import CARVEOUT, tile_constants
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch
+from weft.gpu.permute.model import CARVEOUT, permute_params
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, view_as
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
@@ -66,3 +66,13 @@ class PermutePairLaunch:
     def __call__(self, x: Tensor, d: Tensor, y: Tensor, e: Tensor) -> None:
         tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, d, y, e), self._types, strict=True)]
         self.launch(tensors, 1.0, 0.0)
+
+
+def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
+    """What the kernel takes of a permutation that scales nothing."""
+    return {
+        "PARAMS": permute_params(words, schedule),
+        "FN": words.fn and words.fn.jit,
+        "COMPUTE": TRITON_TYPES[words.compute],
+        "RESULT": TRITON_TYPES[words.d.dtype],
+    }
