@@ -58,7 +58,7 @@ def test_products_are_one_instruction_each(report: Report) -> None:
 @pytest.mark.parametrize(("architecture", "instruction"), [("sm_90", "wgmma"), slow("sm_80", "mma")])
 def test_pairs_are_counted_by_integer_matrix_instructions(architecture: str, instruction: str, report: Report) -> None:
     """Of bytes that were each compared with zero where they were packed."""
-    product, packing = report[f"counting {architecture}"]
+    packing, product = report[f"counting {architecture}"]
     assert product["schedule"].startswith("counting pairs; ttgt ")
     assert product[PAIRS] == product[instruction] > 0
     assert packing[COMPARED] >= 16 * packing["ld.global.16"] > 0
