@@ -72,7 +72,7 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     return returned(source_of(a, b, c), out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
-def _again(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> torch.Tensor | None:
+def _again(a: Any, b: Any, transpose_a: Any, transpose_b: Any) -> torch.Tensor | None:
     """The result of a call on matrices of equal batches where an equal one is known: its launch alone."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or any_autocast():
         return None

@@ -130,7 +130,7 @@ def permute(
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
-        if key is not None and is_plain(signature) and result.numel():
+        if key is not None and signature is not None and is_plain(signature) and result.numel():
             _KNOWN.put(key, found.known_call(source, target, result))
     return out if out is not None else like(source_of(x, c), result)
 
