@@ -5,8 +5,7 @@ What it warns of derives from `WeftWarning`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 
 _within: ContextVar[bool] = ContextVar("within a public call of weft", default=False)
@@ -56,29 +55,36 @@ class WeftWarning(RuntimeWarning):
     """Something is not as it should be, and weft goes on: a family of kernels that fails its self-test, say."""
 
 
-@contextmanager
-def call_context(describe: Callable[[], str]) -> Iterator[None]:
+class CallContext:
     """Append what the public call was given to any `WeftError` that leaves it.
 
     Inside the library errors are raised short; the sentence with equation, shapes and dtypes is added here, once, by
     the outermost call: einsum describes itself and not the contractions it is made of. `describe` runs only when
     there is an error.
     """
-    if _within.get():
-        yield
-        return
-    token = _within.set(True)
-    try:
-        yield
-    except WeftError as error:
-        _in_context(error, describe)
-        raise
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise _in_context(WorkspaceError(f"out of memory: {str(error).partition(chr(10))[0]}"), describe) from error
-    finally:
-        _within.reset(token)
+
+    __slots__ = ("_describe", "_token")
+
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._describe = describe
+
+    def __enter__(self) -> None:
+        self._token = None if _within.get() else _within.set(True)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._token is None:
+            return
+        try:
+            if isinstance(error, WeftError):
+                _in_context(error, self._describe)
+            elif isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
+                found = WorkspaceError(f"out of memory: {str(error).partition(chr(10))[0]}")
+                raise _in_context(found, self._describe) from error
+        finally:
+            _within.reset(self._token)
+
+
+call_context = CallContext
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -73,6 +73,8 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
     "network: programs": _network,
     "grouped: plans": lambda: lambda: weft.grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
+    "grouped: requests": lambda: lambda: weft.plan_grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
+    "transpose_: calls": lambda: lambda: weft.transpose_(A.clone()),
     "blocks: plans": _blocks,
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,

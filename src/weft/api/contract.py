@@ -6,7 +6,8 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
@@ -31,6 +32,7 @@ from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, out
 from weft.base.factors import addition
 from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
+from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
@@ -268,21 +270,43 @@ def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | 
         return None, None, None
 
 
-def repeated(equation: str, a: Any, b: Any = None) -> torch.Tensor | None:
+def repeated(equation: str | tuple[Any, ...], a: Any, b: Any = None) -> torch.Tensor | None:
     """The result of `contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
 
     Without `b`: against the number one.
     """
-    signature = call_signature(a, b, None, None)
+    known = recalled((equation, (), ()), a, b)
+    if known is None:
+        return None
+    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
+    return found
+
+
+def words_of(equation: str, keywords: dict[str, Any]) -> tuple[Hashable, ...] | None:
+    """All that a call says but for its tensors and factors, as `recalled` takes it; None for what is read each time."""
+    given = dict(keywords)
+    prints = fingerprints(tuple(given.pop(hook, None) for hook in HOOKS))
+    asked, _ = said_options(given)
+    words = (equation, prints, asked)
+    with suppress(TypeError):
+        hash(words)
+        return None if prints is None or asked is None else words
+    return None
+
+
+def recalled(words: tuple[Any, ...], a: Any, b: Any, c: Any = None, beside: Sequence[Any] = ()) -> KnownCall | None:
+    """The known call of these words, and of tensors that lie so; without `b` it is of the number one.
+
+    `beside` are the tensors of operands. Autocast is not asked for: `words` say the types, or the caller has looked.
+    """
+    signature = call_signature(a, b, None, c, *beside)
     if signature is None:
         return None
     if b is None:
         one = (_LONE, (), a.dtype, a.device, 0, None)
-        signature = (signature[0], one, None, None, signature[-1])
-    known = _CALLS.get((equation, signature, (), ()))
-    if known is None:
-        return None
-    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
+        signature = (signature[0], one, *signature[2:])
+    text, prints, asked = words
+    found: KnownCall | None = _CALLS.get((text, signature, prints, asked))
     return found
 
 

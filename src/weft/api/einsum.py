@@ -13,8 +13,8 @@ from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract, repeated
 from weft.api.keywords import signed
-from weft.api.lookup import one_of
-from weft.api.permute import permute
+from weft.api.lookup import as_key, one_of
+from weft.api.permute import moved_again, permute
 from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
@@ -79,14 +79,20 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
 
 
 def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
-    """The result of a call of text and tensors alone where an equal one is known: its launch is all that it takes."""
-    if not arguments or type(arguments[0]) is not str or any_autocast():
+    """The result of a call of labels and tensors alone where an equal one is known: its launch is all that it takes."""
+    if not arguments or any_autocast():
+        return None
+    if type(arguments[0]) is not str:
+        labels = as_key((arguments[1], *arguments[3:])) if len(arguments) == 5 else None
+        with suppress(TypeError):  # labels without a hash are refused where they are read
+            return None if labels is None else repeated(labels, arguments[0], arguments[2])
         return None
     if len(arguments) == 3:
         return repeated(*arguments)
     if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
         return None
-    return repeated(against_one(arguments[0]), arguments[1])
+    moved = moved_again(*arguments)
+    return repeated(against_one(arguments[0]), arguments[1]) if moved is None else moved
 
 
 @lru_cache(maxsize=4096)
@@ -107,7 +113,7 @@ def _of_one(
     computed = {name for name, value in last.items() if name not in MOVING and value is not None}
     if set(term) == set(output) and not computed and not isinstance(target, tuple):
         moving = {name: last[name] for name in MOVING[1:-2] if name in last}
-        return permute(x, (term, output), out=target, **moving)
+        return permute(x, text if text is not None and "->" in text else (term, output), out=target, **moving)
     if any_autocast() and x.is_floating_point() and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two
     algebra = find(last.get("algebra", "plus_times"))

@@ -95,9 +95,9 @@ def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return constant(1, dtype, device)
 
 
-def _notation_key(equation: Equation) -> str | Notation:
-    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
-    if isinstance(equation, str):
+def _notation_key(equation: Equation | Notation) -> str | Notation:
+    """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
+    if isinstance(equation, (str, Notation)):
         return equation
     terms = terms_of(equation)
     if len(terms) != 3:
@@ -105,7 +105,7 @@ def _notation_key(equation: Equation) -> str | Notation:
     return from_sequences(*terms)
 
 
-def read_notation(equation: Equation) -> Notation:
+def read_notation(equation: Equation | Notation) -> Notation:
     """An equation of two operands, text or sequences of labels."""
     return _read(_notation_key(equation))
 

@@ -118,7 +118,7 @@ def _operands(a: Any, b: Any, keywords: dict[str, Any]) -> tuple[list[Any], Any]
     if is_scalar(a) or is_scalar(b):
         tensors, source = as_tensors((a, b), read_flag("promote", keywords.get("promote", False)))
         return list(tensors), source
-    if not all(isinstance(getattr(x, "ndim", None), int) for x in (a, b)):
+    if not (isinstance(getattr(a, "ndim", None), int) and isinstance(getattr(b, "ndim", None), int)):
         promote = read_flag("promote", keywords.get("promote", False))
         return [as_tensor("a", a, promote), as_tensor("b", b, promote)], a
     for name, value in (("a", a), ("b", b)):

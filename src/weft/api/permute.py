@@ -12,7 +12,7 @@ import torch
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import as_key, said_options
 from weft.api.options import check_limit
-from weft.base.arrays import as_result, as_tensor, is_array, like, source_of, without_neg
+from weft.base.arrays import as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
@@ -123,15 +123,27 @@ def permute(
         source, target, addend = _read("permute", x, c, out, options)
         if asked(source, addend):
             given = {**options, "fn": fn, "extents": extents}
-            made = differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            made, call = differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            if key is not None and call is not None and not is_subclass(x):
+                _KNOWN.put(key, call)
             return like(source_of(x, c), made)
         if is_traced((source, target, addend)):
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
-        if key is not None and is_plain(signature) and result.numel():
+        if key is not None and signature is not None and is_plain(signature) and result.numel():
             _KNOWN.put(key, found.known_call(source, target, result))
     return out if out is not None else like(source_of(x, c), result)
+
+
+def moved_again(equation: str, x: Any) -> torch.Tensor | None:
+    """The result of `permute(x, equation)` where an equal call is known."""
+    signature = call_signature(x, None)
+    known = None if signature is None else _KNOWN.get((equation, signature, (), ()))
+    if known is None:
+        return None
+    found: torch.Tensor | None = known.run(x, x, None, 1.0, 1.0, None, ())
+    return found
 
 
 def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:

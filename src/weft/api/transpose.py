@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,9 @@ from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError,
 from weft.planner.registry import need_triton
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import checked_scalar, reject_gradient
+from weft.plans.memo import CallCache
 from weft.selftest.gate import check_in_place
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself
@@ -26,6 +28,24 @@ from weft.spec.transpose import InPlace
 _IN_PLACE = {
     "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference",
 }  # fmt: skip
+
+
+class _Known(NamedTuple):
+    """A call that scales nothing, of a tensor that lies so."""
+
+    described: InPlace
+    transpose: Callable[..., None]
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        described = self.described
+        for stack in described.stacks(x):
+            self.transpose(stack, 1)
+        if described.square:
+            return x
+        return x.as_strided(described.result_shape(), described.result_strides(), x.storage_offset())
+
+
+_KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
 
 
 def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any:
@@ -63,6 +83,14 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     """
     if is_dynamo_compiling():
         return outside(transpose_, x, dims, alpha=alpha, backend=backend)
+    key = signature = None
+    if type(x) is torch.Tensor and type(dims) is tuple and type(alpha) in (float, int) and alpha == 1:
+        signature = call_signature(x)
+    if signature is not None:
+        key = (signature, dims, backend) if {*map(type, dims), type(backend)} == {int, str} else None
+        known = _KNOWN.get(key)
+        if known is not None:
+            return known.run(x)
     with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
         if is_array(dims) and not is_array(x):
             raise ArgumentError("the tensor comes first: weft.transpose_(x, dims)")
@@ -80,6 +108,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
             traced = is_traced((tensor,))  # then by operations of torch, which are seen
             chosen = resolve_backend("reference" if traced else backend, tensor.device)
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)
+        if key is not None and signature is not None and is_plain(signature) and not described.trivial:
+            _KNOWN.put(key, _Known(described, _in_place(described, chosen)))
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())
@@ -98,11 +128,17 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
         return
     if backend == "triton":
         need_triton("a transposition in place runs on a GPU")
-    room = import_module(_IN_PLACE[backend])
     if backend == "triton" and alpha != 1 and tensor.is_complex():
         raise UnsupportedError(f"{dtype_name(tensor.dtype)} is not scaled on the GPU yet")
     if backend != "reference":
-        check_in_place(room.__name__, described, backend, target_of(backend, tensor.device))
-    transpose = room.square_ if described.square else room.rectangular_
+        check_in_place(_IN_PLACE[backend], described, backend, target_of(backend, tensor.device))
+    transpose = _in_place(described, backend)
     for stack in described.stacks(tensor):
         transpose(stack, alpha)
+
+
+def _in_place(described: InPlace, backend: str) -> Callable[..., None]:
+    """What transposes stacks of such matrices."""
+    room = import_module(_IN_PLACE[backend])
+    found: Callable[..., None] = room.square_ if described.square else room.rectangular_
+    return found

@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from weft.api.contract import contract as plain_contract
-from weft.api.lookup import read_notation, read_pair
+from weft.api.lookup import one_of, read_notation, read_pair
 from weft.api.options import read_options
 from weft.api.permute import plan_permute
 from weft.autograd.algebras import Composed, plain_rule
@@ -125,6 +125,23 @@ def plan_call(
     return called(request, tensors, tuple(given), alpha, beta, request.backend)
 
 
+class DifferentiablePermutation:
+    """What to remember of a permutation: the call of its contraction with a one, repeated along new modes."""
+
+    plan = None
+
+    def __init__(self, call: DifferentiableCall, shape: tuple[int, ...], new: tuple[int, ...]) -> None:
+        self._call, self._shape, self._new = call, shape, new  # x at its full extents; those of new modes
+
+    def run(self, x: Any, _: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+        """The result, or None where the call must be read in full."""
+        if out is not None or c is not None:
+            return None
+        one = one_of(x.dtype, x.device).expand(self._new)
+        wide = x if x.shape == self._shape else x.expand(self._shape)
+        return self._call.run(wide, one, None, alpha, beta, None, operands)
+
+
 def permute(
     equation: Any,
     x: torch.Tensor,
@@ -133,8 +150,8 @@ def permute(
     beta: Scalar,
     out: Any,
     keywords: Mapping[str, Any],
-) -> torch.Tensor:
-    """The result of `weft.permute`."""
+) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
+    """The result of `weft.permute`, and what to remember of the call."""
     refuse_out(out)
     given = {name: value for name, value in keywords.items() if name not in ("fn", "extents")}
     with outside_transforms():
@@ -150,18 +167,17 @@ def permute_plan_call(
     x = as_tensor("x", x).resolve_neg()
     if not is_transforming():
         plan.prepare(x.detach(), None, alpha, beta, None if c is None else c.detach())
-    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta)
+    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta)[0]
 
 
 def _permuted(
     request: PermuteRequest, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
     with outside_transforms():
         asked, one = as_contraction(request, x)
     x = x.expand(asked.a.shape)  # extents of 1 that were asked to be longer
-    found, _ = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
-    made: torch.Tensor = found
-    return made
+    found, call = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
+    return found, None if call is None else DifferentiablePermutation(call, tuple(x.shape), tuple(one.shape))
 
 
 def refuse_out(out: Any) -> None:

@@ -62,6 +62,7 @@ class Product:
         self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
         self.ahead = ahead  # whether tangents may be asked for, too
         self._steps: dict[Any, Steps] = {}
+        self._dropping: dict[Any, Sequence[tuple[Step | Spread, frozenset[str]]]] = {}
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
         self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
@@ -188,33 +189,45 @@ class Product:
         needs: Needs,
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of A, B, C and the operands; `grads` are those of the results, the kept sums' last."""
-        spec = self.spec
         sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
-        sources |= {grad_source(at): each for at, each in enumerate(grads) if each is not None}
-        pattern = tuple(each is not None for each in grads)
-        asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
-        targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
-        steps = self.steps(pattern, asked)
+        pattern = []
+        for at, each in enumerate(grads):
+            pattern.append(each is not None)
+            if each is not None:
+                sources[grad_source(at)] = each
+        asked = tuple([mine and asked for mine, asked in zip(self.needs, needs, strict=True)])
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
-        for at, step in enumerate(steps):
-            if isinstance(step, Step) and step.addend in nothing:
+        for step, done in self._passes(tuple(pattern), asked):
+            if nothing and isinstance(step, Step) and step.addend in nothing:
                 step = replace(step, addend=None)
-            if (step.scale == "beta" and beta == 0) or step.reads & nothing:
+            if (step.scale == "beta" and beta == 0) or (nothing and step.reads & nothing):
                 nothing |= {step.target} - sources.keys()
                 continue
-            sources[step.target] = self._run(step, sources, alpha, beta)
-            later = set(targets).union(*(each.reads for each in steps[at + 1 :]))
-            for name in sources.keys() & step.reads - later:  # sums that were made again go before products are made
-                del sources[name]
-        return tuple(
-            sources.get(target, self._zeros(at)) if need else None
-            for at, (target, need) in enumerate(zip(targets, asked, strict=True))
-        )
+            sources[step.target] = step.run(sources, alpha, beta)
+            for name in done:
+                sources.pop(name, None)
+        found: list[torch.Tensor | None] = []
+        for at, (target, need) in enumerate(zip(self._targets, asked, strict=True)):
+            made = sources.get(target) if need else None
+            found.append(self._zeros(at) if need and made is None else made)
+        return tuple(found)
 
-    def _run(
-        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
-    ) -> torch.Tensor:
-        return step.run(sources, alpha, beta)
+    @cached_property
+    def _targets(self) -> tuple[str, ...]:
+        """Gradients, in the order of A, B, C and operands."""
+        return ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in self.spec.operands))
+
+    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[Step | Spread, frozenset[str]]]:
+        """The steps, each with the sources that none after it reads: sums made again go before products are made."""
+        key = (pattern, needs)
+        found = self._dropping.get(key)
+        if found is None:
+            steps, later, passes = self.steps(pattern, needs), set(self._targets), []
+            for step in reversed(steps):
+                passes.append((step, frozenset(step.reads - later)))
+                later |= step.reads
+            found = self._dropping[key] = tuple(reversed(passes))
+        return found
 
     def _zeros(self, at: int) -> torch.Tensor:
         shape = self.shapes[at]
@@ -328,8 +341,8 @@ class Permuted(Product):
         options = {name: value for name, value in spec.options if value is not None}
         found = permute(
             tensors[A], f"{spec.term_a}->{spec.term_d}", fn=spec.functions[A_FN], c=self._addend(tensors[C]),
-            alpha=alpha, beta=beta, extents=dict(zip(spec.term_b, b.shape, strict=True)), out_dtype=spec.results[0],
-            **options,
+            alpha=alpha, beta=beta, extents=dict(zip(spec.term_b, b.shape, strict=True)) or None,
+            out_dtype=spec.results[0], **options,
         )  # fmt: skip
         return (found,)
 

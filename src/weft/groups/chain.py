@@ -15,6 +15,7 @@ from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
 from weft.errors import NotationError, ShapeError, call_context
 from weft.planner.registry import triton_fault
+from weft.planner.target import resolve_backend
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown
@@ -105,13 +106,15 @@ def _in_one_launch(
     notation: Notation, roles: Roles, tensors: list[torch.Tensor], out: torch.Tensor | None, keywords: dict[str, Any]
 ) -> torch.Tensor | None:
     """The result of the kernel for chains; None where it does not serve."""
+    if resolve_backend(keywords.get("backend", "auto"), tensors[0].device) != "triton":
+        return None
     if any(len(side) > 1 for side in roles) or len({tensor.dtype for tensor in tensors}) > 1:
         return None
     middle = tuple(label for label in notation.inputs[1] if label not in roles.q) + roles.p
     options = read_options("chain", keywords, out)
     request = resolved(Notation(notation.inputs[:2], middle), str(notation), tensors[0], tensors[1], options)
     types = (request.a.dtype, request.d_dtype, request.arithmetic.accumulate)
-    if request.backend != "triton" or any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
+    if any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
         return None
     if triton_fault() is not None:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.contract import contract
+from weft.base.arrays import is_transforming
 from weft.groups.one_by_one import one_by_one
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
@@ -26,7 +27,7 @@ def with_gradient(
     """
     a, b = operands[::2], operands[1::2]
     if _plain(notation, a, b, keywords):
-        return list(_Grouped.apply(run, notation, *a, *b))
+        return list(_apply(run, notation, *a, *b))
     return one_by_one(notation, operands, keywords)
 
 
@@ -52,7 +53,7 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(run: Run, notation: Notation, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(run((*notation.inputs, notation.output), _pairs(tensors)))
+        return tuple(run(notation, _pairs(tensors)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -70,7 +71,7 @@ class _Grouped(torch.autograd.Function):
             wanted = [at for at in places if ctx.needs_input_grad[2 + at] and grads[at % count] is not None]
             beside = [tensors[(at + count) % len(tensors)].conj() for at in wanted]
             pairs = [(grads[at % count], one) for at, one in zip(wanted, beside, strict=True)]
-            for at, grad in zip(wanted, ctx.run((output, other, own), pairs), strict=True):
+            for at, grad in zip(wanted, ctx.run(Notation((output, other), own), pairs), strict=True):
                 found[at] = grad
         return None, None, *found
 
@@ -78,14 +79,13 @@ class _Grouped(torch.autograd.Function):
     def jvp(ctx: Any, _run: None, _notation: None, *tangents: torch.Tensor | None) -> Any:
         """By the product rule: the group of A's tangents with B, and that of A with B's tangents."""
         tensors, half = ctx.saved_tensors, len(tangents) // 2
-        terms = (*ctx.notation.inputs, ctx.notation.output)
         totals: list[torch.Tensor | None] = [None] * half
         for side in range(2):
             moved = [at for at in range(half) if tangents[side * half + at] is not None]
             both = [
                 (tangents[at], tensors[half + at]) if side == 0 else (tensors[at], tangents[half + at]) for at in moved
             ]
-            for at, one in zip(moved, ctx.run(terms, both), strict=True):
+            for at, one in zip(moved, ctx.run(ctx.notation, both), strict=True):
                 before = totals[at]
                 totals[at] = one if before is None else before + one
         return tuple(totals)
@@ -108,6 +108,13 @@ class _Grouped(torch.autograd.Function):
             return _Grouped.apply(run, widened, *moved), (0,) * half
         whole = (*widened.inputs, widened.output)
         return tuple(contract(whole, x, y) for x, y in _pairs(moved)), (0,) * half
+
+
+_plainly: Any = super(torch.autograd.Function, _Grouped).apply  # as in `weft.autograd.function`
+
+
+def _apply(*arguments: Any) -> Any:
+    return _Grouped.apply(*arguments) if is_transforming() else _plainly(*arguments)
 
 
 def _first(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import Memo, Place
+from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
 
@@ -99,12 +100,14 @@ def plan_grouped(
         return _planned(equation, operands, accumulate_into, keywords)
 
 
-def _planned(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> GroupedPlan:
+def _planned(equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> GroupedPlan:
     derived = partial(with_gradient, grouped, read_notation(equation), keywords=given_of(keywords))
     return GroupedPlan(equation, operands, add, keywords, derived)
 
 
-def _results(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Sequence[torch.Tensor]:
+def _results(
+    equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]
+) -> Sequence[torch.Tensor]:
     """The results, by the plan of an earlier group that lay alike, else by a new one."""
     if is_traced(operands):
         out = keywords.get("out")
@@ -126,7 +129,7 @@ def _results(equation: Equation, operands: list[Any], add: bool, keywords: dict[
     return found
 
 
-def _place(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Place | None:
+def _place(equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Place | None:
     """What a plan is remembered by; None for what is planned anew.
 
     Only the first and the last pair are in it, of the others `Likeness` tells. A plan's tables lie in the memory of one

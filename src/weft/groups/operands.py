@@ -96,8 +96,9 @@ def as_operands(values: Sequence[Any]) -> list[torch.Tensor]:
 def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     """Tensors of a group as one `Stack`; errors name the pair by its place."""
     rank = len(term)
-    kinds = set(map(_KIND, tensors))
-    if len(kinds) > 1 or kinds != {(tensors[0].dtype, tensors[0].device, rank, False)}:
+    kind = (tensors[0].dtype, tensors[0].device, rank)
+    alike = {(*kind, False)} if torch.is_grad_enabled() else {(*kind, False), (*kind, True)}
+    if not alike.issuperset(map(_KIND, tensors)):
         _refuse_mixed(name, tensors, term)
     if any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors)):
         tensors = [tensor.resolve_neg().resolve_conj() for tensor in tensors]
@@ -106,8 +107,8 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
         if rank else np.zeros((len(tensors), 0), np.int64)
         for read in (torch.Tensor.size, torch.Tensor.stride)
     )  # fmt: skip
-    alike = not ((shapes != shapes[0]).any() or (strides != strides[0]).any())
-    return Stack(tensors, shapes, strides, addresses_of(tensors), alike)
+    same = not ((shapes != shapes[0]).any() or (strides != strides[0]).any())
+    return Stack(tensors, shapes, strides, addresses_of(tensors), same)
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import read_options, resolved
+from weft.api.options import Options, read_options, resolved
 from weft.base.arrays import as_result, is_transforming, outside_transforms
 from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, near_dynamo, outside
@@ -28,10 +28,15 @@ from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
+from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
+from weft.plans.memo import Memo
+from weft.spec import Notation
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
 from weft.spec.notation import new_label, term_text
+
+_REQUESTS = Memo("grouped: requests", 256)  # by equation, types and options
 
 Derived = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
@@ -44,7 +49,7 @@ class GroupedPlan:
     """
 
     def __init__(
-        self, equation: Equation, operands: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any],
+        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any],
         derived: Derived,
     ) -> None:  # fmt: skip
         self._notation, self._derived = read_notation(equation), derived
@@ -63,9 +68,7 @@ class GroupedPlan:
         self._check_out()
         self._keywords = given_of(keywords)
         target = None if self._out is None else self._out.tensors[0]
-        options = read_options("grouped", keywords, target)
-        longest = int(self._table.sizes[:, SIDES.index("k")].max())
-        self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options, longest)
+        self._request = self._requested(str(equation), read_options("grouped", keywords, target))
         raw = self._request.raw
         self._watched = Watched(raw, self._request.again) if any(raw) else None
         if self._watched is not None:
@@ -79,6 +82,19 @@ class GroupedPlan:
         self._launch: Any = None
         self._own: Any | None = None  # the launch of a kernel for groups, which may be moved
         self._start()
+
+    def _requested(self, text: str, options: Options) -> Request:
+        """The request of such a group; it is one for all extents of sums of floating values."""
+        a, b = (side.tensors[0] for side in self._sides)
+        longest = int(self._table.sizes[:, SIDES.index("k")].max())
+
+        def make() -> Request:
+            return resolved(self._notation, text, a, b, options, longest)
+
+        if any(options.functions) or not (a.dtype.is_floating_point or a.dtype.is_complex):
+            return make()
+        found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, options.key()), make)
+        return found
 
     def __call__(
         self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None

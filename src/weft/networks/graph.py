@@ -110,7 +110,7 @@ class Graph:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the result."""
-        return tuple(self.extents[label] for label in self.output)
+        return tuple([self.extents[label] for label in self.output])
 
     @property
     def cuts(self) -> tuple[Cut, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -22,7 +23,7 @@ _ROOM = "weft.autograd.calls"  # by name: it lies above
 
 def asked(*values: Any) -> bool:
     """Whether a derivative with respect to one of these tensors may be asked for, by any means of torch."""
-    return is_transforming() or any(isinstance(value, torch.Tensor) and asks(value) for value in values)
+    return is_transforming() or any(map(asks, [value for value in values if isinstance(value, torch.Tensor)]))
 
 
 def asked_of_many(tensors: Sequence[torch.Tensor]) -> bool:
@@ -41,7 +42,7 @@ def asks(tensor: torch.Tensor) -> bool:
 
 def any_tensor(*values: Any) -> bool:
     """Whether one of these factors is a tensor, which takes part as an operand does."""
-    return any(isinstance(value, torch.Tensor) for value in values)
+    return any(map(isinstance, values, repeat(torch.Tensor)))
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,6 @@ batch, m, n, k; each side has one at least, of extent 1 where the equation has n
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,33 +80,76 @@ def group_table(
     Starts are zero, each row is an output of its own, and D is contiguous unless `d_strides` says how it lies. Raises
     `ShapeError` that names the pair whose extents contradict one another, or are too long.
     """
-    count = len(shapes[0])
-    modes = form.modes
-    place = {label: at for at, label in enumerate(modes)}
-    rows = np.zeros((count, HEAD + EACH * len(modes)), np.int64)
-    extents, steps = rows[:, HEAD::EACH], [rows[:, HEAD + 1 + tensor :: EACH] for tensor in range(3)]
-    extents[:] = 1
-    for term, shape in zip(form.notation.inputs, shapes, strict=True):
-        for at, label in enumerate(term):
-            _join(form, extents[:, place[label]], shape[:, at], label)
-    for tensor, term in enumerate(form.notation.inputs):
-        for at, label in enumerate(term):
-            steps[tensor][:, place[label]] += np.where(shapes[tensor][:, at] == 1, 0, strides[tensor][:, at])
-    found = np.stack([extents[:, place[label]] for label in form.notation.output], 1) if form.notation.output else None
-    d_shapes = np.zeros((count, 0), np.int64) if found is None else found
+    count, read = len(shapes[0]), _reading(form)
+    extents, steps = np.concatenate(shapes, 1), np.concatenate(strides, 1)
+    if len(read.again) and (extents[:, read.again[:, 0]] != extents[:, read.again[:, 1]]).any():
+        joined = extents.copy()
+        for (at, other), label in zip(read.again.tolist(), read.labels, strict=True):
+            _join(form, joined[:, at], extents[:, other], label)
+    else:
+        joined = extents
+    steps = np.where(extents == 1, 0, steps)
+    for at, other in read.diagonals:
+        steps[:, at] += steps[:, other]
+    d_shapes = joined.take(read.output, 1)
     if d_strides is None:
         d_strides = contiguous_strides(d_shapes)
-    for at, label in enumerate(form.notation.output):
-        steps[2][:, place[label]] = d_strides[:, at]
-    reach = max((int(((extents - 1).clip(0) * np.abs(step)).sum(1).max(initial=0)) for step in steps), default=0)
-    bounds = np.cumsum([0, *form.counts])
-    sizes = np.stack([extents[:, low:high].prod(1) for low, high in itertools.pairwise(bounds)], 1)
+    constants = _constants(count)
+    rows = np.concatenate((constants, joined, steps, d_strides), 1).take(read.words, 1)
+    modes = rows[:, HEAD:].reshape(count, -1, EACH)
+    reach = (np.abs(modes[:, :, 1:]) * np.maximum(modes[:, :, :1] - 1, 0)).sum(1).max(initial=0)
+    sizes = np.multiply.reduceat(modes[:, :, 0], read.sides, 1)
     if reach > MOST or sizes.max(initial=0) > MOST:
         raise ShapeError("a tensor of the group reaches past 2**31 elements: contract it alone")
     outputs = np.zeros((count, 3), np.int64)
     outputs[:, 1] = np.arange(count)
-    outputs[:, 2] = np.arange(1, count + 1)
+    outputs[:, 2] = outputs[:, 1] + 1
     return GroupTable(form, rows, outputs, sizes), d_shapes
+
+
+class _Reading(NamedTuple):
+    """Where the words of a row come from: columns of 0 and 1, of the extents and the strides of A and B, and of D's
+    strides, in that order."""
+
+    words: Numbers
+    again: Numbers  # columns of extents that are one mode's: the first, and a further one
+    labels: tuple[Label, ...]  # of those modes
+    diagonals: tuple[tuple[int, int], ...]  # columns of strides that one tensor has along one mode
+    output: Numbers  # columns of D's extents
+    sides: Numbers  # the first mode of each side
+
+
+@lru_cache(maxsize=1024)
+def _reading(form: GroupForm) -> _Reading:
+    notation = form.notation
+    first, second = notation.inputs
+    every = (*first, *second)
+    known: dict[Label, int] = {}
+    again, diagonals = [], []
+    for at, label in enumerate(every):
+        if known.setdefault(label, at) != at:
+            again.append((known[label], at))
+    for start, term in ((0, first), (len(first), second)):
+        diagonals += [(start + term.index(x), start + at) for at, x in enumerate(term) if term.index(x) != at]
+    words = [0] * HEAD
+    starts = (2 + len(every), 2 + len(every) + len(first), 2 + 2 * len(every))
+    for label in form.modes:
+        words.append(1 if label is None else 2 + known[label])
+        for start, term in zip(starts, (first, second, notation.output), strict=True):
+            words.append(start + term.index(label) if label in term else 0)
+    return _Reading(
+        np.array(words), np.array(again, np.int64).reshape(-1, 2), tuple(every[at] for _, at in again),
+        tuple(diagonals), np.array([known[label] for label in notation.output], np.int64),
+        np.cumsum([0, *form.counts[:-1]]),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _constants(count: int) -> Numbers:
+    """Columns of 0 and of 1."""
+    found = np.zeros((count, 2), np.int64)
+    found[:, 1] = 1
+    return found
 
 
 def tiles_of(table: GroupTable, m: int, n: int) -> Numbers:
@@ -119,6 +161,10 @@ def tiles_of(table: GroupTable, m: int, n: int) -> Numbers:
     down, across = -(-rows // m), -(-columns // n)
     counts = batch * down * across
     order = np.argsort(-k, kind="stable")
+    if counts.max(initial=0) == counts.min(initial=1) == 1:
+        found = np.zeros((len(order), 4), np.int32)
+        found[:, 0] = order
+        return found
     which = np.repeat(order, counts[order])
     ends = np.cumsum(counts[order])
     inner = np.arange(len(which)) - np.repeat(ends - counts[order], counts[order])

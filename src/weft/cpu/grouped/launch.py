@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,27 +45,44 @@ def serves(types: Sequence[torch.dtype]) -> bool:
     return fault() is None and types[0] in TYPES and len(set(types)) == 1
 
 
+class _Entry(NamedTuple):
+    """What is compiled for groups of one type and these functions: addresses, and the functions' constants."""
+
+    kernel: Any
+    micro_kernel: Any
+    functions: tuple[Any, ...]
+    constants: tuple[np.ndarray, ...]
+
+
+@lru_cache(maxsize=256)
+def _entry(dtype: torch.dtype, functions: Functions) -> _Entry:
+    kind = dtype_name(dtype)
+    found = [
+        Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
+        for place, function in enumerate(functions)
+    ]
+    return _Entry(
+        compiled(_SOURCE.format(kind=kind), kernel=True), entries.micro_kernel(kind, _SUMS),
+        tuple(stage.address for stage in found), tuple(words_of(stage.constants) for stage in found),
+    )  # fmt: skip
+
+
 class GroupLaunch:
     """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
 
     def __init__(self, dtype: torch.dtype, functions: Functions, add: bool, table: GroupTable) -> None:
         self._table = table
         self._tiles = tiles_of(table, *TILE)
-        kind = dtype_name(dtype)
-        self._address = compiled(_SOURCE.format(kind=kind), kernel=True)
+        entry = _entry(dtype, functions)
+        self._address = entry.kernel
         depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
         largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]
-        found = [
-            Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
-            for place, function in enumerate(functions)
-        ]
-        self._constants = [words_of(stage.constants) for stage in found]
         products = float(table.sizes.astype(float).prod(1).sum())
         self._pays = products > ALONE
         self._head = (0, self._tiles.ctypes.data, len(self._tiles))
         self._tail = (
-            *table.form.counts, entries.micro_kernel(kind, _SUMS), *(stage.address for stage in found), int(add),
-            *map(min, TILE, largest), max(depth, 1), *(words.ctypes.data for words in self._constants),
+            *table.form.counts, entry.micro_kernel, *entry.functions, int(add),
+            *map(min, TILE, largest), max(depth, 1), *(words.ctypes.data for words in entry.constants),
         )  # fmt: skip
         self.move(table)
 
