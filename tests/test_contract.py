@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ FEWER = [
     if (not case.name.startswith("tccg-") or int(case.name[5:7]) % 8 == 1)
     and (case.tags != {"function"} or case.name.split("-")[1] in FUNCTIONS)
 ]
+# Layouts of one tensor: in a quick run those of all at once stand for them. Two kinds are not of D.
+ONE_BY_ONE = re.compile(r"layout-(permuted|padded|strided|offset)-[abcd]")
+AT_HAND = [pytest.param(case, marks=pytest.mark.slow if ONE_BY_ONE.match(case.name) else ()) for case in FEWER]
 ROUNDED = [case for case in ORDINARY if case not in EXACT or "type" in case.tags]
 
 
@@ -62,7 +66,7 @@ def test_at_hand_every_case_is_right_as_well(case: Case) -> None:
     check_at_hand(case, Backend("triton", "cuda"))
 
 
-@pytest.mark.parametrize("case", FEWER, ids=str)
+@pytest.mark.parametrize("case", AT_HAND, ids=str)
 def test_at_hand_cases_are_right_in_the_interpreter(case: Case) -> None:
     """Of TCCG, whose kernels at hand are the same few, every eighth; of functions one of a kind."""
     check_at_hand(case, Backend("triton", "cpu"))

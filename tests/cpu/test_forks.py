@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.early
+
 COMMON = """
 import multiprocessing, os, signal, torch, weft
 torch.set_num_threads(2)

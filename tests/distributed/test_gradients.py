@@ -12,6 +12,8 @@ import distributed_gradient_cases as cases
 from distributed_cases import Case
 from on_ranks import on_ranks
 
+pytestmark = pytest.mark.early
+
 PRODUCT = Case("mk,kn->mn", {"m": 7, "n": 5, "k": 9}, {}, (2,))
 BATCHED = Case("bmk,bkn->nbm", {"b": 5, "m": 3, "n": 4, "k": 7}, {}, (2,))
 FUSED = Case(
