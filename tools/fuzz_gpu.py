@@ -36,6 +36,7 @@ import torch
 
 import fuzz_jobs as jobs
 import weft
+from weft.machine.provenance import command, commit
 
 THREADS = 4
 FAULTS = 40  # that are kept of a worker, in full
@@ -263,7 +264,8 @@ def main() -> int:
         found = gathered(files, ended)
     given.out.mkdir(parents=True, exist_ok=True)
     spent = time.monotonic() - began
-    text = {"seed": given.seed, "seconds": spent, "device": device_name(given.device), **found}
+    about = {"command": command(), "commit": commit(), "device": device_name(given.device)}
+    text = {**about, "seed": given.seed, "seconds": spent, **found}
     (given.out / "fuzz_gpu.json").write_text(json.dumps(text, indent=1))
     for fault in found["faults"][:20]:
         print(json.dumps(fault))

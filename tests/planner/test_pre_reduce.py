@@ -67,7 +67,7 @@ def test_sums_of_both_operands_cost_their_sum_and_not_their_product(quick_backen
     a, b = integers((100_000, 3), quick_backend, 1), integers((100_000, 3), quick_backend, 2)
     plan = weft.plan("ak,bk->", a, b, backend=quick_backend.name)
     assert plan.schedule.family == family.NAME
-    products = [math.prod(mode.extent for mode in step.description.modes) for step in plan.schedule.steps]
+    products = [math.prod(mode.extent for mode in each.description.modes) for each in plan.schedule.choices]
     assert products == [300_000, 300_000]
     assert plan(a, b).item() == (a.double().sum(0) * b.double().sum(0)).sum()
 
