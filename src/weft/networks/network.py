@@ -23,23 +23,20 @@ from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
-from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
+from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
-from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
-from weft.networks.cost import invariant
 from weft.networks.derivatives import as_operations, differentiable
 from weft.networks.described import Described
 from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.long_run import EVERY, Alone, Going
-from weft.networks.memory import gathered_bytes
 from weft.networks.order import orders_of
 from weft.networks.path import Found
-from weft.networks.program import Program, Scheme
+from weft.networks.program import Program
 from weft.networks.recent import Recent
-from weft.networks.replay import may_replay
+from weft.networks.scheme import scheme_of
 from weft.networks.settings import (
     Settings,
     check_same,
@@ -48,19 +45,16 @@ from weft.networks.settings import (
     node_dtypes,
     read_functions,
 )
-from weft.networks.slicing import apart_within, fitted_slices, read_slices
-from weft.networks.steps import Asked
+from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.tree import Tree
 from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
-from weft.plans.intermediates import is_of_halves
 from weft.plans.memo import Memo
 from weft.spec.arguments import read_flag, read_path
 from weft.spec.memory import overlaps_itself, share_memory
 
-WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
 PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
 
 
@@ -86,7 +80,7 @@ class Network(Described):
         asked_slices = read_slices(tree, slices) or found.sliced
         self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
         self.tree = self._sliced(asked_slices)
-        self.scheme = self._scheme()
+        self.scheme = scheme_of(self, self._leaves)
         self._watched, self._fixed = watched(self), (tree, given)
         self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
         self._begin()
@@ -236,34 +230,6 @@ class Network(Described):
         if self.settings.reuse:
             return tree
         return fitted_slices(tree, items, self.beside, limit, self.model, kept)
-
-    def _scheme(self) -> Scheme:
-        tree, settings = self.tree, self.settings
-        dtypes = self.ours(self.dtypes)
-        items = {node: dtype.itemsize for node, dtype in dtypes.items()}
-        once = invariant(tree) if tree.sliced else frozenset()
-        keywords: dict[str, Any] = dict(settings.steps)
-        keywords.setdefault("specialize", "auto")
-        limit = settings.memory_limit
-        beside = self.beside.bytes(tree)
-        apart = SMALL if limit is None else apart_within(limit - beside)
-        place = arena(tree, items, once, keep=settings.reuse, apart=apart)
-        gathered = 0
-        replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
-        if replays and may_replay(tree, once, self.model, settings.cuda_graph):
-            gathered = gathered_bytes(tree, once, dtypes)
-        if limit is not None:
-            total = place.size + beside
-            if total > limit:
-                holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
-                raise WorkspaceError(
-                    f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
-                )
-            gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
-            keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
-        orders = orders_of(tree, items, self.model)
-        asked = Asked(keywords, is_of_halves(self._leaves))
-        return Scheme(tree, orders, dtypes, place, once, asked, self.ours(self.functions), gathered)
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""

@@ -1,0 +1,53 @@
+"""The scheme of a network: where intermediates stand in its arena, and what every step is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.base.figures import counted
+from weft.errors import WorkspaceError
+from weft.networks.arena import SMALL, arena
+from weft.networks.cost import invariant
+from weft.networks.memory import gathered_bytes
+from weft.networks.order import orders_of
+from weft.networks.planned import Planned
+from weft.networks.program import Scheme
+from weft.networks.replay import may_replay
+from weft.networks.slicing import apart_within
+from weft.networks.steps import Asked
+from weft.plans.intermediates import is_of_halves
+
+WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
+
+
+def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
+    """The arena, the orders of modes and the keywords of steps of a network; `WorkspaceError` past its limit."""
+    tree, settings = network.tree, network.settings
+    dtypes = network.ours(network.dtypes)
+    items = {node: dtype.itemsize for node, dtype in dtypes.items()}
+    once = invariant(tree) if tree.sliced else frozenset()
+    keywords: dict[str, Any] = dict(settings.steps)
+    keywords.setdefault("specialize", "auto")
+    limit = settings.memory_limit
+    beside = network.beside.bytes(tree)
+    apart = SMALL if limit is None else apart_within(limit - beside)
+    place = arena(tree, items, once, keep=settings.reuse, apart=apart)
+    gathered = 0
+    replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
+    if replays and may_replay(tree, once, network.model, settings.cuda_graph):
+        gathered = gathered_bytes(tree, once, dtypes)
+    if limit is not None:
+        total = place.size + beside
+        if total > limit:
+            holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
+            raise WorkspaceError(
+                f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
+            )
+        gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
+        keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
+    orders = orders_of(tree, items, network.model)
+    asked = Asked(keywords, is_of_halves(leaves))
+    return Scheme(tree, orders, dtypes, place, once, asked, network.ours(network.functions), gathered)
