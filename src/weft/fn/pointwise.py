@@ -19,7 +19,7 @@ from weft.fn.complex_parts import split_complex
 from weft.fn.identity import canonical
 from weft.fn.record import record
 from weft.fn.triton.activations import DECOMPOSITIONS
-from weft.fn.triton.device import jit_function
+from weft.fn.triton.device_code import jit_function
 from weft.fn.triton.emit import emit
 from weft.fn.triton.issue_cost import issue_cost
 from weft.fn.triton.lowering import ELEMENTARY

@@ -157,7 +157,7 @@ class TravellingFunction(Pointwise):
 
     @property
     def jit(self) -> Any:
-        from weft.fn.triton.device import jit_function
+        from weft.fn.triton.device_code import jit_function
 
         return jit_function(self.source)
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from weft.algebra import log
 from weft.fn import Pointwise
-from weft.fn.triton.device import jit_function
+from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.cost import ELEMENTARY_SLOTS
 from weft.spec import Contraction
 
