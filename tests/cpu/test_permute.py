@@ -97,7 +97,7 @@ def test_a_streamed_result_need_not_begin_at_a_cache_line(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex128], ids=str)
 def test_shorter_vectors(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     """Of 32 bytes, as most hosts have: two squares fill the lines that are streamed."""
-    from weft.cpu.permute import family as room
+    from weft.cpu.permute import launch as room
 
     monkeypatch.setattr(schedule, "STREAM", 0)
     monkeypatch.setattr(room, "vector_bytes", lambda: 32)

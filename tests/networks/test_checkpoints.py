@@ -169,7 +169,7 @@ def test_what_cannot_be_read_or_written_is_said_before_anything_runs(tmp_path: P
         net(*NET.tensors, checkpoint=tmp_path / "run")
     with pytest.raises(weft.ArgumentError, match="is a file: a checkpoint is a folder"):
         net(*NET.tensors, checkpoint=file)
-    with pytest.raises(weft.ArgumentError, match="is the path of a folder, not 7"):
+    with pytest.raises(weft.ArgumentError, match="checkpoint is a path, not 7"):
         net(*NET.tensors, checkpoint=7)
     with pytest.raises(weft.ArgumentError, match="checkpoint_every is a number of seconds, not 'often'"):
         net(*NET.tensors, checkpoint=tmp_path / "other", checkpoint_every="often")

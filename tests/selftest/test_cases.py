@@ -127,8 +127,8 @@ def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
     (tmp_path / "cpu").symlink_to(cache_directory() / "cpu")
     code = (
         "import time, torch, weft\n"
-        "from weft.cpu.gett import entries, operations, schedule\n"
-        "for kind in schedule.KINDS.values():\n"
+        "from weft.cpu.gett import entries, model, operations\n"
+        "for kind in model.KINDS.values():\n"
         "    entries.macro_kernel(kind), entries.micro_kernel(kind, operations.OPERATIONS[0])\n"
         "from weft.planner.target import target_of\n"
         "from weft.selftest.whole import whole\n"

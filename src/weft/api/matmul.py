@@ -76,7 +76,7 @@ def _again(a: Any, b: Any, transpose_a: Any, transpose_b: Any) -> torch.Tensor |
     """The result of a call on matrices of equal batches where an equal one is known: its launch alone."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or any_autocast():
         return None
-    if type(transpose_a) is not bool or type(transpose_b) is not bool:
+    if type(transpose_a) is not bool or type(transpose_b) is not bool or a.is_nested or b.is_nested:
         return None
     shape, other = a.shape, b.shape
     if len(shape) < 2 or len(shape) != len(other) or shape[:-2] != other[:-2]:

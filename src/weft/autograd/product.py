@@ -203,7 +203,7 @@ class Product:
             if (step.scale == "beta" and beta == 0) or (nothing and step.reads & nothing):
                 nothing |= {step.target} - sources.keys()
                 continue
-            sources[step.target] = step.run(sources, alpha, beta)
+            sources[step.target] = self._run(step, sources, alpha, beta)
             for name in done:
                 sources.pop(name, None)
         found: list[torch.Tensor | None] = []
@@ -211,6 +211,12 @@ class Product:
             made = sources.get(target) if need else None
             found.append(self._zeros(at) if need and made is None else made)
         return tuple(found)
+
+    def _run(
+        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+    ) -> torch.Tensor:
+        """One step; over ranks it is run otherwise."""
+        return step.run(sources, alpha, beta)
 
     @cached_property
     def _targets(self) -> tuple[str, ...]:

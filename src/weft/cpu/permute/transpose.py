@@ -86,7 +86,7 @@ class _Call:
 
     def __init__(self, matrices: torch.Tensor, alpha: Scalar, shortest: int, steps: tuple[int, int]) -> None:
         from weft.cpu.gett.launch import scalar_words
-        from weft.cpu.permute.family import cells_kernel, squares_of
+        from weft.cpu.permute.launch import cells_kernel, squares_of
         from weft.cpu.permute.stage import Values, stage
         from weft.spec.permutation import scaling_type
 

@@ -11,7 +11,7 @@ import torch
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
-from weft.cpu.permute.family import squares_of
+from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
 from weft.cpu.stream.items import marker
 from weft.cpu.stream.nest import Axis, Nest, nest_of, rooms, side_of
