@@ -154,7 +154,9 @@ def _in_two(
 
     g, x, m = tensors
     first, middle, last = notation.inputs
-    asked, _, accumulate = read_types(keywords.get("out_dtype") or result_types(out), None, keywords.get("accumulate"))
+    wanted = keywords.get("out_dtype")
+    wanted = result_types(out) if wanted is None else wanted
+    asked, _, accumulate = read_types(wanted, None, keywords.get("accumulate"))
     halves = is_of_halves([tensor.dtype for tensor in tensors])
     kept = intermediate_type(x.dtype, asked, accumulate)
     sums: dict[str, Any] = {**keywords, "out_dtype": None}

@@ -91,9 +91,10 @@ class GroupedPlan:
         def make() -> Request:
             return resolved(self._notation, text, a, b, options, longest)
 
-        if any(options.functions) or not (a.dtype.is_floating_point or a.dtype.is_complex):
+        said = None if any(each is not None for each in options.functions) else options.key()
+        if said is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
             return make()
-        found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, options.key()), make)
+        found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, said), make)
         return found
 
     def __call__(

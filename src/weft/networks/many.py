@@ -167,7 +167,8 @@ def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[st
         values[leaf] = operand.view(tensors[leaf])
     each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
     last = {name: value for name, value in keywords.items() if name != "out"}
-    asked_for = keywords.get("out_dtype") or result_types(out)
+    asked_for = keywords.get("out_dtype")
+    asked_for = result_types(out) if asked_for is None else asked_for
     results, _, accumulate = read_types(asked_for, None, keywords.get("accumulate"))
     halves = scheme.asked.halves
     for step in scheme.tree.steps:
