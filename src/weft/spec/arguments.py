@@ -33,6 +33,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 #: Names of types that have readers of their own.
 _ALIASES = {"DTypeLike": torch.dtype, "Equation": Any}
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes, on Linux
 _MOST_READ = 1 << 16  # elements of an array that stands for a sequence
 
 
@@ -196,9 +197,11 @@ def read_path(name: str, value: Any) -> Path:
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise refused(name, "a path", value)
     try:
-        os.fsencode(value)
+        spelled = os.fsencode(value)
     except UnicodeEncodeError:
         raise ArgumentError(f"{name} is no path that this system can write: {value!r}") from None
+    if len(spelled) >= _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in spelled.split(os.sep.encode())):
+        raise ArgumentError(f"{name} is longer than a path of this system: {_shown(str(value))}")
     return Path(value)
 
 
