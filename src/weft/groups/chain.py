@@ -24,7 +24,7 @@ from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import read_types
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, terms_of
-from weft.spec.whole_sums import result_types
+from weft.spec.whole_sums import asked_types
 
 
 class Roles(NamedTuple):
@@ -154,9 +154,7 @@ def _in_two(
 
     g, x, m = tensors
     first, middle, last = notation.inputs
-    wanted = keywords.get("out_dtype")
-    wanted = result_types(out) if wanted is None else wanted
-    asked, _, accumulate = read_types(wanted, None, keywords.get("accumulate"))
+    asked, _, accumulate = read_types(asked_types(keywords.get("out_dtype"), out), None, keywords.get("accumulate"))
     halves = is_of_halves([tensor.dtype for tensor in tensors])
     kept = intermediate_type(x.dtype, asked, accumulate)
     sums: dict[str, Any] = {**keywords, "out_dtype": None}

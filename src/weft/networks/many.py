@@ -30,7 +30,7 @@ from weft.spec import Notation
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
-from weft.spec.whole_sums import result_types
+from weft.spec.whole_sums import asked_types
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
@@ -167,9 +167,7 @@ def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[st
         values[leaf] = operand.view(tensors[leaf])
     each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
     last = {name: value for name, value in keywords.items() if name != "out"}
-    asked_for = keywords.get("out_dtype")
-    asked_for = result_types(out) if asked_for is None else asked_for
-    results, _, accumulate = read_types(asked_for, None, keywords.get("accumulate"))
+    results, _, accumulate = read_types(asked_types(keywords.get("out_dtype"), out), None, keywords.get("accumulate"))
     halves = scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])

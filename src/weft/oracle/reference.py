@@ -43,7 +43,7 @@ from weft.spec.dtypes import read_types
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
 from weft.spec.type_names import read_dtype
-from weft.spec.whole_sums import NARROW, result_types, results_of, sum_type
+from weft.spec.whole_sums import NARROW, asked_types, results_of, sum_type
 
 if TYPE_CHECKING:
     from weft.planner.request import PermuteRequest, Request
@@ -110,7 +110,7 @@ def contract(
     y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
     output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
     if accumulate is None:
-        asked = out_dtype if out_dtype is not None else result_types(out)
+        asked = asked_types(out_dtype, out)
         accumulate = _default_accumulator(a, b, precision, asked, summed(notation, extents))
     inexact = accumulate.is_floating_point or accumulate.is_complex
     held = _WIDE[accumulate.is_complex] if inexact else accumulate

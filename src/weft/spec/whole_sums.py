@@ -46,6 +46,11 @@ def results_of(asked: Any, storage: torch.dtype) -> Sequence[torch.dtype]:
     return [storage if each is None else each for each in types]
 
 
+def asked_types(out_dtype: Any, out: Any) -> Any:
+    """The types of results that a call asks for: by `out_dtype`, else by its own places; None where by neither."""
+    return result_types(out) if out_dtype is None else out_dtype
+
+
 def result_types(out: Any) -> Any:
     """The types of results that a call brings its own places for; None where there is none."""
     if out is None:
