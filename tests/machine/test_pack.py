@@ -13,7 +13,7 @@ ENTRIES = {"first": b"\x7fELF" + b"a" * 5000, "second": b"", "third": bytes(rang
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(pack.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("WEFT_KERNELS", str(tmp_path))
     pack._opened.cache_clear()
     pack._tell.cache_clear()
     pack.write_shelf(tmp_path / "sm_90.pack", ENTRIES, {"source": "here"})
@@ -33,7 +33,7 @@ def test_what_is_not_there_is_absent_without_a_word(shelf: Path, name: str, key:
 
 
 def test_a_pack_is_turned_off_by_its_variable(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pack.VARIABLE, "0")
+    monkeypatch.setenv("WEFT_KERNELS", "0")
     assert pack.find("sm_90", "first") is None
 
 

@@ -110,8 +110,8 @@ def test_nothing_is_compiled_for_a_device_that_is_not_here(pool: type[Pool]) -> 
     assert not pool.asked
 
 
-def test_a_sum_over_nearly_all_modes_stays_at_hand(pool: type[Pool]) -> None:
-    """No family made to measure shares it out; asked for one, a plan takes what is at hand, and so says it."""
+def test_a_sum_over_nearly_all_modes_stays_shape_generic(pool: type[Pool]) -> None:
+    """No specialised family shares it out; asked for one, a plan takes a shape-generic kernel, and so says it."""
     shapes = (4, 2_000_000), (4, 2_000_000, 12)
     asked = wanted("bk,bkn->bn", *shapes, specialize="now")
     choice = side_by_side.chosen(asked)
@@ -123,4 +123,4 @@ def test_a_sum_over_nearly_all_modes_stays_at_hand(pool: type[Pool]) -> None:
     with standing_for(H200):
         a, b = (torch.empty(shape) for shape in shapes)
         explained = weft.plan("bk,bkn->bn", a, b, specialize="now", backend="triton").explain()
-    assert "at hand: kernels made to measure would take twice as long" in explained
+    assert "shape-generic: specialised kernels would take twice as long" in explained

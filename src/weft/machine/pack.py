@@ -24,15 +24,14 @@ from weft.base.files import write_whole
 from weft.errors import WeftWarning
 
 PACKAGE = "weft_kernels"  # of the distribution weft-kernels
-VARIABLE = "WEFT_KERNELS"  # a folder to read instead, or 0 for none
 _MAGIC = b"weft pack 1\n"
 _HEAD = len(_MAGIC) + 32 + 8  # the digest of the index, and its length
 _OFF = ("0", "off", "no", "false")
 
 
 def folder() -> Path | None:
-    """Where the shelves lie; None where there is no pack, or `VARIABLE` turns it off."""
-    chosen = os.environ.get(VARIABLE)
+    """Where the shelves lie; None where there is no pack, or ``WEFT_KERNELS=0`` turns it off."""
+    chosen = os.environ.get("WEFT_KERNELS")
     if chosen is not None:
         return None if chosen.lower() in _OFF else Path(chosen)
     with contextlib.suppress(ImportError, ValueError):

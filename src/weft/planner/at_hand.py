@@ -1,6 +1,6 @@
-"""The choice among what is at hand: kernels that need no compiling for the shape, by a rule instead of a search.
+"""The choice among shape-generic kernels and in the library tier, by a rule instead of a search.
 
-The families asked here are few and offer a handful of schedules each; what is made to measure is `planner.choose`'s.
+The families asked here are few and offer a handful of schedules each; specialised kernels are `planner.choose`'s.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 from weft.errors import UnsupportedError
 from weft.planner.planner import Choice, choose_among
-from weft.planner.registry import AT_HAND, imported
+from weft.planner.registry import AT_HAND, LIBRARY, imported
 from weft.planner.schedule import Description, Target
 from weft.spec.permutation import Permutation
 
-SPECIALIZE = ("auto", "now", "never")  # what `specialize=` may be
+SPECIALIZE = ("auto", "now", "never", "library")  # what `specialize=` may be
 
 
 def check_specialize(specialize: object) -> None:
@@ -23,15 +23,24 @@ def check_specialize(specialize: object) -> None:
         raise UnsupportedError(f"specialize={specialize!r} is none of {', '.join(map(repr, SPECIALIZE))}")
 
 
-def has_tiers(backend: str) -> bool:
-    """Whether a backend tells what is at hand from what is made to measure; others have one kind of kernel."""
+def has_shape_generic(backend: str) -> bool:
+    """Whether a backend has shape-generic kernels; the others have one kind of kernel."""
     return backend in AT_HAND
 
 
-def at_hand(
-    description: Description, backend: str, target: Target, workspace_limit: int | None = None
-) -> Choice | str:
-    """The best of what is at hand for a description, or why nothing is."""
+def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
+    """The choice in the library tier, or why there is none."""
+    family = imported(LIBRARY["permutation" if isinstance(description, Permutation) else "contraction"])
+    if isinstance(family, str):
+        return family
+    try:
+        return choose_among([family], description, backend, target, workspace_limit)
+    except UnsupportedError as error:
+        return str(error)
+
+
+def at_hand(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
+    """The best shape-generic choice for a description, or why there is none."""
     try:
         return choose_among(families_at_hand(description, backend), description, backend, target, workspace_limit)
     except UnsupportedError as error:
@@ -39,6 +48,6 @@ def at_hand(
 
 
 def families_at_hand(description: Description, backend: str) -> list[Any]:
-    """Those that may have something at hand for what is described, but for those that cannot be imported."""
+    """Importable shape-generic families for this description."""
     names = AT_HAND[backend]["permutation" if isinstance(description, Permutation) else "contraction"]
     return [family for name in names if isinstance(family := imported(name), ModuleType)]

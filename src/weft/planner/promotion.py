@@ -1,16 +1,18 @@
-"""When a contraction at hand is worth a kernel of its own: a rule of predicted times alone, and what it has decided.
+"""When a better kernel takes over from the one that serves: a rule of predicted times alone, and what it has decided.
 
-Every call at hand loses what a kernel made to measure would have saved by the model's count. Once that adds up to what
-planning and compiling such a kernel costs, the contraction is promoted: the next call runs the kernel made to measure.
-Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A promotion is kept on
-disk, and the next process begins with it.
+A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
+loses what a better kernel would have saved by the model's count. The better one is prepared beside the calls once a
+part of what preparing costs is lost, and takes over at the call at which twice that is lost: by then it is there, and
+nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A change to
+a specialised kernel is kept on disk, and the next process prepares that kernel first.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
@@ -22,32 +24,68 @@ from weft.planner.validity import here, now
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
+Name: TypeAlias = Literal["library", "shape-generic", "specialised"]
+LIBRARY: Name = "library"
+GENERIC: Name = "shape-generic"
+SPECIALISED: Name = "specialised"
+
 ROOM = "promotions"  # of the store
 FORMAT = 1
+FASTER = 0.9  # of the time of what serves: a kernel that takes more does not take over
 
 _FITTED = fitted("tiers")
-COMPILING = _FITTED("compiling")  # seconds that planning, compiling and loading one kernel takes
-MADE = _FITTED("made")  # times that a kernel made to measure takes of what memory or arithmetic alone would
+COMPILING = _FITTED("compiling")  # seconds that planning, compiling and loading one GPU kernel takes
+COMPILING_CPU = _FITTED("compiling_cpu")  # and those of one function for a CPU
+LOADING = _FITTED("loading")  # seconds that planning and loading one takes that is compiled already
+LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
+MADE = _FITTED("made")  # times that a specialised kernel takes of what memory or arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
+
+_PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
+_MARGIN = 2  # times of what preparing takes that calls have lost when the better kernel takes over
+_EARLY = 4  # the part of the calls until then after which it is prepared
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Which kind of kernel serves a plan, why, and from which of its calls on the other one does."""
+    """Which kind of kernel serves a plan, why, and from which of its calls on a better one does."""
 
-    name: Literal["at hand", "made to measure"]
+    name: Name
     why: str
-    switch_at: int | None = None  # number of the call that runs the first kernel made to measure; None: none does
-    lost: float = 0.0  # seconds that each call at hand loses by the model's count
+    then: Name | None = None  # the kind that takes over; None: nothing does, as far as is known
+    early: int = 0  # number of the call that begins to prepare it
+    switch_at: int | None = None  # number of the call that it serves first
+    lost: float = 0.0  # seconds that each call until then loses by the model's count
+    look_at: int | None = None  # number of the call that finds out what would be better; None: that is known
 
-    @property
-    def early(self) -> int:
-        """The call at which compiling begins beside."""
-        return max(1, (self.switch_at or 1) // 2)
+
+def begins_with_library(target: Target) -> bool:
+    """Whether "auto" begins with the library tier: on devices, where `WEFT_TIERS` is not 0."""
+    return target.kind in ("cpu", "cuda", "hip") and os.environ.get("WEFT_TIERS", "1") not in (
+        "0",
+        "off",
+        "no",
+        "false",
+    )
+
+
+def looks_at(seconds: float) -> int:
+    """The call of a library tier that takes `seconds` at which it is found out what would be better."""
+    return 1 + math.floor(_PATIENCE * LOOKING / max(seconds, 1e-9))
+
+
+def taken_over(tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float) -> Tier:
+    """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
+    `ready` to prepare; `call` is the number of the call that is about to run."""
+    lost = seconds - better
+    if better > FASTER * seconds:
+        return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
+    calls = math.floor(_MARGIN * ready / lost)
+    return Tier(tier.name, tier.why, offer, call + calls // _EARLY, call + calls, lost)
 
 
 def expected(description: Description, target: Target) -> float:
-    """Seconds that a kernel made to measure is expected to take, without planning one."""
+    """Seconds that a specialised kernel is expected to take on a GPU, without planning one."""
     by = coefficients(target)
     modes = description.modes
     layouts: tuple[Any, ...]
@@ -75,21 +113,11 @@ def _rate(contraction: Contraction, target: Target) -> float:
     return max(known, library)
 
 
-def tier(description: Description, target: Target, seconds: float) -> Tier:
-    """The rule for a contraction that takes `seconds` at hand, as predicted."""
-    lost = seconds - expected(description, target)
-    if lost <= 0:
-        return Tier("at hand", "a kernel made to measure would not be faster")
-    if lost >= COMPILING:
-        return Tier("made to measure", "the first call at hand would lose more than compiling takes", None, lost)
-    return Tier("at hand", "it needs no compiling", 1 + math.ceil(COMPILING / lost), lost)
-
-
 def is_stored(description: Description, backend: str, target: Target, workspace_limit: int | None) -> str | None:
-    """Why a contraction begins with a kernel made to measure: it was promoted, or tuned; None where it was neither."""
+    """Why a specialised kernel is prepared first: it served before, or was tuned; None where it was neither."""
     if not here(target) or not any(_holds_any(room) for room in (ROOM, TUNED)):
         return None
-    for room, why in ((ROOM, "promoted by an earlier process"), (TUNED, "a tuned schedule is stored")):
+    for room, why in ((ROOM, "it served in an earlier process"), (TUNED, "a tuned schedule is stored")):
         place = _key(description, backend, target, workspace_limit, room)
         if place is not None and Store(room).path(place).exists() and Store(room).load(place) is not None:
             return why
@@ -97,7 +125,7 @@ def is_stored(description: Description, backend: str, target: Target, workspace_
 
 
 def promote(description: Description, backend: str, target: Target, workspace_limit: int | None, tier: Tier) -> None:
-    """Keep on disk that a contraction is promoted."""
+    """Keep on disk that a specialised kernel serves."""
     place = _key(description, backend, target, workspace_limit, ROOM)
     if place is not None and here(target):
         Store(ROOM).save(place, {"switch_at": tier.switch_at, "text": description.text, "date": now()})

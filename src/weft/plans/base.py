@@ -224,7 +224,7 @@ class PlanBase:
         asked, specialize = wanted
         by = served(asked, specialize)
         found = Variant(description, by.choice, by.launch, by.tier)
-        if by.tier.switch_at is not None:
+        if by.tier.switch_at is not None or by.tier.look_at is not None:
             found.launch = PromotingLaunch(asked, by, found.served)
         return found
 

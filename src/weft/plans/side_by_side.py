@@ -18,14 +18,14 @@ from weft.base.log import log
 from weft.errors import WeftError
 from weft.gpu.blas.model import NAME as BLAS
 from weft.machine.store import Store
-from weft.planner.at_hand import at_hand, has_tiers
+from weft.planner import promotion
+from weft.planner.at_hand import at_hand, has_shape_generic
 from weft.planner.code_digest import of_backend
 from weft.planner.planner import Choice
-from weft.planner.promotion import is_stored, tier
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
 from weft.plans.select import select
-from weft.plans.tiers import Wanted, faster_at_hand
+from weft.plans.tiers import Wanted, faster_generic
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
@@ -67,20 +67,20 @@ def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
 
 
 def chosen(wanted: Wanted) -> Choice | None:
-    """What `weft.plans.tiers.served` will choose first, untested and not built; None where nothing can be chosen."""
+    """The choice that `weft.plans.tiers.served` begins with, untested and not built; None where it compiles nothing."""
     asked, specialize = wanted
     try:
-        if asked.schedule is not None or asked.tune is not None or not has_tiers(asked.backend):
+        if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target)):
+            return None
+        if asked.schedule is not None or asked.tune is not None or not has_shape_generic(asked.backend):
             return select(*asked)
         if specialize == "now":
-            measured, hand = faster_at_hand(asked)
-            return hand or measured
-        if specialize == "never" or is_stored(*asked[:4]) is None:
+            specialised, generic = faster_generic(asked)
+            return generic or specialised
+        if specialize == "never" or promotion.is_stored(*asked[:4]) is None:
             choice = at_hand(*asked[:4])
             if isinstance(choice, Choice):
-                rule = tier(asked.description, asked.target, choice.best.seconds)
-                if specialize != "auto" or rule.name == "at hand":
-                    return choice
+                return choice
         return select(*asked)
     except WeftError:
         return None

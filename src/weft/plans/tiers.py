@@ -1,29 +1,36 @@
-"""From a description to the kernel of one tier, and from one tier to the other while calls go on."""
+"""From a description to the kernel that serves first, and to better ones while calls go on.
+
+library        torch's own operations: nothing is compiled, loaded or tested
+shape-generic  kernels that were compiled once for all shapes; on a GPU only
+specialised    a kernel that is compiled for these extents; on a CPU weft's engine
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
 
-from weft.errors import WeftError
-from weft.planner.at_hand import at_hand, has_tiers
+from weft.base.log import log
+from weft.errors import UnsupportedError, WeftError
+from weft.planner import promotion
+from weft.planner.at_hand import at_hand, has_shape_generic, library
 from weft.planner.planner import Choice
-from weft.planner.promotion import Tier, is_stored, promote, tier
-from weft.planner.registry import first_line
+from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.schedule import Description, Schedule, Target
+from weft.plans.arrival import Arrival, Built
 from weft.plans.building import chosen_and_built
 from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
-LONG = 1e-4  # seconds of a contraction that is worth looking at both
+LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
+NEVER = float("inf")
 
 
 class Asked(NamedTuple):
@@ -52,52 +59,75 @@ class Served(NamedTuple):
     tier: Tier
 
 
+class Offer(NamedTuple):
+    """A better kernel that a plan may change to."""
+
+    name: Name
+    seconds: float  # of a call, predicted
+    ready: float  # seconds that preparing it takes
+    choice: Choice | None  # None where it is still to be planned
+
+
 def served(asked: Asked, specialize: str) -> Served:
-    """The choice and launch of the tier that `specialize` asks for, or that the rule of `promotion` finds."""
+    """The choice and launch of the tier that `specialize` asks for, or with which "auto" begins."""
     if asked.schedule is not None:
-        return _measured(asked, Tier("made to measure", "its schedule is forced"))
+        return _specialised(asked, "its schedule is forced")
     if asked.tune is not None:
-        return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
-    if not has_tiers(asked.backend):
-        why = "asked for" if specialize == "now" else f"the {asked.backend} backend has one kind of kernel"
-        return _measured(asked, Tier("made to measure", why))
-    if specialize == "auto" and (stored := is_stored(*asked[:4])) is not None:
-        return _measured(asked, Tier("made to measure", stored))
-    measured = hand = None
+        return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
+    if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target)):
+        first = library(*asked[:4])
+        if isinstance(first, Choice):
+            why = "asked for" if specialize == LIBRARY else "it needs no compiling"
+            look_at = promotion.looks_at(first.best.seconds) if specialize == "auto" else None
+            return Served(*first.built(), Tier(LIBRARY, why, look_at=look_at))
+        if specialize == LIBRARY:
+            raise UnsupportedError(f"the library tier cannot do this: {first}")
+    if not has_shape_generic(asked.backend):
+        why = "asked for" if specialize == "now" else f"the {asked.backend} backend has no shape-generic kernels"
+        return _specialised(asked, why)
+    return _compiled(asked, specialize)
+
+
+def _compiled(asked: Asked, specialize: str) -> Served:
+    """The same of a backend with shape-generic kernels."""
+    stored = promotion.is_stored(*asked[:4]) if specialize == "auto" else None
+    if stored is not None:
+        return _specialised(asked, stored)
+    known = generic = None
     if specialize == "now":
-        measured, hand = faster_at_hand(asked)
-        if hand is None:
-            return _measured(asked, Tier("made to measure", "asked for"), measured)
-    choice = _admitted_at_hand(asked, hand)
+        known, generic = faster_generic(asked)
+        if generic is None:
+            return _specialised(asked, "asked for", known)
+    choice = _admitted_generic(asked, generic)
     if isinstance(choice, str):
-        return _measured(asked, Tier("made to measure", f"nothing at hand serves it ({choice})"), measured)
+        return _specialised(asked, f"no shape-generic kernel serves it ({choice})", known)
     if specialize != "auto":
-        found, launch = choice.built()
-        why = "asked for" if specialize == "never" else "kernels made to measure would take twice as long"
-        return Served(found, launch, Tier("at hand", why))
-    rule = tier(asked.description, asked.target, choice.best.seconds)
-    if rule.name == "made to measure":
-        return _measured(asked, rule)
-    found, launch = choice.built()
-    return Served(found, launch, rule)
+        why = "asked for" if specialize == "never" else "specialised kernels would take twice as long"
+        return Served(*choice.built(), Tier(GENERIC, why))
+    tier = Tier(GENERIC, "it needs no compiling")
+    better = promotion.expected(asked.description, asked.target)
+    tier = promotion.taken_over(tier, 1, choice.best.seconds, SPECIALISED, better, promotion.COMPILING)
+    if tier.switch_at == 1:
+        return _specialised(asked, "the first call of a shape-generic kernel would lose more than compiling takes")
+    return Served(*choice.built(), tier)
 
 
-def faster_at_hand(asked: Asked) -> tuple[Choice, Choice | None]:
-    """The choice made to measure, and what is at hand where that is predicted to take half of its time, if it is long.
+def faster_generic(asked: Asked) -> tuple[Choice, Choice | None]:
+    """The specialised choice, and the shape-generic one where it is predicted to take half of its time, if it is long.
 
-    So are sums over nearly all modes, which kernels at hand share out and no family made to measure does.
+    So are sums over nearly all modes, which shape-generic kernels share out and no other family does.
     """
-    measured = select(*asked)
-    if measured.best.seconds < LONG:
-        return measured, None
+    specialised = select(*asked)
+    if specialised.best.seconds < LONG:
+        return specialised, None
     choice = at_hand(*asked[:4])
-    if isinstance(choice, Choice) and choice.best.seconds < 0.5 * measured.best.seconds:
-        return measured, choice
-    return measured, None
+    if isinstance(choice, Choice) and choice.best.seconds < 0.5 * specialised.best.seconds:
+        return specialised, choice
+    return specialised, None
 
 
-def _admitted_at_hand(asked: Asked, known: Choice | None) -> Choice | str:
-    """What is at hand and has passed its self-test, or why nothing is; `known` is what was found before."""
+def _admitted_generic(asked: Asked, known: Choice | None) -> Choice | str:
+    """A shape-generic choice that has passed its self-test, or why there is none; `known` is what was found before."""
     while True:
         choice = known or at_hand(*asked[:4])
         if isinstance(choice, str):
@@ -108,37 +138,84 @@ def _admitted_at_hand(asked: Asked, known: Choice | None) -> Choice | str:
         known = None
 
 
-def _measured(asked: Asked, rule: Tier, known: Choice | None = None) -> Served:
-    return Served(*chosen_and_built(*asked, known), rule)
+def _specialised(asked: Asked, why: str, known: Choice | None = None) -> Served:
+    return Served(*chosen_and_built(*asked, known), Tier(SPECIALISED, why))
+
+
+# -- better kernels ----------------------------------------------------------------------------------------------------
+
+
+def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
+    """The better kernels that a plan may change to, the one that is prepared soonest first."""
+    if not has_shape_generic(asked.backend):
+        choice = select(*asked)
+        yield Offer(SPECIALISED, choice.best.seconds, _ready(choice), choice)
+        return
+    if promotion.is_stored(*asked[:4]) is not None:
+        yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.LOADING, None)
+        return
+    if serving == LIBRARY and isinstance(choice := at_hand(*asked[:4]), Choice):
+        yield Offer(GENERIC, choice.best.seconds, _ready(choice), choice)
+    yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.COMPILING, None)
+
+
+def _ready(choice: Choice) -> float:
+    """Seconds that it takes until a choice can run, by what is compiled already."""
+    compiled: Any = getattr(choice.best.family, "is_compiled", None)
+    if compiled is not None and compiled(choice.description, choice.best.schedule, choice.target):
+        return promotion.LOADING
+    return promotion.COMPILING_CPU if choice.target.kind == "cpu" else promotion.COMPILING
+
+
+def _made(asked: Asked, offer: Offer) -> Built:
+    """An offer's choice and launch, self-tested."""
+    if offer.name == GENERIC:
+        choice = _admitted_generic(asked, offer.choice)
+        if isinstance(choice, str):
+            raise UnsupportedError(choice)
+        return choice.built()
+    choice_ahead = offer.choice or select(*asked)
+    _compile_elsewhere(choice_ahead)
+    return chosen_and_built(*asked, choice_ahead)
+
+
+def _compile_elsewhere(choice: Choice) -> None:
+    """Have another process compile a choice's kernels. What goes wrong there is met again where they are built."""
+    from weft.tune.compile_pool import Compiler
+
+    with suppress(Exception), Compiler(choice.target, choice.backend, jobs=1) as compiler:
+        compiler.submit(choice.description, choice.best).result()
 
 
 class PromotingLaunch:
-    """The launch of a plan at hand, which runs the kernel made to measure from one call on.
+    """The launch of a plan that changes to better kernels while calls go on.
 
-    Calls are counted, and which of them is the first to run the other kernel is known beforehand. Half way there a
-    thread plans it and other processes compile it; the call that needs it waits for them. Within the capture of a CUDA
-    graph nothing is exchanged: the first call after it does.
+    Calls are counted. At some the plan looks for a better kernel, begins to prepare it, or changes to it; which calls
+    these are follows from predicted times. Within the capture of a CUDA graph nothing is exchanged: the first call
+    after it does.
     """
 
-    def __init__(self, asked: Asked, at_hand: Served, report: Callable[[Served], None]) -> None:
-        """`report` hears of the exchange."""
+    def __init__(self, asked: Asked, first: Served, report: Callable[[Served], None]) -> None:
+        """`report` hears of each exchange."""
         self._asked, self._report = asked, report
-        self._launch, self._rule, self._choice = at_hand.launch, at_hand.tier, at_hand.choice
+        self._serving = first
+        self._launch = first.launch
+        self._offer: Offer | None = None
+        self._arrival: Arrival | None = None
         self._count = count(1)
-        self._next: float = self._rule.early
-        self._ahead: Future[Choice | None] | None = None
+        self._next = _next_event(first.tier)
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> None:
-        if next(self._count) >= self._next:
-            self._turn()
+        if (call := next(self._count)) >= self._next:
+            self._turn(call)
         self._launch(*arguments)
 
     def replayed(self) -> bool:
         """Count a call that a CUDA graph replays; whether other kernels serve from now on, and the graph is stale."""
         before = self._launch
-        if next(self._count) >= self._next:
-            self._turn()
+        if (call := next(self._count)) >= self._next:
+            self._turn(call)
         return self._launch is not before
 
     @property
@@ -150,57 +227,80 @@ class PromotingLaunch:
         """The launch that serves at this moment; its calls are not counted."""
         return self._launch
 
-    def _turn(self) -> None:
-        """Begin to compile, or exchange the kernels."""
+    def _turn(self, call: int) -> None:
+        """Whatever is due at a call."""
         if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
             return
         with self._lock:
-            if self._next == float("inf"):
-                return
-            if self._ahead is None:
-                self._ahead = _compiled_beside(self._asked)
-                self._next = self._rule.switch_at or float("inf")
-                if self._next > self._rule.early:
-                    return
-            known = self._ahead.result()
-            self._next = float("inf")
-            rule = replace(self._rule, name="made to measure", why=f"promoted at call {self._rule.switch_at}")
-            try:
-                choice, launch = chosen_and_built(*self._asked, known)
-            except (WeftError, RuntimeError, MemoryError) as error:  # what is at hand serves on
-                why = f"no kernel made to measure could be built: {first_line(error)}"
-                self._report(Served(self._choice, self._launch, replace(self._rule, why=why, switch_at=None)))
-                return
-            if _is_faster(choice, self._choice.best.seconds):
-                self._launch = launch
-                promote(*self._asked[:4], rule)
-                self._report(Served(choice, launch, rule))
-            else:
-                stays = replace(self._rule, why="the best kernel made to measure would not be faster", switch_at=None)
-                self._report(Served(self._choice, self._launch, stays))
+            while call >= self._next:
+                tier = self._serving.tier
+                if tier.switch_at is None:
+                    self._look(call)
+                elif self._arrival is None:
+                    self._begin(tier)
+                else:
+                    self._exchange(tier, call)
 
-
-def _is_faster(choice: Choice, seconds: float) -> bool:
-    """Whether a kernel made to measure is predicted to take less than what is at hand."""
-    return choice.best.seconds < seconds
-
-
-def _compiled_beside(asked: Asked) -> Future[Choice | None]:
-    """Plan in a thread, compile in other processes: a future of the choice. What goes wrong there is met again where
-    the kernel is built."""
-    done: Future[Choice | None] = Future()
-
-    def work() -> None:
-        choice = None
+    def _look(self, call: int) -> None:
+        """Find out what would be better, and when it takes over."""
+        serving = self._serving
+        plain = replace(serving.tier, look_at=None, then=None, switch_at=None)
+        found = plain
         try:
-            with suppress(Exception):
-                from weft.tune.compile_pool import Compiler
+            for offer in offers(self._asked, plain.name):
+                tier = promotion.taken_over(plain, call, serving.choice.best.seconds, offer.name, *offer[1:3])
+                if tier.switch_at is None:
+                    found = found if found.switch_at is not None else tier
+                elif found.switch_at is None or tier.switch_at < found.switch_at:
+                    found, self._offer = tier, offer
+        except (WeftError, RuntimeError, MemoryError) as error:
+            found = replace(plain, why=f"{plain.why}; nothing better can be planned: {first_words(error)}")
+        self._set(serving._replace(tier=found))
 
-                choice = select(*asked[:5])
-                with Compiler(asked.target, asked.backend, jobs=1) as compiler:
-                    compiler.submit(asked.description, choice.best).result()
-        finally:
-            done.set_result(choice)
+    def _begin(self, tier: Tier) -> None:
+        """Prepare the kernel that takes over."""
+        asked, offer = self._asked, self._offer or Offer(tier.then or SPECIALISED, 0.0, promotion.COMPILING, None)
+        self._arrival = Arrival(lambda: _made(asked, offer), asked.target, offer.ready)
+        assert tier.switch_at is not None
+        self._next = tier.switch_at
 
-    Thread(target=work, daemon=True, name="weft promotes").start()
-    return done
+    def _exchange(self, tier: Tier, call: int) -> None:
+        """Let the kernel serve that was prepared, if it is there and better."""
+        assert self._arrival is not None
+        built, serving, name = self._arrival.result(), self._serving, tier.then or SPECIALISED
+        self._arrival = self._offer = None
+        stays = replace(tier, then=None, switch_at=None, look_at=None)
+        if isinstance(built, str):
+            log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
+            self._set(serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
+        elif not is_faster(built[0], serving.choice.best.seconds):
+            self._set(serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
+        else:
+            now = Served(*built, Tier(name, f"it took over at call {tier.switch_at}"))
+            if name == SPECIALISED:
+                promotion.promote(*self._asked[:4], tier)
+                self._set(now)
+            else:
+                self._serving = now
+                self._look(call)
+
+    def _set(self, serving: Served) -> None:
+        """Serve by this from now on."""
+        self._serving, self._launch = serving, serving.launch
+        self._next = _next_event(serving.tier)
+        self._report(serving)
+
+
+def _next_event(tier: Tier) -> float:
+    """The call at which something is due."""
+    due = tier.look_at if tier.look_at is not None else tier.early if tier.switch_at is not None else None
+    return NEVER if due is None else due
+
+
+def is_faster(choice: Choice, seconds: float) -> bool:
+    """Whether a kernel is predicted to be a tenth faster than what serves."""
+    return choice.best.seconds <= promotion.FASTER * seconds
+
+
+def first_words(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -10,7 +10,6 @@ from typing import Any
 
 from weft.base.figures import duration, share, si
 from weft.machine.roofline import Floor
-from weft.planner.at_hand import has_tiers
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
@@ -40,7 +39,7 @@ def explain(request: Any, description: Description, choice: Choice | None, tier:
         "work": about.work(description),
         "roof": about.roof(description, known, floor) if floor is not None else [unknown],
         "plan": _plan(request.workspace_limit, choice, floor),
-        "tier": _tier(tier, choice, request) if tier is not None and choice is not None else [],
+        "tier": _tier(tier, choice) if tier is not None and choice is not None else [],
         "candidates": _candidates(choice),
         "excluded": _excluded(choice, request.workspace_limit),
     }
@@ -65,14 +64,14 @@ def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | Non
     return [str(best.schedule), predicted, _measured(choice, floor)]
 
 
-def _tier(tier: Tier, choice: Choice, request: Any) -> list[str]:
-    """Which tier serves, why, and from which call on the other one does."""
-    if not has_tiers(request.backend):
-        return []
+def _tier(tier: Tier, choice: Choice) -> list[str]:
+    """Which tier serves, why, and from which call on another one does."""
     lines = [f"{tier.name}: {tier.why}"]
-    if tier.switch_at is not None and tier.name == "at hand":
+    if tier.look_at is not None:
+        lines.append(f"call {tier.look_at} looks for a better kernel")
+    elif tier.switch_at is not None:
         other = duration(choice.best.seconds - tier.lost)
-        lines.append(f"made to measure from call {tier.switch_at} on, expected to take {other}; compiled beside from "
+        lines.append(f"{tier.then} from call {tier.switch_at} on, predicted to take {other}; prepared alongside from "
                      f"call {tier.early} on")  # fmt: skip
     return lines
 

@@ -1,0 +1,97 @@
+"""A better kernel on its way: a thread and other processes choose, self-test, compile and load it while calls go on.
+
+Nobody waits for it before the call at which it is due. That call waits where it is late, until twice the time has
+passed that it was expected to take; then what serves goes on serving, and the log says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from weft.base.figures import duration
+from weft.base.log import log
+from weft.planner.planner import Choice
+from weft.planner.registry import first_line
+from weft.planner.schedule import Target
+
+Built = tuple[Choice, Any]  # a choice and its launch
+
+_PATIENCE = 2.0  # times of what was expected that a call waits for
+_LEAST = 1.0  # seconds of patience, however little was expected
+_AT_EXIT = 5.0  # seconds that the end of the process waits for threads that are at work
+
+_threads: WeakSet[Thread] = WeakSet()
+_closing = Event()
+
+
+class Arrival:
+    """One kernel on its way; `expected` are the seconds that preparing it takes."""
+
+    def __init__(self, make: Callable[[], Built], target: Target, expected: float) -> None:
+        self._built: Future[Built] = Future()
+        self._due = monotonic() + max(_PATIENCE * expected, _LEAST)
+        self._process = os.getpid()
+        thread = Thread(target=self._work, args=(make, target), daemon=True, name="weft prepares a kernel")
+        _threads.add(thread)
+        thread.start()
+
+    def result(self) -> Built | str:
+        """The choice and its launch, or why there are none."""
+        if os.getpid() != self._process:
+            return "the process was forked while it was prepared"
+        try:
+            return self._built.result(max(0.0, self._due - monotonic()))
+        except LateError:
+            return "it was late"
+        except Exception as error:  # of planning, compiling or the device
+            return f"none could be built: {first_line(error)}"
+
+    def _work(self, make: Callable[[], Built], target: Target) -> None:
+        begun = monotonic()
+        try:
+            with _apart(target):
+                if _closing.is_set():
+                    raise RuntimeError("the process ends")
+                built = make()
+            log.info("%s: prepared in %s", built[0].best.schedule, duration(monotonic() - begun))
+            self._built.set_result(built)
+        except BaseException as error:
+            self._built.set_exception(error)
+
+
+@contextmanager
+def _apart(target: Target) -> Iterator[None]:
+    """Within, this thread works on a stream of its own, and no capture of a CUDA graph takes part in it."""
+    if target.kind not in ("cuda", "hip"):
+        yield
+        return
+    from weft.gpu.common.driver import aside_of_capture
+
+    with torch.cuda.device(target.device), aside_of_capture():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
+
+
+def _close() -> None:
+    """Let threads come to an end that are at work with a device, for it is gone afterwards."""
+    _closing.set()
+    until = monotonic() + _AT_EXIT
+    for thread in list(_threads):
+        with suppress(RuntimeError):
+            thread.join(max(0.0, until - monotonic()))
+
+
+atexit.register(_close)
