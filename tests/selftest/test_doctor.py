@@ -145,3 +145,19 @@ class TestVersions:
 def test_the_target_of_a_record_is_the_device_not_its_number() -> None:
     target = target_of("cpu", torch.device("cpu"))
     assert verdicts.key("weft.cpu.eager", "cpu", target)["environment"]["torch"] == torch.__version__
+
+
+def test_the_phases_of_a_first_call_are_those_of_a_fresh_process() -> None:
+    found = CliRunner().invoke(app, ["doctor", "--first-call", "--device", "cpu", "--json"])
+    assert found.exit_code == 0, found.output
+    phases = {name: (seconds, who) for name, seconds, who in json.loads(found.output)["phases"]}
+    assert phases["import torch"][0] > 0.1  # nothing was imported before the clock ran
+    assert {"first weft.contract", "first with a function", "first torch.einsum"} <= set(phases)
+    assert {who for _, who in phases.values()} == {"torch", "weft", "alongside"}
+
+
+def test_a_first_call_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.selftest.first_call.__file__", "/nowhere/first_call.py")
+    found = CliRunner().invoke(app, ["doctor", "--first-call", "--device", "cpu"])
+    assert found.exit_code != 0
+    assert "a first call on cpu fails" in found.output

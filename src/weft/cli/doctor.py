@@ -47,9 +47,15 @@ def doctor(
     backend: Annotated[str, typer.Option(help="auto (all that can run here), triton or cpu.")] = "auto",
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1, ...; a GPU where there is one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")] = False,
+    first_call: Annotated[
+        bool, typer.Option("--first-call", help="Time the phases of a first call in a fresh process, and test nothing.")
+    ] = False,
 ) -> None:
     """Test every family of kernels on this machine; exit code 1 where one fails."""
     with errors_in_a_line():
+        if first_call:
+            _print_first_call(str(read_device(device, backend)), as_json)
+            return
         targets = _targets(backend, device)
         lines = [line for name, target in targets for line in _lines(name, target)]
         software = {name: versions(target) for name, target in targets}
@@ -59,6 +65,23 @@ def doctor(
             _print(lines, software)
         if any(line.is_fault for line in lines):
             raise typer.Exit(WRONG)
+
+
+def _print_first_call(device: str, as_json: bool) -> None:
+    """The phases of a first call, a line each."""
+    from weft.base.figures import duration
+    from weft.selftest.first_call import measured
+
+    try:
+        phases = measured(device)
+    except RuntimeError as error:
+        raise UnsupportedError(f"a first call on {device} fails: {error}") from None
+    if as_json:
+        typer.echo(json.dumps({"what": "weft doctor --first-call", "device": device, "phases": phases}, indent=1))
+        return
+    width = max(len(phase.name) for phase in phases)
+    for phase in phases:
+        typer.echo(f"{phase.name:<{width}}  {duration(phase.seconds):>8}  {phase.who}")
 
 
 def _targets(backend: str, device: str | None) -> list[tuple[str, Target]]:
