@@ -71,7 +71,7 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
     class Exchanged:
         turned = False
 
-        def replayed(self) -> bool:
+        def replayed(self, calls: int) -> bool:
             return self.turned
 
     launch = Exchanged()
@@ -80,7 +80,10 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
         planned(*net.tensors)
     assert len(replay._graphs) == 1
     launch.turned = True
-    torch.testing.assert_close(planned(*net.tensors), net.expected)
+    for _ in range(8):  # looked for at calls that lie ever further apart
+        torch.testing.assert_close(planned(*net.tensors), net.expected)
+        if not replay._graphs:
+            break
     assert not replay._graphs
 
 

@@ -29,6 +29,7 @@ FEWEST = 3  # steps for which a graph is worth while
 STREAMS = 8
 GRAPHS = 4  # of a program, captured on operands
 _DOUBT = 2  # times that the prediction for a path may be over those of its kernels
+_SELDOM = 1.5  # times of the runs so far after which better kernels are looked for again
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
 Calls = Sequence[Call | Unrolled]
@@ -66,13 +67,13 @@ class Replay:
         self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
         self._seen: tuple[int, ...] | None = None
         self._streams: list[torch.cuda.Stream] = []
+        self._runs = self._looked = self._next_look = 0
 
     def run(self, values: list[Any]) -> None:
         """The steps on the operands among `values`."""
-        # All that are due turn at once, whatever the first of them says.
-        if self._seen is not None and sum(launch.replayed() for launch in self._promoting):
-            self._graphs.clear()
-            self._gathering, self._seen = None, None
+        self._runs += 1
+        if self._promoting and self._runs >= self._next_look:
+            self._look()
         pointers = tuple([operand.data_ptr() for operand in self._operands(values)])
         known = self._graphs.get(pointers)
         if known is not None:
@@ -87,6 +88,14 @@ class Replay:
         else:
             self._launched(values)
         self._seen = pointers
+
+    def _look(self) -> None:
+        """Let better kernels take over that are due: those of all steps at once, as each exchange costs a capture."""
+        calls, self._looked = self._runs - self._looked, self._runs
+        self._next_look = math.ceil(_SELDOM * self._runs)
+        if self._seen is not None and sum([launch.replayed(calls) for launch in self._promoting]):
+            self._graphs.clear()
+            self._gathering, self._seen = None, None
 
     def _operands(self, values: Sequence[Any]) -> list[torch.Tensor]:
         """Those that the steps take."""

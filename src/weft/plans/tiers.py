@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -211,11 +211,14 @@ class PromotingLaunch:
             self._turn(call)
         self._launch(*arguments)
 
-    def replayed(self) -> bool:
-        """Count a call that a CUDA graph replays; whether other kernels serve from now on, and the graph is stale."""
+    def replayed(self, calls: int) -> bool:
+        """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
+
+        A kernel that is due has its preparation begun here, and takes over when this is asked again.
+        """
         before = self._launch
-        if (call := next(self._count)) >= self._next:
-            self._turn(call)
+        if (call := next(islice(self._count, calls - 1, None))) >= self._next:
+            self._turn(call, waits=False)
         return self._launch is not before
 
     @property
@@ -227,8 +230,8 @@ class PromotingLaunch:
         """The launch that serves at this moment; its calls are not counted."""
         return self._launch
 
-    def _turn(self, call: int) -> None:
-        """Whatever is due at a call."""
+    def _turn(self, call: int, waits: bool = True) -> None:
+        """Whatever is due at a call; `waits`: for a kernel, too, whose preparation has just begun."""
         if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
             return
         with self._lock:
@@ -238,6 +241,8 @@ class PromotingLaunch:
                     self._look(call)
                 elif self._arrival is None:
                     self._begin(tier)
+                    if not waits:
+                        return
                 else:
                     self._exchange(tier, call)
 
