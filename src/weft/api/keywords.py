@@ -22,7 +22,7 @@ Function: TypeAlias = Callable[..., Any]
 Backend: TypeAlias = Literal["auto", "triton", "cpu", "reference"]
 Precision: TypeAlias = Literal["ieee", "tf32", "tf32x3", "3m"]
 Tune: TypeAlias = Literal["model", "measure"]
-Specialize: TypeAlias = Literal["auto", "now", "never"]
+Specialize: TypeAlias = Literal["auto", "now", "never", "library"]
 OutDtype: TypeAlias = "DTypeLike | tuple[DTypeLike | None, ...] | None"
 
 

@@ -154,8 +154,8 @@ def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
     if promotion.is_stored(*asked[:4]) is not None:
         yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.LOADING, None)
         return
-    if serving == LIBRARY and isinstance(choice := at_hand(*asked[:4]), Choice):
-        yield Offer(GENERIC, choice.best.seconds, _ready(choice), choice)
+    if serving == LIBRARY and isinstance(generic := at_hand(*asked[:4]), Choice):
+        yield Offer(GENERIC, generic.best.seconds, _ready(generic), generic)
     yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.COMPILING, None)
 
 
