@@ -157,7 +157,7 @@ def test_the_phases_of_a_first_call_are_those_of_a_fresh_process() -> None:
 
 
 def test_a_first_call_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.selftest.first_call.__file__", "/nowhere/first_call.py")
+    monkeypatch.setattr("weft.cli.first_call.__file__", "/nowhere/first_call.py")
     found = CliRunner().invoke(app, ["doctor", "--first-call", "--device", "cpu"])
     assert found.exit_code != 0
     assert "a first call on cpu fails" in found.output

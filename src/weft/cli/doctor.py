@@ -70,7 +70,7 @@ def doctor(
 def _print_first_call(device: str, as_json: bool) -> None:
     """The phases of a first call, a line each."""
     from weft.base.figures import duration
-    from weft.selftest.first_call import measured
+    from weft.cli.first_call import measured
 
     try:
         phases = measured(device)

@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
+from weft.planner.code_digest import of_schedule
 from weft.planner.coefficients import coefficients, fitted
-from weft.planner.schedule import Description, Target
+from weft.planner.planner import Choice
+from weft.planner.restored import restored
+from weft.planner.schedule import Description, Ranked, Target
+from weft.planner.serialization import NotSerializable, serialize_schedule
 from weft.planner.tuned import ROOM as TUNED
 from weft.planner.tuned import key as tuned_key
 from weft.planner.validity import here, now
@@ -30,7 +36,8 @@ GENERIC: Name = "shape-generic"
 SPECIALISED: Name = "specialised"
 
 ROOM = "promotions"  # of the store
-FORMAT = 1
+FORMAT = 2
+_OTHERS = "the others were not asked: this schedule served in an earlier process"
 FASTER = 0.9  # of the time of what serves: a kernel that takes more does not take over
 
 _FITTED = fitted("tiers")
@@ -113,22 +120,49 @@ def _rate(contraction: Contraction, target: Target) -> float:
     return max(known, library)
 
 
-def is_stored(description: Description, backend: str, target: Target, workspace_limit: int | None) -> str | None:
-    """Why a specialised kernel is prepared first: it served before, or was tuned; None where it was neither."""
+class Kept(NamedTuple):
+    """A specialised kernel that an earlier process has found: prepared first in this one."""
+
+    why: str
+    choice: Choice | None  # with that schedule alone; None where it is to be planned
+
+
+def kept(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Kept | None:
+    """What is stored of a contraction: that a specialised kernel has served, or that it was tuned."""
     if not here(target) or not any(_holds_any(room) for room in (ROOM, TUNED)):
         return None
-    for room, why in ((ROOM, "it served in an earlier process"), (TUNED, "a tuned schedule is stored")):
-        place = _key(description, backend, target, workspace_limit, room)
-        if place is not None and Store(room).path(place).exists() and Store(room).load(place) is not None:
-            return why
-    return None
-
-
-def promote(description: Description, backend: str, target: Target, workspace_limit: int | None, tier: Tier) -> None:
-    """Keep on disk that a specialised kernel serves."""
+    place = _key(description, backend, target, workspace_limit, TUNED)
+    if place is not None and Store(TUNED).load(place) is not None:
+        return Kept("a tuned schedule is stored", None)
     place = _key(description, backend, target, workspace_limit, ROOM)
-    if place is not None and here(target):
-        Store(ROOM).save(place, {"switch_at": tier.switch_at, "text": description.text, "date": now()})
+    value = Store(ROOM).load(place) if place is not None else None
+    if not isinstance(value, dict):
+        return None
+    rank = _restored(value, description, target)
+    choice = None if rank is None else Choice(description, backend, target, rank, (rank,), (_OTHERS,))
+    return Kept("it served in an earlier process", choice)
+
+
+def promote(choice: Choice, workspace_limit: int | None, tier: Tier) -> None:
+    """Keep on disk that the schedule of a choice serves."""
+    description, best = choice.description, choice.best
+    place = _key(description, choice.backend, choice.target, workspace_limit, ROOM)
+    if place is None or not here(choice.target):
+        return
+    value = {"switch_at": tier.switch_at, "text": description.text, "date": now()}
+    with suppress(NotSerializable):
+        serialized = serialize_schedule(best.schedule, description)
+        value |= {"family": best.family.__name__, "serialized": serialized, "code": of_schedule(best)}
+    Store(ROOM).save(place, value)
+
+
+def _restored(value: Mapping[str, Any], description: Description, target: Target) -> Ranked | None:
+    """The schedule of a stored value, if its code is as it was."""
+    try:
+        rank = restored(value["serialized"], value["family"], description, target)
+        return rank if rank is not None and of_schedule(rank) == value["code"] else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _key(

@@ -77,7 +77,7 @@ def chosen(wanted: Wanted) -> Choice | None:
         if specialize == "now":
             specialised, generic = faster_generic(asked)
             return generic or specialised
-        if specialize == "never" or promotion.is_stored(*asked[:4]) is None:
+        if specialize == "never" or promotion.kept(*asked[:4]) is None:
             choice = at_hand(*asked[:4])
             if isinstance(choice, Choice):
                 return choice

@@ -90,9 +90,9 @@ def served(asked: Asked, specialize: str) -> Served:
 
 def _compiled(asked: Asked, specialize: str) -> Served:
     """The same of a backend with shape-generic kernels."""
-    stored = promotion.is_stored(*asked[:4]) if specialize == "auto" else None
-    if stored is not None:
-        return _specialised(asked, stored)
+    kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
+    if kept is not None:
+        return _specialised(asked, kept.why, kept.choice)
     known = generic = None
     if specialize == "now":
         known, generic = faster_generic(asked)
@@ -151,8 +151,9 @@ def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
         choice = select(*asked)
         yield Offer(SPECIALISED, choice.best.seconds, _ready(choice), choice)
         return
-    if promotion.is_stored(*asked[:4]) is not None:
-        yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.LOADING, None)
+    if (kept := promotion.kept(*asked[:4])) is not None:
+        seconds = promotion.expected(asked.description, asked.target)
+        yield Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice)
         return
     if serving == LIBRARY and isinstance(generic := at_hand(*asked[:4]), Choice):
         yield Offer(GENERIC, generic.best.seconds, _ready(generic), generic)
@@ -283,7 +284,7 @@ class PromotingLaunch:
         else:
             now = Served(*built, Tier(name, f"it took over at call {tier.switch_at}"))
             if name == SPECIALISED:
-                promotion.promote(*self._asked[:4], tier)
+                promotion.promote(built[0], self._asked.workspace_limit, tier)
                 self._set(now)
             else:
                 self._serving = now

@@ -91,6 +91,13 @@ class Mode(NamedTuple):
         return "".join(map(label_text, self.labels))
 
 
+def with_operands_swapped(mode: Mode) -> Mode:
+    """The mode of the contraction that has B in the place of A, and A in that of B."""
+    a, b, *others = mode.strides
+    role = {Role.M: Role.N, Role.N: Role.M}.get(mode.role, mode.role)
+    return mode._replace(role=role, strides=Strides(b, a, *others))
+
+
 class Layout(NamedTuple):
     """How one tensor lies in memory, without its address."""
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
-from weft.spec import Contraction, Mode, Role, Strides
-
-_OTHER = {Role.M: Role.N, Role.N: Role.M}
+from weft.spec import Contraction
+from weft.spec.contraction import with_operands_swapped
 
 
 class Swappable(Protocol):
@@ -31,7 +30,7 @@ def swap_ab(contraction: Contraction) -> Contraction:
     """A in the place of B and B in that of A, with their functions. Products of real numbers do not mind."""
     return replace(
         contraction,
-        modes=tuple(map(_swapped_mode, contraction.modes)),
+        modes=tuple(map(with_operands_swapped, contraction.modes)),
         a=contraction.b,
         b=contraction.a,
         a_fn=contraction.b_fn,
@@ -41,8 +40,3 @@ def swap_ab(contraction: Contraction) -> Contraction:
         conjugate_a=contraction.conjugate_b,
         conjugate_b=contraction.conjugate_a,
     )
-
-
-def _swapped_mode(mode: Mode) -> Mode:
-    a, b, *others = mode.strides
-    return mode._replace(role=_OTHER.get(mode.role, mode.role), strides=Strides(b, a, *others))

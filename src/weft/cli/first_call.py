@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ def _phases(device: str) -> Iterator[Phase]:
         import torch
     yield clock.phase
     with clock("import weft", "weft"):
-        import weft
+        weft: Any = import_module("weft")
     yield clock.phase
     wait: Callable[[], Any] = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     with clock("context of the device, operands", "torch"):
