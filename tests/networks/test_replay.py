@@ -69,7 +69,7 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
     program.replay = replay = replays.Replay(program.each, 5, apart=False)
 
     class Exchanged:
-        turned = False
+        turned = wants_timing = False
 
         def replayed(self, calls: int) -> bool:
             return self.turned

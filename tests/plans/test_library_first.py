@@ -13,7 +13,7 @@ import torch
 
 import weft
 from weft.planner import promotion
-from weft.plans import arrival, tiers
+from weft.plans import arrival, promoting, tiers
 
 EQUATION = "ik,kj->ij"
 
@@ -32,9 +32,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the third call; the engine is a tenth faster by decree, and as dear as ten calls."""
     seconds = library().choice.best.seconds
     monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     offer = tiers.Offer("specialised", 0.5 * seconds, 2.6 * seconds, None)
-    monkeypatch.setattr(tiers, "offers", lambda asked, serving: iter([offer]))
+    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer]))
 
 
 LOOK, BEGIN, SWITCH = 3, 5, 13  # the calls of `soon`
@@ -172,7 +172,7 @@ def test_what_is_not_a_tenth_faster_does_not_take_over(monkeypatch: pytest.Monke
     seconds = library().choice.best.seconds
     monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
     offer = tiers.Offer("specialised", 0.95 * seconds, 0.0, None)
-    monkeypatch.setattr(tiers, "offers", lambda asked, serving: iter([offer]))
+    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer]))
     a, b = operands()
     plan = planned()
     for _ in range(10):

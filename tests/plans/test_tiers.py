@@ -14,7 +14,7 @@ import torch
 import weft
 from weft.planner import promotion
 from weft.planner.schedule import Target
-from weft.plans import tiers
+from weft.plans import promoting, tiers
 
 pytest.importorskip("triton")
 from weft.gpu.common.launch import KernelLaunch
@@ -92,7 +92,7 @@ def test_a_contraction_is_promoted_at_the_call_that_was_said(monkeypatch: pytest
     plan = planned(specialize="auto")
     assert f"specialised from call {switch} on" in plan.explain()
     hand, made = planned(specialize="never"), planned(specialize="now")
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     for call in range(1, switch + 3):
         found = plan(a, b)
         assert torch.equal(found, (hand if call < switch else made)(a, b)), call
@@ -102,7 +102,7 @@ def test_a_contraction_is_promoted_at_the_call_that_was_said(monkeypatch: pytest
 
 def test_two_runs_agree_bit_for_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     promoted_after(monkeypatch, 4)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     a, b = operands()
     runs = []
     for folder in ("one", "two"):
@@ -114,7 +114,7 @@ def test_two_runs_agree_bit_for_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_the_next_process_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = promoted_after(monkeypatch, 3)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     a, b = operands()
     plan = planned(specialize="auto")
     for _ in range(switch):
@@ -128,7 +128,7 @@ def test_the_next_process_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_kernel_that_is_not_faster_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = promoted_after(monkeypatch, 3)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: False)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: False)
     a, b = operands()
     plan = planned(specialize="auto")
     for _ in range(switch + 2):
@@ -191,7 +191,7 @@ def test_compilers_that_die_and_caches_that_vanish_change_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     switch = promoted_after(monkeypatch, 4)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
 
     def dies(*_: Any) -> Any:
         raise RuntimeError("no compiler")
@@ -209,7 +209,7 @@ def test_compilers_that_die_and_caches_that_vanish_change_nothing(
 def test_threads_share_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever thread makes the call that exchanges the kernels. The interpreter runs one kernel at a time."""
     promoted_after(monkeypatch, 5)
-    monkeypatch.setattr(tiers, "is_faster", lambda choice, seconds: True)
+    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     launch, one_at_a_time = KernelLaunch.__call__, Lock()
 
     def alone(*arguments: Any) -> None:

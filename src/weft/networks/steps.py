@@ -14,7 +14,8 @@ from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_keywords
-from weft.plans.tiers import PromotingLaunch, Wanted
+from weft.plans.promoting import PromotingLaunch
+from weft.plans.tiers import Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
 

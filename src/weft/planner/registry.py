@@ -50,6 +50,7 @@ PERMUTATION_FAMILIES = {
     "cpu": ("weft.cpu.permute.family", "weft.cpu.permute.plain"),
 }
 LIBRARY = {"contraction": "weft.cpu.eager", "permutation": "weft.cpu.permute.plain"}  # families of the library tier
+LIBRARIES = frozenset(LIBRARY.values())
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
     "triton": {

@@ -18,7 +18,8 @@ from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
-from weft.plans.tiers import Asked, PromotingLaunch, Served, Wanted, served
+from weft.plans.promoting import PromotingLaunch, promotes
+from weft.plans.tiers import Asked, Served, Wanted, served
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
@@ -224,7 +225,7 @@ class PlanBase:
         asked, specialize = wanted
         by = served(asked, specialize)
         found = Variant(description, by.choice, by.launch, by.tier)
-        if by.tier.switch_at is not None or by.tier.look_at is not None:
+        if promotes(asked, specialize, by.tier):
             found.launch = PromotingLaunch(asked, by, found.served)
         return found
 

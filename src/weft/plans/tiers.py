@@ -10,27 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count, islice
-from threading import Lock
 from typing import Any, NamedTuple
 
-import torch
-
-from weft.base.log import log
-from weft.errors import UnsupportedError, WeftError
+from weft.errors import UnsupportedError
 from weft.planner import promotion
 from weft.planner.at_hand import at_hand, has_shape_generic, library
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
+from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Schedule, Target
-from weft.plans.arrival import Arrival, Built
+from weft.plans.arrival import Built
 from weft.plans.building import chosen_and_built
 from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
+GROSS = 1.5  # times of its prediction that a schedule may take before another one is looked for
 LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
-NEVER = float("inf")
 
 
 class Asked(NamedTuple):
@@ -168,7 +164,7 @@ def _ready(choice: Choice) -> float:
     return promotion.COMPILING_CPU if choice.target.kind == "cpu" else promotion.COMPILING
 
 
-def _made(asked: Asked, offer: Offer) -> Built:
+def made(asked: Asked, offer: Offer) -> Built:
     """An offer's choice and launch, self-tested."""
     if offer.name == GENERIC:
         choice = _admitted_generic(asked, offer.choice)
@@ -188,125 +184,23 @@ def _compile_elsewhere(choice: Choice) -> None:
         compiler.submit(choice.description, choice.best).result()
 
 
-class PromotingLaunch:
-    """The launch of a plan that changes to better kernels while calls go on.
+def corrected(asked: Asked, serving: Choice, seconds: float) -> Offer | None:
+    """A better kernel than one that took `seconds` on the device; None where none is predicted to be.
 
-    Calls are counted. At some the plan looks for a better kernel, begins to prepare it, or changes to it; which calls
-    these are follows from predicted times. Within the capture of a CUDA graph nothing is exchanged: the first call
-    after it does.
+    The model is as far off for the other schedules of its family: their predicted times grow as its own did.
     """
-
-    def __init__(self, asked: Asked, first: Served, report: Callable[[Served], None]) -> None:
-        """`report` hears of each exchange."""
-        self._asked, self._report = asked, report
-        self._serving = first
-        self._launch = first.launch
-        self._offer: Offer | None = None
-        self._arrival: Arrival | None = None
-        self._count = count(1)
-        self._next = _next_event(first.tier)
-        self._lock = Lock()
-
-    def __call__(self, *arguments: Any) -> None:
-        if (call := next(self._count)) >= self._next:
-            self._turn(call)
-        self._launch(*arguments)
-
-    def replayed(self, calls: int) -> bool:
-        """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
-
-        A kernel that is due has its preparation begun here, and takes over when this is asked again.
-        """
-        before = self._launch
-        if (call := next(islice(self._count, calls - 1, None))) >= self._next:
-            self._turn(call, waits=False)
-        return self._launch is not before
-
-    @property
-    def kernels(self) -> Any:
-        return getattr(self._launch, "kernels", ())
-
-    @property
-    def now(self) -> Callable[..., None]:
-        """The launch that serves at this moment; its calls are not counted."""
-        return self._launch
-
-    def _turn(self, call: int, waits: bool = True) -> None:
-        """Whatever is due at a call; `waits`: for a kernel, too, whose preparation has just begun."""
-        if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
-            return
-        with self._lock:
-            while call >= self._next:
-                tier = self._serving.tier
-                if tier.switch_at is None:
-                    self._look(call)
-                elif self._arrival is None:
-                    self._begin(tier)
-                    if not waits:
-                        return
-                else:
-                    self._exchange(tier, call)
-
-    def _look(self, call: int) -> None:
-        """Find out what would be better, and when it takes over."""
-        serving = self._serving
-        plain = replace(serving.tier, look_at=None, then=None, switch_at=None)
-        found = plain
-        try:
-            for offer in offers(self._asked, plain.name):
-                tier = promotion.taken_over(plain, call, serving.choice.best.seconds, offer.name, *offer[1:3])
-                if tier.switch_at is None:
-                    found = found if found.switch_at is not None else tier
-                elif found.switch_at is None or tier.switch_at < found.switch_at:
-                    found, self._offer = tier, offer
-        except (WeftError, RuntimeError, MemoryError) as error:
-            found = replace(plain, why=f"{plain.why}; nothing better can be planned: {first_words(error)}")
-        self._set(serving._replace(tier=found))
-
-    def _begin(self, tier: Tier) -> None:
-        """Prepare the kernel that takes over."""
-        asked, offer = self._asked, self._offer or Offer(tier.then or SPECIALISED, 0.0, promotion.COMPILING, None)
-        self._arrival = Arrival(lambda: _made(asked, offer), asked.target, offer.ready)
-        assert tier.switch_at is not None
-        self._next = tier.switch_at
-
-    def _exchange(self, tier: Tier, call: int) -> None:
-        """Let the kernel serve that was prepared, if it is there and better."""
-        assert self._arrival is not None
-        built, serving, name = self._arrival.result(), self._serving, tier.then or SPECIALISED
-        self._arrival = self._offer = None
-        stays = replace(tier, then=None, switch_at=None, look_at=None)
-        if isinstance(built, str):
-            log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
-            self._set(serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
-        elif not is_faster(built[0], serving.choice.best.seconds):
-            self._set(serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
-        else:
-            now = Served(*built, Tier(name, f"it took over at call {tier.switch_at}"))
-            if name == SPECIALISED:
-                promotion.promote(built[0], self._asked.workspace_limit, tier)
-                self._set(now)
-            else:
-                self._serving = now
-                self._look(call)
-
-    def _set(self, serving: Served) -> None:
-        """Serve by this from now on."""
-        self._serving, self._launch = serving, serving.launch
-        self._next = _next_event(serving.tier)
-        self._report(serving)
-
-
-def _next_event(tier: Tier) -> float:
-    """The call at which something is due."""
-    due = tier.look_at if tier.look_at is not None else tier.early if tier.switch_at is not None else None
-    return NEVER if due is None else due
-
-
-def is_faster(choice: Choice, seconds: float) -> bool:
-    """Whether a kernel is predicted to be a tenth faster than what serves."""
-    return choice.best.seconds <= promotion.FASTER * seconds
-
-
-def first_words(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    off = seconds / serving.best.seconds
+    ranked = list(serving.ranked)
+    if isinstance(other := library(*asked[:4]), Choice):
+        ranked.append(other.best)
+    same = serving.best.schedule.family
+    by_time = sorted(
+        (replace(rank, seconds=rank.seconds * (off if rank.schedule.family == same else 1.0)) for rank in ranked),
+        key=lambda rank: rank.seconds,
+    )
+    best = by_time[0]
+    if best.schedule == serving.best.schedule or best.seconds * GROSS > seconds:
+        return None
+    choice = replace(serving, best=best, ranked=tuple(by_time))
+    name = LIBRARY if best.family.__name__ in LIBRARIES else SPECIALISED
+    return Offer(name, best.seconds, _ready(choice), choice)

@@ -1,0 +1,228 @@
+"""The launch of a plan that changes to better kernels while calls go on.
+
+    look      find out what would be better, and from which call on
+    begin     prepare it, in a thread and other processes
+    exchange  let it serve, if it is there and better
+    time      hold the prediction of what serves against the device
+
+Calls are counted, and which call does what follows from predicted times; but a prediction that the device shows to be
+grossly wrong is corrected, and kept on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, islice
+from math import inf
+from threading import Lock
+from typing import Any
+
+import torch
+
+from weft.base.figures import duration
+from weft.base.log import log
+from weft.errors import WeftError
+from weft.planner import promotion
+from weft.planner.planner import Choice
+from weft.planner.promotion import SPECIALISED, Tier
+from weft.plans import guard
+from weft.plans.arrival import Arrival
+from weft.plans.guard import Guard
+from weft.plans.tiers import Asked, Offer, Served, corrected, made, offers
+
+_CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
+
+
+class PromotingLaunch:
+    """Runs what serves a plan. Within the capture of a CUDA graph nothing is exchanged."""
+
+    def __init__(self, asked: Asked, first: Served, report: Callable[[Served], None]) -> None:
+        """`report` hears of each exchange."""
+        self._asked, self._report = asked, report
+        self._serving, self._launch = first, first.launch
+        self._seconds = first.choice.best.seconds  # of a call, predicted or measured
+        self._offer: Offer | None = None
+        self._arrival: Arrival | None = None
+        self._guard: Guard | None = None
+        self._corrections, self._reason = 0, ""
+        self._count = count(1)
+        self._due = self._sample = self._next = inf  # calls: of a change of kernels, of a timing, and the earlier one
+        self._lock = Lock()
+        self._settle(first, 0)
+
+    def __call__(self, *arguments: Any) -> None:
+        if (call := next(self._count)) >= self._next:
+            self._at(call, arguments)
+        else:
+            self._launch(*arguments)
+
+    def replayed(self, calls: int) -> bool:
+        """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
+
+        A kernel that is due has its preparation begun here, and takes over when this is asked again.
+        """
+        before = self._launch
+        if (call := next(islice(self._count, calls - 1, None))) >= self._due:
+            self._turn(call, waits=False)
+        return self._launch is not before
+
+    @property
+    def wants_timing(self) -> bool:
+        """Whether the next call is to be timed, which a replay cannot be."""
+        return self._sample < inf
+
+    @property
+    def kernels(self) -> Any:
+        return getattr(self._launch, "kernels", ())
+
+    @property
+    def now(self) -> Callable[..., None]:
+        """The launch that serves at this moment; its calls are not counted."""
+        return self._launch
+
+    def _arm(self, *, due: float | None = None, sample: float | None = None) -> None:
+        """Say at which call a change of kernels is due, or a timing."""
+        self._due = self._due if due is None else due
+        self._sample = self._sample if sample is None else sample
+        self._next = min(self._due, self._sample)
+
+    def _at(self, call: int, arguments: tuple[Any, ...]) -> None:
+        """A call at which something is due."""
+        captured = self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing()
+        if not captured and call >= self._due:
+            self._turn(call)
+        watching = self._guard
+        if captured or watching is None or call < self._sample or not _is_current(self._asked):
+            self._launch(*arguments)
+        elif watching.is_done:
+            self._launch(*arguments)
+            self._check(watching, call)
+        else:
+            watching.timed(self._launch, arguments)
+            self._arm(sample=call + guard.EVERY)
+
+    def _turn(self, call: int, waits: bool = True) -> None:
+        """Whatever change is due at a call; `waits`: for a kernel, too, whose preparation has just begun."""
+        if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
+            return
+        with self._lock:
+            while call >= self._due:
+                tier = self._serving.tier
+                if tier.switch_at is None:
+                    self._look(call)
+                elif self._arrival is None:
+                    self._begin(tier)
+                    if not waits:
+                        return
+                else:
+                    self._exchange(tier, call)
+
+    def _look(self, call: int) -> None:
+        """Find out what would be better, and when it takes over."""
+        plain = replace(self._serving.tier, look_at=None, then=None, switch_at=None)
+        found = plain
+        try:
+            for offer in offers(self._asked, plain.name):
+                tier = promotion.taken_over(plain, call, self._seconds, offer.name, offer.seconds, offer.ready)
+                if tier.switch_at is None:
+                    found = found if found.switch_at is not None else tier
+                elif found.switch_at is None or tier.switch_at < found.switch_at:
+                    found, self._offer = tier, offer
+        except (WeftError, RuntimeError, MemoryError) as error:
+            found = replace(plain, why=f"{plain.why}; nothing better can be planned: {_first_words(error)}")
+        self._say(self._serving._replace(tier=found))
+
+    def _begin(self, tier: Tier) -> None:
+        """Prepare the kernel that takes over."""
+        asked, offer = self._asked, self._offer or Offer(tier.then or SPECIALISED, 0.0, promotion.COMPILING, None)
+        self._arrival = Arrival(lambda: made(asked, offer), asked.target, offer.ready)
+        assert tier.switch_at is not None
+        self._arm(due=tier.switch_at)
+
+    def _exchange(self, tier: Tier, call: int) -> None:
+        """Let the kernel serve that was prepared, if it is there and better."""
+        assert self._arrival is not None
+        built, name = self._arrival.result(), tier.then or SPECIALISED
+        self._arrival = self._offer = None
+        stays = replace(tier, then=None, switch_at=None, look_at=None)
+        if isinstance(built, str):
+            log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
+            self._say(self._serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
+        elif not is_faster(built[0], self._seconds):
+            self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
+        else:
+            log.info("%s: %s takes over at call %d", self._asked.description.text, built[0].best.schedule, call)
+            self._settle(Served(*built, Tier(name, f"it took over at call {tier.switch_at}{self._reason}")), call)
+            if name == SPECIALISED or self._corrections:
+                promotion.promote(built[0], self._asked.workspace_limit, tier)
+            else:
+                self._look(call)
+
+    def _settle(self, serving: Served, call: int) -> None:
+        """Serve by another kernel from now on."""
+        self._launch, self._seconds = serving.launch, serving.choice.best.seconds
+        watched = serving.choice.best.measured is None and guard.watches(self._asked.target)
+        self._guard = Guard() if watched else None
+        self._arm(sample=call + guard.FIRST if watched else inf)
+        self._say(serving)
+
+    def _say(self, serving: Served) -> None:
+        """What serves, until when, and why."""
+        self._serving, tier = serving, serving.tier
+        due = tier.look_at if tier.look_at is not None else tier.early if tier.switch_at is not None else None
+        self._arm(due=inf if due is None else due)
+        self._report(serving)
+
+    # -- predictions and the device ------------------------------------------------------------------------------------
+
+    def _check(self, watching: Guard, call: int) -> None:
+        """Hold the timed calls against the prediction, once the device has passed them."""
+        seconds = watching.seconds()
+        if seconds is None:
+            self._arm(sample=call + guard.EVERY)
+            return
+        self._guard = None
+        self._arm(sample=inf)
+        if self._arrival is not None or not guard.is_grossly_wrong(seconds, self._seconds):
+            return
+        with self._lock:
+            self._correct(seconds, call)
+
+    def _correct(self, seconds: float, call: int) -> None:
+        """Change to what is better by what was measured, if anything is."""
+        predicted, schedule = self._seconds, self._serving.choice.best.schedule
+        told = f"{schedule} took {duration(seconds)} where {duration(predicted)} were predicted"
+        log.info("%s: %s", self._asked.description.text, told)
+        self._seconds, self._corrections = seconds, self._corrections + 1
+        offer = corrected(self._asked, self._serving.choice, seconds) if self._corrections <= _CORRECTIONS else None
+        plain = replace(self._serving.tier, then=None, switch_at=None, look_at=None, why=told)
+        if offer is None:
+            self._say(self._serving._replace(tier=plain))
+            return
+        self._reason = f": {told}"
+        tier = promotion.taken_over(plain, call + 1, seconds, offer.name, offer.seconds, offer.ready)
+        self._offer = offer
+        self._say(self._serving._replace(tier=tier))
+
+
+def promotes(asked: Asked, specialize: str, tier: Tier) -> bool:
+    """Whether a plan that is served so may change to other kernels."""
+    if tier.switch_at is not None or tier.look_at is not None:
+        return True
+    free = specialize == "auto" and asked.schedule is None and asked.tune is None
+    return free and guard.watches(asked.target)
+
+
+def is_faster(choice: Choice, seconds: float) -> bool:
+    """Whether a kernel is predicted to be a tenth faster than what serves."""
+    return choice.best.seconds <= promotion.FASTER * seconds
+
+
+def _is_current(asked: Asked) -> bool:
+    """Whether the device of a plan is the current one, whose stream events are recorded on."""
+    return torch.cuda.current_device() == asked.target.index
+
+
+def _first_words(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

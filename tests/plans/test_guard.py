@@ -1,0 +1,112 @@
+"""Predictions that the device shows to be grossly wrong: the schedule is replaced, kept on disk and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from weft.planner import promotion
+from weft.plans import guard, promoting
+
+PREDICTED = 1e-3  # seconds of the library tier, by decree
+
+
+class Clock(guard.Guard):
+    """Stands in for the device: every call takes as long as the test says."""
+
+    takes = PREDICTED
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self._count >= guard.SAMPLES
+
+    def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        launch(*arguments)
+        self._count += 1
+
+    def seconds(self) -> float | None:
+        return type(self).takes
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Clock]]:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(promoting, "Guard", Clock)
+    monkeypatch.setattr(promoting, "_is_current", lambda asked: True)
+    monkeypatch.setattr(guard, "watches", lambda target: True)
+    monkeypatch.setattr(Clock, "takes", PREDICTED)
+    weft.planner.validity.outdate()
+    yield Clock
+    weft.planner.validity.outdate()
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(60, 50, generator=generator), torch.randn(50, 40, generator=generator)
+
+
+def planned() -> weft.Plan:
+    return weft.plan("ik,kj->ij", *operands(), specialize="auto")
+
+
+CALLS = guard.FIRST + guard.EVERY * (guard.SAMPLES + 2)
+
+
+def test_a_schedule_as_quick_as_predicted_stays() -> None:
+    a, b = operands()
+    plan = planned()
+    schedule = plan.schedule
+    Clock.takes = plan._first().choice.best.seconds
+    for _ in range(CALLS):
+        plan(a, b)
+    assert plan.schedule == schedule
+    assert "were predicted" not in plan.explain()
+
+
+def test_noise_flips_no_choice() -> None:
+    """A third more than predicted, and less than a launch's latency, are no errors of the model."""
+    assert not guard.is_grossly_wrong(1.33e-3, 1e-3)
+    assert not guard.is_grossly_wrong(40e-6, 4e-6)
+    assert guard.is_grossly_wrong(63e-3, 3.35e-3)
+
+
+def test_a_schedule_that_takes_ten_times_as_long_is_replaced() -> None:
+    a, b = operands()
+    exact = a.double() @ b.double()
+    plan = planned()
+    schedule = plan.schedule
+    Clock.takes = 1.0
+    for _ in range(CALLS + 15):  # what compiling takes is lost in ten calls
+        assert torch.allclose(plan(a, b).double(), exact, atol=1e-4)
+        Clock.takes = 1.0 if plan.schedule == schedule else 1e-6
+    assert plan.schedule != schedule
+    assert f"{schedule} took 1.00 s where" in " ".join(plan.explain().split())
+    weft.planner.validity.outdate()  # as a new process, which finds what is on disk
+    assert kept(planned()) == plan.schedule
+
+
+def kept(plan: weft.Plan) -> Any:
+    """The schedule that a new process prepares first."""
+    request = plan.request
+    found = promotion.kept(plan.contraction, request.backend, request.target, None)
+    assert found is not None
+    assert found.choice is not None
+    return found.choice.best.schedule
+
+
+def test_the_guard_is_turned_off_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    target = weft.planner.schedule.Target("cuda", 0, "NVIDIA H100", 90, 132, 232448)
+    assert guard.watches(target)
+    assert not guard.watches(weft.planner.schedule.Target("cpu"))
+    monkeypatch.setenv("WEFT_GUARD", "0")
+    assert not guard.watches(target)
