@@ -89,7 +89,7 @@ def test_a_schedule_that_takes_ten_times_as_long_is_replaced() -> None:
         assert torch.allclose(plan(a, b).double(), exact, atol=1e-4)
         Clock.takes = 1.0 if plan.schedule == schedule else 1e-6
     assert plan.schedule != schedule
-    assert f"{schedule} took 1.00 s where" in " ".join(plan.explain().split())
+    assert f"{schedule} took 1 s where" in plan.explain()
     weft.planner.validity.outdate()  # as a new process, which finds what is on disk
     assert kept(planned()) == plan.schedule
 

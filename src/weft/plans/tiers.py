@@ -191,7 +191,7 @@ def corrected(asked: Asked, serving: Choice, seconds: float) -> Offer | None:
     """
     off = seconds / serving.best.seconds
     ranked = list(serving.ranked)
-    if isinstance(other := library(*asked[:4]), Choice):
+    if isinstance(other := library(*asked[:4]), Choice) and other.best not in ranked:
         ranked.append(other.best)
     same = serving.best.schedule.family
     by_time = sorted(
