@@ -15,10 +15,12 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
+from weft.groups.at_once import at_once
 from weft.groups.gradient import with_gradient
 from weft.groups.one_by_one import check_added, one_by_one
 from weft.groups.operands import as_operands, read_pairs
 from weft.groups.plan import GroupedPlan, given_of
+from weft.planner.promotion import begins_with_library
 from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import refuse_unknown
@@ -26,6 +28,7 @@ from weft.plans.memo import Memo, Place
 from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
+_CAME_BEFORE = False  # in the place of a plan: such a group came once, and has none yet
 
 
 @signed("grouped", ("equation", "pairs"))
@@ -114,7 +117,9 @@ def _results(
         return one_by_one(read_notation(equation), operands, given_of(keywords), out, check_added(add, out))
     place = _place(equation, operands, add, keywords)
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
-    found = plan.again(operands) if plan is not None else None
+    if plan is None and not add and not keywords and (products := _at_once(place, equation, operands)) is not None:
+        return products
+    found = plan.again(operands) if plan else None
     if found is None:
         tensors = as_operands(operands)
         if asked_of_many(tensors):
@@ -127,6 +132,14 @@ def _results(
         plan.forget()
         _PLANS.put(place, plan)
     return found
+
+
+def _at_once(place: Place | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
+    """The results of a group that did not come before, in the library tier; None where a plan is to be made of it."""
+    if place is None or not begins_with_library(operands[0].device.type):
+        return None
+    _PLANS.put(place, _CAME_BEFORE)
+    return at_once(equation, operands)
 
 
 def _place(equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Place | None:

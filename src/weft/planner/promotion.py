@@ -66,14 +66,10 @@ class Tier:
     look_at: int | None = None  # number of the call that finds out what would be better; None: that is known
 
 
-def begins_with_library(target: Target) -> bool:
-    """Whether "auto" begins with the library tier: on devices, where `WEFT_TIERS` is not 0."""
-    return target.kind in ("cpu", "cuda", "hip") and os.environ.get("WEFT_TIERS", "1") not in (
-        "0",
-        "off",
-        "no",
-        "false",
-    )
+def begins_with_library(kind: str) -> bool:
+    """Whether "auto" begins with the library tier on a kind of device, where `WEFT_TIERS` is not 0."""
+    turned_off = os.environ.get("WEFT_TIERS", "1").lower() in ("0", "off", "no", "false")
+    return kind in ("cpu", "cuda", "hip") and not turned_off
 
 
 def looks_at(seconds: float) -> int:

@@ -70,7 +70,7 @@ def chosen(wanted: Wanted) -> Choice | None:
     """The choice that `weft.plans.tiers.served` begins with, untested and not built; None where it compiles nothing."""
     asked, specialize = wanted
     try:
-        if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target)):
+        if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
             return None
         if asked.schedule is not None or asked.tune is not None or not has_shape_generic(asked.backend):
             return select(*asked)

@@ -70,7 +70,7 @@ def served(asked: Asked, specialize: str) -> Served:
         return _specialised(asked, "its schedule is forced")
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
-    if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target)):
+    if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
         first = library(*asked[:4])
         if isinstance(first, Choice):
             why = "asked for" if specialize == LIBRARY else "it needs no compiling"

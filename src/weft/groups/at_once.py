@@ -1,0 +1,77 @@
+"""Groups in the library tier: a new group of plain products runs at once, as a loop of torch's own products.
+
+A plan of the group is made when such a group comes again. Products are those of torch: floating types whose sums are
+made as weft makes them, and no keywords. Whatever torch refuses goes to the plan, whose errors name the pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.base.arrays import dispatch_modes, is_transforming
+from weft.cpu.exactness import shortened
+from weft.errors import WeftError
+from weft.spec.notation import parse
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+MOST = 64  # pairs of a group that a loop takes
+_TYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
+
+
+def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
+    """The results of a group, a loop; None for what is for a plan."""
+    if len(operands) > 2 * MOST or type(equation) is not str or "." in equation:
+        return None
+    product, first = _product(equation), operands[0]
+    if product is None or type(first) not in _KINDS or first.dtype not in _TYPES:
+        return None
+    if dispatch_modes() or is_transforming() or _may_round(first):
+        return None
+    dtype = first.dtype
+    try:
+        for one in operands:
+            if type(one) not in _KINDS or one.dtype is not dtype:
+                return None
+        return [product(a, b) for a, b in zip(operands[::2], operands[1::2], strict=True)]
+    except (RuntimeError, IndexError, TypeError):
+        return None
+
+
+_KINDS = (Tensor, torch.nn.Parameter)
+
+
+def _may_round(operand: Tensor) -> bool:
+    """Whether torch may round the factors of such products; the plan's products never are."""
+    if operand.dtype in (torch.float64, torch.complex128):
+        return False
+    return shortened() if not operand.is_cuda else bool(torch._C._get_cublas_allow_tf32())
+
+
+@lru_cache(maxsize=256)
+def _product(equation: str) -> Product | None:
+    """What contracts a pair of matrices; None for another equation."""
+    try:
+        notation = parse(equation)
+    except WeftError:
+        return None
+    if len(notation.inputs) != 2 or any(len(term) != 2 for term in (*notation.inputs, notation.output)):
+        return None
+    (a, b), output = notation.inputs, notation.output
+    shared = set(a) & set(b)
+    if len({*a, *b, *output}) != 3 or len(shared) != 1 or shared & set(output):
+        return None
+    k = next(iter(shared))
+    turn_a, turn_b = a.index(k) == 0, b.index(k) == 1  # to [m, k] and [k, n]
+    turned = output[0] in b
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        left, right = x.t() if turn_a else x, y.t() if turn_b else y
+        return torch.mm(right.t(), left.t()) if turned else torch.mm(left, right)
+
+    return product
