@@ -41,13 +41,13 @@ FAMILIES = {
         "weft.cpu.stream.family",
         "weft.cpu.ttgt.family",
         "weft.cpu.counting",
-        "weft.cpu.eager",
+        "weft.library.family",
         "weft.planner.pre_reduce",
     ),
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
-    "cpu": ("weft.cpu.permute.family", "weft.cpu.permute.plain"),
+    "cpu": ("weft.cpu.permute.family", "weft.library.permutations"),
 }
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
