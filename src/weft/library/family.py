@@ -25,7 +25,8 @@ from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
 NAME = "library"
-MOST = {"cpu": 1 << 27, "gpu": 1 << 30}  # bytes of workspace where nobody says how much there is
+MOST = {"cpu": 1 << 27, "gpu": 1 << 30}  # bytes of workspace where nobody says how much there is,
+NEAR = 1 << 22  # and of a CPU's tables where no element meets several: passes over them stay in the caches
 LEAST = 1 << 20  # bytes of the parts that are for those who have little
 
 
@@ -65,11 +66,19 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     scheme = scheme_of(contraction, target.kind)
-    usual, _ = _schedule(scheme, MOST["cpu" if scheme.kind == "cpu" else "gpu"])
+    usual, _ = _schedule(scheme, _usual(scheme))
     if usual.workspace_bytes <= LEAST:
         return Candidates((usual,))
     small, _ = _schedule(scheme, LEAST)
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
+
+
+def _usual(scheme: Scheme) -> int:
+    """The most workspace, in bytes, of who has no limit."""
+    if scheme.kind != "cpu":
+        return MOST["gpu"]
+    few = scheme.form == "algebra" and 1 in (scheme.contraction.m, scheme.contraction.n)
+    return NEAR if few else MOST["cpu"]
 
 
 def _schedule(scheme: Scheme, most: int) -> tuple[LibrarySchedule, Part]:
@@ -97,7 +106,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     if (reason := supports(contraction, target)) is not None:
         return reason
     scheme = scheme_of(contraction, target.kind)
-    most = MOST["cpu" if scheme.kind == "cpu" else "gpu"]
+    most = _usual(scheme)
     schedule, part = _schedule(scheme, most if workspace_limit is None else min(most, workspace_limit))
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"

@@ -17,7 +17,6 @@ from weft.library.scheme import Scheme
 from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
 from weft.planner.schedule import Target
-from weft.spec import Contraction
 
 _LAUNCH = 10e-6  # seconds of an operation of torch on a GPU, called from Python
 _SHARE = 0.7  # of its data sheet's rates that torch's operations reach
@@ -27,16 +26,19 @@ _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
 
 def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target) -> float:
-    if target.kind == "cpu":
-        return _on_a_cpu(scheme.contraction, scheme, target)
-    return _on_a_gpu(scheme, parts, target)
+    count = 1
+    if parts is not None:
+        extents = [mode.extent for mode in scheme.contraction.modes]
+        count = math.prod([-(-extent // part) for extent, part in zip(extents, parts, strict=True)])
+    return _on_a_cpu(scheme, count, target) if target.kind == "cpu" else _on_a_gpu(scheme, count, target)
 
 
-def _on_a_cpu(contraction: Contraction, scheme: Scheme, target: Target) -> float:
+def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
+    contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = costs("library"), max(target.processors, 1)
     each = cost("byte" if scheme.types.way == "bytes" else "product" if contraction.algebra is None else "pair")
-    return cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
+    return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
 def moving(size: int, passes: int, slabs: int, target: Target) -> float:
@@ -52,7 +54,7 @@ class _Steps(NamedTuple):
     moved: int  # bytes
 
 
-def _on_a_gpu(scheme: Scheme, parts: tuple[int, ...] | None, target: Target) -> float:
+def _on_a_gpu(scheme: Scheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     memory, rate = _rates(target.name, _rate_name(scheme))
     steps = _steps(scheme)
@@ -62,10 +64,7 @@ def _on_a_gpu(scheme: Scheme, parts: tuple[int, ...] | None, target: Target) -> 
         products, steps = 0, _Steps(steps.operations + 4, steps.moved + 2 * _PASSES * 4 * batch * m * n * k)
     if scheme.types.way == "limbs":
         products *= (scheme.accumulate.itemsize // 2) ** 2
-    count = 1
-    if parts is not None:
-        count = math.prod([-(-mode.extent // part) for mode, part in zip(contraction.modes, parts, strict=True)])
-    return count * steps.operations * _LAUNCH + max(steps.moved / memory, products / rate)
+    return parts * steps.operations * _LAUNCH + max(steps.moved / memory, products / rate)
 
 
 def _steps(scheme: Scheme) -> _Steps:

@@ -41,7 +41,7 @@ class Part:
     ) -> None:
         sums = self._sums
         if c is not None and beta != 0:
-            if self._adds and isinstance(sums, Matrices):
+            if self._adds and alpha != 0 and isinstance(sums, Matrices):
                 sums.added(d, a, b, alpha, c, beta, aux)
                 return
         elif self._in_place:
@@ -97,7 +97,7 @@ class Finish:
             values = value_of(self._c_fn, values, *self._beside.of(aux, values.device)).to(total.dtype)
         if self._join is not None:
             return self._join(total, values)
-        return total.add_(values, alpha=wrapped(beta, total.dtype))  # type: ignore[arg-type]
+        return total.add_(values, alpha=wrapped(beta, total.dtype))
 
 
 def _bytes_of_each(contraction: Contraction) -> int:

@@ -86,11 +86,13 @@ class Products:
 
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place; where it `fuses`."""
-        if alpha == 1:
+        if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
             if self._dot is not None and place.numel() == 1:
                 self._dot(left[0], right[:, 0], out=place[0, 0])
             else:
                 self._multiply(left, right, out=place)
+            if alpha == 0:
+                place *= 0
         else:
             self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
 

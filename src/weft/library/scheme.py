@@ -94,7 +94,10 @@ def _types(
 
 
 def _roles(contraction: Contraction) -> Roles:
-    batch, m, n, k = [], [], [], []
+    batch: list[int] = []
+    m: list[int] = []
+    n: list[int] = []
+    k: list[int] = []
     alone: tuple[list[int], list[int]] = [], []
     repeat = []
     groups = {Role.BATCH: batch, Role.M: m, Role.N: n}

@@ -16,7 +16,7 @@ from weft.library.arrange import arranged
 from weft.library.factors import Factor, Matrix, Seen
 from weft.library.products import Products, wrapped
 from weft.library.scheme import Scheme
-from weft.library.views import A, B, C, D, Frame
+from weft.library.views import A, B, C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar
 
 
@@ -136,11 +136,11 @@ class Tables:
         self.kept = roles.kept
         self._algebra, self._accumulate = algebra, scheme.accumulate
         self._a, self._b = (
-            Matrix(scheme, place, frame, (roles.batch, free, roles.k), True)
+            _in_batches(scheme, place, frame, (roles.batch, free, roles.k))
             for place, free in ((A, roles.m), (B, roles.n))
         )
         self._shape, self._most = frame.shape(self.kept), table(scheme.kind)
-        pairs = min(2 * self._most, frame.size((*self.kept, *roles.k)))
+        pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
         self.bytes = self._a.bytes + self._b.bytes + 2 * pairs * self._accumulate.itemsize
         self.bytes += 2 * frame.size(self.kept) * self._accumulate.itemsize
 
@@ -150,6 +150,14 @@ class Tables:
 
     def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
         raise AssertionError("it places nothing")
+
+
+def _in_batches(scheme: Scheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]) -> Matrix | Seen:
+    """An operand as [batch, free, k], of one batch where there is none."""
+    view = frame.matrix(groups, place) if scheme.plain[place] else None
+    if view is None:
+        return Matrix(scheme, place, frame, groups, True)
+    return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
 
 
 Sums: TypeAlias = Nothing | Pairs | Matrices | Tables
