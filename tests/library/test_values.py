@@ -1,6 +1,7 @@
 """What torch's operations compute, held against the oracle in float64 within its bounds, on the CPU and on a GPU.
 
-On a GPU the marker `gpu` selects them: `pytest -m gpu tests/library`.
+On a GPU the marker `gpu` selects them: `pytest -m gpu tests/library`. "stand-in" is what is built for a GPU, run on the
+CPU, but for products that torch has on a GPU alone.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from weft import reference
 from weft.algebra import find
 from weft.api.options import Options, read_indices, read_operands, resolved
 from weft.errors import UnsupportedError
-from weft.library import family, permutations
+from weft.library import family, permutations, products
 from weft.oracle.bounds import error_bound
 from weft.oracle.judgement import judged
 from weft.planner.planner import Choice
 from weft.planner.request import HOOKS
+from weft.planner.schedule import Target
 from weft.planner.target import target_of
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned, random_operand
 
 DEVICES = [
     "cpu",
+    "stand-in",
     pytest.param("cuda", marks=[
         pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
     ]),
@@ -37,6 +40,22 @@ HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torc
 COMPLEX, EIGHTH = torch.complex64, torch.float8_e4m3fn
 
 on_each = pytest.mark.parametrize("device", DEVICES)
+
+
+@pytest.fixture(autouse=True)
+def without_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("device") == "stand-in":
+        monkeypatch.setattr(products, "_HALVES", ())
+
+
+def target_for(device: str) -> Target:
+    if device == "stand-in":
+        return Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=132)
+    return target_of("cpu" if device == "cpu" else "triton", torch.device(device))
+
+
+def place_of(device: str) -> str:
+    return "cuda" if device == "cuda" else "cpu"
 
 
 class Call(NamedTuple):
@@ -75,7 +94,7 @@ def _whole(dtype: torch.dtype) -> bool:
 def moved(value: Any, device: str) -> Any:
     """A tensor on a device, strides kept; a mapping of operands too."""
     if isinstance(value, torch.Tensor):
-        there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=place_of(device))
         return there.copy_(value)
     if isinstance(value, dict):
         return {name: (modes, moved(tensor, device)) for name, (modes, tensor) in value.items()}
@@ -104,10 +123,10 @@ def run(call: Call, device: str, limit: int | None = None, times: int = 1) -> Ru
     extents = request.extents()
     shape = [extents[label] for label in request.notation.output]
     dtypes = (request.d_dtype, *(request.outputs or ()))
-    places = [poisoned(shape, dtype, layout=call.layout, device=device) for dtype in dtypes]
+    places = [poisoned(shape, dtype, layout=call.layout, device=place_of(device)) for dtype in dtypes]
     layouts = [Layout.of(place.tensor) for place in places]
     contraction = request.contraction(Layout.of(c) if c is not None else None, layouts[0], tuple(layouts[1:]))
-    target = target_of("cpu" if device == "cpu" else "triton", a.device)
+    target = target_for(device)
     choice = family.choice(contraction, "cpu" if device == "cpu" else "triton", target, limit)
     assert not isinstance(choice, str), choice
     named = (each.name for each in contraction.aux if each.kind != "output")
@@ -249,11 +268,11 @@ def test_conjugates(device: str) -> None:
     x, y = (random_operand(shape, COMPLEX, 1) for shape in ((5, 7), (7, 6)))
     for a, b in ((x.conj(), y), (x, y.conj()), (x.conj(), y.conj())):
         options = Options(backend="reference")
-        a, b = (each.to(device) for each in (a, b))
+        a, b = (each.to(place_of(device)) for each in (a, b))
         request = resolved(parse("mk,kn->nm"), "mk,kn->nm", a, b, options)
-        d = torch.empty(6, 5, dtype=COMPLEX, device=device)
+        d = torch.empty(6, 5, dtype=COMPLEX, device=place_of(device))
         contraction = request.contraction(None, Layout.of(d), ())
-        target = target_of("cpu" if device == "cpu" else "triton", d.device)
+        target = target_for(device)
         choice = family.choice(contraction, "cpu", target)
         assert not isinstance(choice, str)
         choice.build()(*(each.conj() if each.is_conj() else each for each in (a, b)), None, d, 1, 0)
@@ -267,7 +286,7 @@ def test_a_limit_of_workspace(device: str) -> None:
     usual = run(call, device).choice.best.schedule.workspace_bytes
     found = check(call, device, usual // 4)
     assert found.choice.best.schedule.workspace_bytes <= usual // 4
-    target = target_of("cpu" if device == "cpu" else "triton", found.results[0].device)
+    target = target_for(device)
     sentence = family.choice(found.contraction, "cpu", target, 1)
     assert "bytes of workspace, the limit is 1" in str(sentence)
 
@@ -277,11 +296,11 @@ def test_the_peak(device: str) -> None:
     call = case("mk,kn->mn", SIZES)
     found = run(call, device)
     asked = replace(found.contraction, peak=True)
-    target = target_of("cpu" if device == "cpu" else "triton", found.results[0].device)
+    target = target_for(device)
     choice = family.choice(asked, "cpu", target)
     assert not isinstance(choice, str)
     d = found.results[0]
-    peak = torch.zeros((), dtype=torch.int32, device=device)
+    peak = torch.zeros((), dtype=torch.int32, device=place_of(device))
     choice.build()(moved(call.a, device), moved(call.b, device), None, d, 1, 0, (peak,))
     assert peak.view(torch.float32).item() == d.abs().max().item()
 
@@ -302,10 +321,10 @@ def check_permutation(x: torch.Tensor, equation: str, options: dict[str, Any], d
     old = random_operand(old.shape, x.dtype, 4)
     added = {"out": moved(old, device)} if "beta" in options else {}
     plan = weft.plan_permute(there, equation, extents=extents, backend="reference", **options, **added)
-    target = target_of("cpu" if device == "cpu" else "triton", there.device)
+    target = target_for(device)
     choice = permutations.choice(plan.permutation, "cpu", target)
     assert not isinstance(choice, str)
-    d = moved(old, device) if added else poisoned(old.shape, x.dtype, device=device).tensor
+    d = moved(old, device) if added else poisoned(old.shape, x.dtype, device=place_of(device)).tensor
     choice.build()(there, d if added else None, d, options.get("alpha", 1), options.get("beta", 0))
     wanted = reference.permute(equation, x, extents=extents, **options, **({"out": old.clone()} if added else {}))
     assert torch.allclose(d.cpu(), wanted.to(x.dtype), rtol=2e-3 if dtype_is_half(x) else 1e-6)
@@ -338,7 +357,9 @@ def calls(draw: st.DrawFn) -> Call:
 
 
 @on_each
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(call=calls(), limit=st.sampled_from((None, 4096, 600)))
 def test_random(call: Call, limit: int | None, device: str) -> None:
     note(call.equation)
