@@ -18,7 +18,7 @@ ROOMS_WITHOUT_TRITON = (
     "weft.planner.planner",
     "weft.machine",
     "weft.oracle",
-    "weft.cpu.eager",
+    "weft.library.family",
     "weft.reference",
     "weft.testing",
     "weft_bench.cases",

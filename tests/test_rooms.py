@@ -26,7 +26,7 @@ ROOMS = (
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     "gpu.selection",
     *("gpu.grouped", "gpu.chain"),
-    *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
+    *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),
     *("autograd", "distributed", "networks", "groups", "blocks"),
     *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),

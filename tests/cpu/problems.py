@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu import blas, counting, eager
+from weft.cpu import blas, counting
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.model import form_of
 from weft.cpu.host import multiplies_bytes, vector_bytes
 from weft.cpu.ttgt import family as ttgt
 from weft.cpu.ttgt import ways as ttgt_ways
 from weft.fn import Pointwise, trace
+from weft.library import family as library
 from weft.planner.schedule import Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes, mode_extents, output_shape
@@ -54,7 +55,7 @@ class Way(NamedTuple):
 
     @property
     def name(self) -> str:
-        return str(self.family.__name__.removeprefix("weft.cpu.").removesuffix(".family"))
+        return str(self.family.__name__.removeprefix("weft.").removeprefix("cpu.").removesuffix(".family"))
 
 
 @dataclass
@@ -141,13 +142,13 @@ def all_ways(contraction: Contraction, families: frozenset[str], every: bool = T
     Fails where other families than `families`, and torch's operations, offer any.
     """
     ways = list(_offered(contraction, every))
-    assert {way.name for way in ways} == families | {"eager"}, "other families serve this case than it names"
+    assert {way.name for way in ways} == families | {"library"}, "other families serve this case than it names"
     return ways
 
 
 def _offered(contraction: Contraction, every: bool) -> Iterator[Way]:
-    assert eager.supports(contraction, TARGET) is None
-    yield from (Way(eager, schedule) for schedule in eager.schedules(contraction, TARGET).schedules)
+    assert library.supports(contraction, TARGET) is None
+    yield from (Way(library, schedule) for schedule in library.schedules(contraction, TARGET).schedules)
     for family in (blas, counting):
         if family.supports(contraction, TARGET) is None:
             yield from (Way(family, schedule) for schedule in family.schedules(contraction, TARGET).schedules)

@@ -12,9 +12,9 @@ import torch
 import weft
 from cpu.extended import Extended, check_close, check_exact
 from weft.algebra import NAMED, plus_times_mod
-from weft.cpu import eager
 from weft.cpu.gett.forms import EXACT, matrix_form
 from weft.cpu.gett.operations import ready_pair
+from weft.library import algebras
 from weft.testing import random_operand
 
 EXTENTS = {"b": 3, "m": 9, "p": 2, "n": 7, "k": 11, "l": 3, "o": 2}
@@ -40,7 +40,7 @@ def operands(equation: str, dtype: torch.dtype, layout: str = "contiguous") -> t
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of pairs so small that every product takes many."""
-    monkeypatch.setattr(eager, "TABLE", 32)
+    monkeypatch.setitem(algebras.TABLE, "cpu", 32)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -168,7 +168,7 @@ def test_explain_says_what_has_no_code() -> None:
     own = weft.Algebra(lambda x, y: torch.exp(x) * y, torch.add, 0, "of exponentials")
     a, b = operands("mk,kn->nm", torch.complex64)
     p = weft.plan("mk,kn->nm", a, b, algebra=own, backend="cpu")
-    assert p.schedule.family == "torch"
+    assert p.schedule.family == "library"
     assert "the algebra of exponentials: exp of complex values has no code for the CPU" in str(p.explain())
     assert torch.allclose(p(a, b), (a.exp() @ b).T, rtol=1e-4)
 
@@ -180,7 +180,7 @@ def test_halving(extent: int, reduce: Callable[..., torch.Tensor]) -> None:
     expected = values[:, 0]
     for at in range(1, extent):
         expected = reduce(expected, values[:, at])
-    assert torch.equal(eager.halved(values.transpose(1, 2), reduce), expected)
+    assert torch.equal(algebras.halved(values.transpose(1, 2), reduce), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])

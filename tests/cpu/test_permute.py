@@ -13,7 +13,8 @@ import torch
 
 import weft
 from permuting import DTYPES, any_bits, same_bits
-from weft.cpu.permute import family, plain, schedule
+from weft.cpu.permute import family, schedule
+from weft.library import permutations
 from weft.planner.schedule import PermutationLaunch, Target
 from weft.spec.permutation import Permutation
 from weft.testing import poisoned, random_operand
@@ -123,8 +124,8 @@ def test_what_is_computed(equation: str, shape: tuple[int, ...]) -> None:
             out = guarded.tensor.fill_(1)
             permutation = described(x, equation, fn=lambda v: v * v - 1, c=out, out=out, alpha=2, beta=3)
             target = Target("cpu", name="CPU", processors=2)
-            (by_torch,) = plain.schedules(permutation, target).schedules
-            for run in (launch(permutation), plain.build(permutation, by_torch, target)):
+            (by_torch,) = permutations.schedules(permutation, target).schedules
+            for run in (launch(permutation), permutations.build(permutation, by_torch, target)):
                 out.fill_(5)
                 run(x, out, out, 2.0, 3.0)
                 assert torch.equal(out.double(), 2 * expected + 15), (dtype, layout)
@@ -198,7 +199,7 @@ class TestTiles:
             described(torch.empty(1 << 22, dtype=torch.float16), "a->a", fn=torch.exp),
             described(torch.empty(1 << 22, dtype=torch.float8_e4m3fn), "a->a", out_dtype=torch.float16, alpha=2.0),
         ):
-            for room in (family, plain):
+            for room in (family, permutations):
                 target = Target("cpu", processors=2)
                 if room.supports(permutation, target) is None:
                     for found in room.schedules(permutation, target).schedules:
@@ -208,7 +209,7 @@ class TestTiles:
 def test_what_has_no_code_goes_by_torch() -> None:
     x = random_operand((9, 700, 50), torch.complex64, 1)
     plan = weft.plan_permute(x, "abc->cba", fn=torch.abs)
-    assert plan.schedule.family == "torch"
+    assert plan.schedule.family == "library"
     assert "fn: abs of complex values has no code for the CPU" in plan.explain()
     assert torch.equal(plan(x), torch.abs(x).permute(2, 1, 0))
     eighth = x.real.to(torch.float8_e4m3fn)
@@ -217,8 +218,7 @@ def test_what_has_no_code_goes_by_torch() -> None:
 
 def test_other_devices_are_left_alone() -> None:
     permutation = described(torch.empty(4, 5), "ab->ba")
-    for room in (family, plain):
-        assert room.supports(permutation, Target("cuda")) is not None
+    assert family.supports(permutation, Target("cuda")) is not None
 
 
 def test_without_numba() -> None:
@@ -235,4 +235,4 @@ def test_without_numba() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
         env={**os.environ, "WEFT_NUMBA": "0"},
     )  # fmt: skip
-    assert done.stdout.strip() == "False torch: one strided copy"
+    assert done.stdout.strip() == "False library: one strided copy"

@@ -117,7 +117,7 @@ def test_nan_and_infinity_are_not_lost(family: str, spoilt: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.complex128])
 def test_others_read_d_once_more(dtype: torch.dtype) -> None:
     contraction, tensors = described(MATRIX, dtype)
-    for name in ("weft.cpu.blas", "weft.cpu.eager"):
+    for name in ("weft.cpu.blas", "weft.library.family"):
         room: Any = imported(name)
         target = target_of("cpu", CPU)
         refused = room.supports(replace(contraction, peak=False), target) is not None

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import weft
-from weft.cpu import blas, counting, eager, host
+from weft.cpu import blas, counting, host
 from weft.cpu.gett import model
 from weft.cpu.stream import cost as stream
 from weft.cpu.ttgt import cost as ttgt
+from weft.library import family as library
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
 from weft.planner.registry import AT_HAND, FAMILIES, PERMUTATION_FAMILIES
 from weft.planner.schedule import Target
@@ -57,7 +58,7 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
     a = torch.ones(9, 9)
     for x, options in ((a, {}), (a, {"algebra": "max_plus"}), (a.to(torch.int8), {"out_dtype": torch.int32})):
         contraction = weft.plan("mk,kn->mn", x, x, backend="reference", **options).contraction
-        eager.predict(contraction, eager.EagerSchedule(0), Target("cpu"))
+        library.predict(contraction, library.LibrarySchedule("product", None, 0), Target("cpu"))
     blas._cost()
     counting._cost()
     model._cost()

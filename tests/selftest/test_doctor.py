@@ -36,7 +36,7 @@ def doctor(*options: str) -> Result:
 
 
 def permutations_go_wrong(patch: pytest.MonkeyPatch) -> None:
-    for family in ("weft.cpu.permute.family", "weft.cpu.permute.plain"):
+    for family in ("weft.cpu.permute.family", "weft.library.permutations"):
         patch.setattr(import_module(family), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
 
 
@@ -46,7 +46,7 @@ def test_all_is_well() -> None:
     rows = [line.split() for line in done.output.splitlines() if line.startswith("cpu ")]
     verdict = {" ".join(row[1:-4]): row[-1] for row in rows if row[-1] == "passed"}
     assert verdict.keys() == {
-        "cpu eager", "cpu gett", "cpu blas", "cpu stream", "cpu ttgt", "pre_reduce", "cpu permute", "cpu plain",
+        "library", "cpu gett", "cpu blas", "cpu stream", "cpu ttgt", "pre_reduce", "cpu permute", "permutations",
         "cpu transpose",
         *(("cpu counting",) if multiplies_bytes() else ()),
     }  # fmt: skip
@@ -78,9 +78,9 @@ def test_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = json.loads(done.stdout)
     by_name = {each["family"]: each for each in found["families"]}
     assert {name: each["verdict"] for name, each in by_name.items()} == {
-        "cpu eager": "passed", "cpu gett": "passed", "cpu blas": "passed", "cpu stream": "passed",
+        "library": "passed", "cpu gett": "passed", "cpu blas": "passed", "cpu stream": "passed",
         "cpu ttgt": "passed", "pre_reduce": "passed",
-        "cpu permute": "failed", "cpu plain": "failed", "cpu transpose": "passed",
+        "cpu permute": "failed", "permutations": "failed", "cpu transpose": "passed",
         "cpu counting": "passed" if multiplies_bytes() else "not here",
     }  # fmt: skip
     assert "elements wrong" in by_name["cpu permute"]["reason"]
@@ -144,7 +144,7 @@ class TestVersions:
 
 def test_the_target_of_a_record_is_the_device_not_its_number() -> None:
     target = target_of("cpu", torch.device("cpu"))
-    assert verdicts.key("weft.cpu.eager", "cpu", target)["environment"]["torch"] == torch.__version__
+    assert verdicts.key("weft.library.family", "cpu", target)["environment"]["torch"] == torch.__version__
 
 
 def test_the_phases_of_a_first_call_are_those_of_a_fresh_process() -> None:

@@ -328,7 +328,7 @@ class TestWhen:
 
 
 def test_where_every_family_fails_the_error_says_so(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in ("weft.cpu.permute.family", "weft.cpu.permute.plain"):
+    for family in ("weft.cpu.permute.family", "weft.library.permutations"):
         monkeypatch.setattr(import_module(family), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
     x = torch.arange(6.0).reshape(2, 3)
     wrong = r"the cpu backend cannot do this: permute: excluded on this machine, its self-test failed under torch"

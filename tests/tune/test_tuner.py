@@ -88,7 +88,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return made
 
 
-FAMILY = SimpleNamespace(__name__="weft.cpu.eager", NAME="made", build=None)  # `machine` builds for it
+FAMILY = SimpleNamespace(__name__="weft.library.family", NAME="made", build=None)  # `machine` builds for it
 CONTRACTION = described("ik,jk->ij", (6, 5), (7, 5))
 
 

@@ -5,10 +5,12 @@ The families asked here are few and offer a handful of schedules each; specialis
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError
+from weft.planner.peak import without_peak
 from weft.planner.planner import Choice, choose_among
 from weft.planner.registry import AT_HAND, LIBRARY, imported
 from weft.planner.schedule import Description, Target
@@ -29,14 +31,15 @@ def has_shape_generic(backend: str) -> bool:
 
 
 def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
-    """The choice in the library tier, or why there is none."""
-    family = imported(LIBRARY["permutation" if isinstance(description, Permutation) else "contraction"])
+    """The choice in the library tier, or why there is none; no self-test is asked for its verdict."""
+    family: Any = imported(LIBRARY["permutation" if isinstance(description, Permutation) else "contraction"])
     if isinstance(family, str):
         return family
     try:
-        return choose_among([family], description, backend, target, workspace_limit)
+        found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
     except UnsupportedError as error:
         return str(error)
+    return found if isinstance(found, str) else replace(found, description=description)
 
 
 def at_hand(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:

@@ -1,8 +1,8 @@
 """A digest of the code that decides what a family's kernels are.
 
 Of a GPU family: its own folder, the folders of the families that it builds on (those that its files name),
-`gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, and `fn` with the emitter to numba. A family
-that has no kernels of its own is its file and what runs its steps; their families are counted by `of_schedule`.
+`gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, `library`, and `fn` with the emitter to numba. A
+family that has no kernels of its own is its file and what runs its steps; their families are counted by `of_schedule`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from pathlib import Path
 from weft.planner.schedule import Ranked
 
 _PACKAGE = Path(__file__).parent.parent
-_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py")}  # by backend
+_CODE = {  # by backend
+    "triton": ("gpu/**/*.py", "fn/**/*.py"),
+    "cpu": ("cpu/**/*.py", "library/*.py", "fn/*.py", "fn/numba/*.py"),
+}
 _STEPS = ("planner/program.py", "base/lifetimes.py")  # what runs the steps of a program
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
@@ -55,7 +58,7 @@ def of_files(*patterns: str) -> str:
 def code_of(module: str) -> list[Path]:
     """The files that decide what a family's kernels are."""
     room, *below = module.split(".")[1:]
-    if room == "cpu":
+    if room in ("cpu", "library"):
         return sorted(file for pattern in _CODE["cpu"] for file in _PACKAGE.glob(pattern))
     if room != "gpu":
         return [_PACKAGE.joinpath(room, *below).with_suffix(".py"), *map(_PACKAGE.joinpath, _STEPS)]

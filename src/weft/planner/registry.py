@@ -41,15 +41,15 @@ FAMILIES = {
         "weft.cpu.stream.family",
         "weft.cpu.ttgt.family",
         "weft.cpu.counting",
-        "weft.cpu.eager",
+        "weft.library.family",
         "weft.planner.pre_reduce",
     ),
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
-    "cpu": ("weft.cpu.permute.family", "weft.cpu.permute.plain"),
+    "cpu": ("weft.cpu.permute.family", "weft.library.permutations"),
 }
-LIBRARY = {"contraction": "weft.cpu.eager", "permutation": "weft.cpu.permute.plain"}  # families of the library tier
+LIBRARY = {"contraction": "weft.library.family", "permutation": "weft.library.permutations"}  # the library tier
 LIBRARIES = frozenset(LIBRARY.values())
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {

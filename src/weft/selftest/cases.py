@@ -186,8 +186,8 @@ _OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
 _CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
 _CPU_TTGT, _CPU_STREAM = "weft.cpu.ttgt.family", "weft.cpu.stream.family"
-_EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute.family"
-_CPU_PLAIN = "weft.cpu.permute.plain"
+_LIBRARY, _CPU_GETT, _CPU_PERMUTE = "weft.library.family", "weft.cpu.gett.family", "weft.cpu.permute.family"
+_LIBRARY_PERMUTE = "weft.library.permutations"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
@@ -235,20 +235,20 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
             "packed, added to C", "amk,kbn->bnma", a=6, m=17, k=72, b=5, n=16, alpha=0.5, beta=-2.0, add=True,
             a_fn="relu",
         )),
-        Trial(_EAGER, from_letters(
+        Trial(_LIBRARY, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,
         )),
-        Trial(_EAGER, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
-        Trial(_EAGER, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
-        Trial(_EAGER, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
-        Trial(_EAGER, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
-        Trial(_EAGER, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
+        Trial(_LIBRARY, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
+        Trial(_LIBRARY, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
+        Trial(_LIBRARY, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
+        Trial(_LIBRARY, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
+        Trial(_LIBRARY, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),
         Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves_by("cells")),
         Trial(_CPU_PERMUTE, PermuteCase("computed", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
-        Trial(_CPU_PLAIN, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
+        Trial(_LIBRARY_PERMUTE, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
         Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
         Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _small),
     ),

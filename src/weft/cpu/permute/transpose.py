@@ -18,9 +18,9 @@ import torch
 
 from weft.cpu import jit
 from weft.cpu.permute import params as at
-from weft.cpu.permute import plain
 from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
+from weft.spec.permutation import scaling_type
 
 PANEL = 1 << 21  # bytes
 SIDE = 64  # of the tiles of square matrices
@@ -42,7 +42,7 @@ def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """Transpose square matrices (batch, n, n) where they lie, any strides, scaled by `alpha`."""
     batch, n, _ = matrices.shape
     if not _has_kernels(matrices, alpha):
-        plain.transpose_(matrices, alpha)
+        _by_way_of_a_copy(matrices, alpha)
         return
     _, row, column = matrices.stride()
     call = _Call(matrices, alpha, min(n, SIDE), (max(row, column), min(row, column)))
@@ -65,7 +65,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     size, step = matrices.itemsize, matrices.stride(2)
     whole = rows * columns * size <= PANEL
     if not _has_kernels(matrices, alpha) or (step != 1 and not whole):
-        plain.transpose_(matrices, alpha)
+        _by_way_of_a_copy(matrices, alpha)
     elif whole:
         _panels(matrices, alpha, rows)
     else:
@@ -188,3 +188,15 @@ def _extract(memory: torch.Tensor, short: int, body: int, tail: int) -> None:
         for s in range(short):
             ctypes.memmove(start + s * body * size, start + s * (body + tail) * size, body * size)
         memory[short * body :].copy_(tails.view(-1))
+
+
+def _by_way_of_a_copy(matrices: torch.Tensor, alpha: Scalar) -> None:
+    """Matrices (batch, rows, columns) in place, one after the other, each by way of a copy."""
+    for matrix in matrices:
+        rows, columns = matrix.shape
+        step = matrix.stride(1)
+        target = matrix if rows == columns else matrix.as_strided(
+            (columns, rows), (rows * step, step), int(matrix.storage_offset())
+        )  # fmt: skip
+        scale = scaling_type(matrix.dtype, matrix.dtype)
+        target.copy_(matrix.T.to(scale, copy=True).mul_(alpha) if alpha != 1 else matrix.T.clone())

@@ -1,0 +1,87 @@
+"""Sums and products of other algebras, by tables of pairs of a bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from weft.algebra import log
+from weft.fn import Pointwise
+from weft.fn.algebra import TracedAlgebra
+from weft.fn.pointwise import RecordedFunction
+from weft.library.functions import value_of
+
+TABLE = {"cpu": 1 << 18, "gpu": 1 << 25}  # pairs that stand in memory at once; of a CPU, in its caches
+
+Reduction = Callable[[Tensor], Tensor]  # of the last dimension, which is not empty
+
+
+def table(kind: str) -> int:
+    return TABLE["cpu" if kind == "cpu" else "gpu"]
+
+
+def reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype, most: int) -> Tensor:
+    """[batch, m, n] of [batch, m, k] and [batch, n, k], none of them empty, `most` pairs at a time."""
+    (batch, m, k), n = x.shape, y.shape[1]
+    total = x.new_empty((batch, m, n), dtype=dtype)
+    reduction, joined = _reduction(algebra), joining(algebra, dtype)
+    sums = min(k, max(most // n, 1))
+    rows = min(m, max(most // (n * sums), 1))
+    batches = max(most // (n * sums * rows), 1)
+    for b in range(0, batch, batches):
+        for i in range(0, m, rows):
+            kept = total[b : b + batches, i : i + rows]
+            for p in range(0, k, sums):
+                left = x[b : b + batches, i : i + rows, None, p : p + sums]
+                right = y[b : b + batches, None, :, p : p + sums]
+                shape = (left.shape[0], left.shape[1], n, left.shape[3])
+                pairs = value_of(algebra.combine, left, right).to(dtype).expand(shape)
+                part = reduction(pairs) if reduction is not None else halved(pairs, joined)
+                kept.copy_(part if p == 0 else joined(kept, part))
+    return total
+
+
+def joining(algebra: TracedAlgebra, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+    """The algebra's sum of two tensors."""
+    return lambda p, q: value_of(algebra.reduce, p, q).to(dtype)
+
+
+def halved(pairs: Tensor, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Reduce the last dimension, not empty, by halves: about as many calls as its extent has digits in binary."""
+    odd: Tensor | None = None
+    while (extent := pairs.shape[-1]) > 1:
+        half = extent // 2
+        if extent % 2:
+            last = pairs[..., -1:]
+            odd = last if odd is None else reduce(odd, last)
+        pairs = reduce(pairs[..., :half], pairs[..., half : 2 * half])
+    return (pairs if odd is None else reduce(pairs, odd)).squeeze(-1)
+
+
+_KNOWN: dict[object, Reduction] = {
+    torch.ops.aten.maximum.default: lambda pairs: torch.amax(pairs, -1),
+    torch.ops.aten.minimum.default: lambda pairs: torch.amin(pairs, -1),
+    torch.ops.aten.add.Tensor: lambda pairs: torch.sum(pairs, -1, dtype=pairs.dtype),
+}
+
+
+def _reduction(algebra: TracedAlgebra) -> Reduction | None:
+    """One operation of torch that reduces a dimension as the algebra does, where there is one."""
+    return _known(algebra.reduce)
+
+
+@lru_cache(maxsize=256)
+def _known(reduce: Pointwise) -> Reduction | None:
+    if not isinstance(reduce, RecordedFunction):
+        return None
+    if reduce.dtypes[0].is_floating_point and reduce == log.traced(reduce.dtypes[0]).reduce:
+        return lambda pairs: torch.logsumexp(pairs, -1)
+    nodes = list(reduce.graph.nodes)
+    given = [node for node in nodes if node.op == "placeholder"]
+    made = [node for node in nodes if node.op == "call_function"]
+    if len(made) != 1 or set(made[0].args) != set(given) or made[0].kwargs:
+        return None
+    return _KNOWN.get(made[0].target)

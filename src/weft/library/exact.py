@@ -1,0 +1,80 @@
+"""Products of matrices by torch with IEEE arithmetic and wide sums, whatever the process has been told to allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.cpu.exactness import exact_products, shortened
+
+_SWITCHES = {  # process-wide permissions of torch for less exact products or sums on a GPU
+    torch.float32: ("allow_tf32",),
+    torch.complex64: ("allow_tf32",),
+    torch.float16: ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation"),
+    torch.bfloat16: ("allow_bf16_reduced_precision_reduction",),
+}
+
+
+def guarded(call: Callable[..., Any], dtype: torch.dtype, kind: str) -> Callable[..., Any]:
+    """The same call, that takes back for its time what makes products of that type less exact on a kind of device."""
+    if kind == "cpu":
+        return _on_a_cpu(call) if dtype in (torch.float32, torch.complex64) else call
+    names = [name for name in _SWITCHES.get(dtype, ()) if _has(name)]
+    return _on_a_gpu(call, names) if names else call
+
+
+def _on_a_cpu(call: Callable[..., Any]) -> Callable[..., Any]:
+    def exactly(*args: Any, **options: Any) -> Any:
+        if shortened():
+            with exact_products():
+                return call(*args, **options)
+        return call(*args, **options)
+
+    return exactly
+
+
+def _on_a_gpu(call: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    switches = torch.backends.cuda.matmul
+
+    def exactly(*args: Any, **options: Any) -> Any:
+        given = [name for name in names if getattr(switches, name)]
+        if not given:
+            return call(*args, **options)
+        with _off(given):
+            return call(*args, **options)
+
+    return exactly
+
+
+@contextmanager
+def _off(names: Sequence[str]) -> Iterator[None]:
+    for name in names:
+        setattr(torch.backends.cuda.matmul, name, False)
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(torch.backends.cuda.matmul, name, True)
+
+
+@lru_cache
+def _has(name: str) -> bool:
+    try:
+        getattr(torch.backends.cuda.matmul, name)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+@lru_cache
+def widens() -> bool:
+    """Whether torch leaves products of halves in single precision on a GPU."""
+    return (
+        torch.version.hip is None
+        and hasattr(torch.ops.aten.mm, "dtype_out")
+        and hasattr(torch.ops.aten.bmm, "dtype_out")
+    )

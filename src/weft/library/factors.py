@@ -1,0 +1,134 @@
+"""A and B on their way to the product: where they lie, or converted, passed through functions, summed alone, packed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from weft.fn import Pointwise
+from weft.library.functions import Beside, live_bytes, value_of
+from weft.library.scheme import Scheme
+from weft.library.views import Frame, Group, View
+from weft.planner.schedule import AuxTensors
+
+
+class Factor:
+    """Values of an operand with a dimension for each of some modes, in the type of the product.
+
+    `shared`: of extent 1 along modes that the operand lacks, but for values of a function.
+    """
+
+    def __init__(self, scheme: Scheme, place: int, frame: Frame, modes: Sequence[int], shared: bool) -> None:
+        contraction = scheme.contraction
+        self.wanted: torch.dtype = scheme.types[place]  # type: ignore[assignment]
+        self._value = scheme.values[place]
+        self._plain = scheme.plain[place]
+        self._stored = (contraction.a, contraction.b)[place].dtype
+        self._conjugate = (contraction.conjugate_a, contraction.conjugate_b)[place] and self._stored.is_complex
+        self._function: Pointwise | None = (contraction.a_fn, contraction.b_fn)[place]
+        alone = scheme.roles.alone[place]
+        self._summed = tuple(range(-len(alone), 0))
+        read = (*modes, *alone)
+        self._view = frame.view(read, place, shared=shared or self._function is not None)
+        reach = [
+            self._view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
+        ]
+        self._full = tuple(reach) or (1,)
+        self.shape = tuple(reach[: len(modes)]) or (1,)
+        self._beside = Beside(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
+
+    @property
+    def converted_bytes(self) -> int:
+        """What values take on their way, besides those that come of it."""
+        count = math.prod(self._full)
+        size = self._value.itemsize if self._stored != self._value and not self._is_quiet else 0
+        if self._function is not None:
+            size += live_bytes(self._function) + self._value.itemsize + self.wanted.itemsize
+        elif self._summed and self._conjugate:
+            size += self._stored.itemsize
+        return count * size
+
+    @property
+    def made_bytes(self) -> int:
+        return 0 if self._plain else math.prod(self.shape) * self.wanted.itemsize
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether values reach the product's type from the stored one in one step."""
+        return self._function is None and self._value == self.wanted
+
+    def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
+        values = self._view.of(tensor)
+        if self._plain:
+            return values
+        values = self._read(values, aux)
+        if self._summed:
+            return values.sum(self._summed, dtype=self.wanted).reshape(self.shape)
+        return values.to(self.wanted)
+
+    def into(self, place: Tensor, tensor: Tensor, aux: AuxTensors) -> None:
+        """The same, into memory that lies as the modes do."""
+        if self._summed:
+            place.copy_(self.of(tensor, aux))
+        else:
+            place.copy_(self._read(self._view.of(tensor), aux))
+
+    def _read(self, values: Tensor, aux: AuxTensors) -> Tensor:
+        """Values behind the function, in the type that it sees, or in any that holds the stored ones."""
+        if self._conjugate:
+            values = values.conj()
+        if not self._is_quiet:
+            values = values.to(self._value)
+        if self._function is not None:
+            values = value_of(self._function, values, *self._beside.of(aux, values.device)).to(self._value)
+            values = values.expand(self._full)
+        return values
+
+
+class Matrix:
+    """An operand as a matrix of the product: [batch, free, k] or turned, without a batch of two dimensions."""
+
+    def __init__(
+        self, scheme: Scheme, place: int, frame: Frame, groups: tuple[Group, Group, Group], batched: bool
+    ) -> None:
+        """`groups` are those of the matrix: batch, then rows and columns."""
+        batch, rows, columns = groups
+        inner = (*rows, *columns)
+        strides = [frame.modes[at].strides[place] or math.inf for at in inner]
+        nearest = inner[strides.index(min(strides))] if inner else None
+        self._turned = nearest in rows and bool(columns)  # rows are innermost in memory
+        stored = (batch, columns, rows) if self._turned else groups
+        self._factor = Factor(scheme, place, frame, [at for group in stored for at in group], False)
+        sizes = [frame.size(group) for group in stored]
+        self._shape = tuple(sizes if batched else sizes[1:])
+        self._packs = not scheme.roles.alone[place] and (
+            scheme.plain[place] or (scheme.contraction.a_fn, scheme.contraction.b_fn)[place] is None
+        )
+
+    @property
+    def bytes(self) -> int:
+        size = math.prod(self._shape) * self._factor.wanted.itemsize
+        return size * (1 if self._packs else 2) + self._factor.converted_bytes
+
+    def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
+        if self._packs:
+            found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
+            self._factor.into(found.view(self._factor.shape), tensor, aux)
+        else:
+            found = self._factor.of(tensor, aux).reshape(self._shape)
+        return found.mT if self._turned else found
+
+
+class Seen:
+    """An operand that is a matrix where it lies."""
+
+    bytes = 0
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
+        return self._view.of(tensor)

@@ -1,0 +1,128 @@
+"""Every contraction in torch's own operations, on every device: nothing is compiled, and nothing is waited for.
+
+A family with the four doors of `weft.planner.schedule`, and `choice`, by which it is chosen alone. Where operands and D
+are views of matrices a call is one product by the vendor's library; else each step is a pass over memory. Large tensors
+are taken in parts, so that the workspace is bounded.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.fn.pointwise import TritonFunction
+from weft.library.launch import PartsLaunch, cut
+from weft.library.model import seconds
+from weft.library.part import Part
+from weft.library.scheme import Scheme, scheme_of
+from weft.library.views import Frame
+from weft.planner.planner import Choice
+from weft.planner.schedule import Candidates, Launch, Ranked, Target
+from weft.spec import Contraction
+from weft.spec.dtypes import dtype_name
+
+NAME = "library"
+MOST = {"cpu": 1 << 27, "gpu": 1 << 30}  # bytes of workspace where nobody says how much there is,
+NEAR = 1 << 22  # and of a CPU's tables where no element meets several: passes over them stay in the caches
+LEAST = 1 << 20  # bytes of the parts that are for those who have little
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySchedule:
+    """Torch's operations over whole tensors, or over parts of them."""
+
+    form: str
+    parts: tuple[int, ...] | None  # how much of each mode a part has; None for all
+    workspace_bytes: int
+    family: str = NAME
+
+    def __str__(self) -> str:
+        form = {"product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs"}[self.form]
+        parts = "" if self.parts is None else f" of parts of {' x '.join(map(str, self.parts))}"
+        return f"library: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    """None, or one sentence that says why not.
+
+    "tf32" and "tf32x3" are served by IEEE float32 products, three products by four: they are at least as exact.
+    """
+    if target.kind not in ("cpu", "cuda", "hip"):
+        return f"torch's operations are not for the {target.kind}"
+    arithmetic, algebra = contraction.arithmetic, contraction.algebra
+    if not torch.can_cast(arithmetic.product, arithmetic.accumulate):
+        return f"products in {dtype_name(arithmetic.product)} do not add up in {dtype_name(arithmetic.accumulate)}"
+    parts = () if algebra is None else (algebra.combine, algebra.reduce)
+    for hook in (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue, *parts):
+        if isinstance(hook, TritonFunction):
+            return f"{hook.jit.__name__} is a Triton function; torch needs it written with its own operations"
+    if algebra is None and torch.bool in (contraction.a.dtype, contraction.b.dtype):
+        return "bool has no sum of products; convert the operands to an integer type"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    scheme = scheme_of(contraction, target.kind)
+    usual, _ = _schedule(scheme, _usual(scheme))
+    if usual.workspace_bytes <= LEAST:
+        return Candidates((usual,))
+    small, _ = _schedule(scheme, LEAST)
+    return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
+
+
+def _usual(scheme: Scheme) -> int:
+    """The most workspace, in bytes, of who has no limit."""
+    if scheme.kind != "cpu":
+        return MOST["gpu"]
+    few = scheme.form == "algebra" and 1 in (scheme.contraction.m, scheme.contraction.n)
+    return NEAR if few else MOST["cpu"]
+
+
+def _schedule(scheme: Scheme, most: int) -> tuple[LibrarySchedule, Part]:
+    found = cut(scheme, most)
+    return LibrarySchedule(scheme.form, found.extents, found.workspace_bytes), found.part
+
+
+def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
+    """Seconds on `target`."""
+    return seconds(scheme_of(contraction, target.kind), schedule.parts, target)
+
+
+def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
+    scheme = scheme_of(contraction, target.kind)
+    if schedule.parts is not None:
+        return PartsLaunch(scheme, schedule.parts)
+    return Part(scheme, Frame.whole(contraction))
+
+
+def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
+    """This family's schedule alone, or one sentence that says why there is none; quick, as nothing is compared.
+
+    Its parts are as small as `workspace_limit` asks for. What it is built of is not asked for again.
+    """
+    if (reason := supports(contraction, target)) is not None:
+        return reason
+    scheme = scheme_of(contraction, target.kind)
+    most = _usual(scheme)
+    schedule, part = _schedule(scheme, most if workspace_limit is None else min(most, workspace_limit))
+    if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
+        return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
+    family: Any = _Known(scheme, part) if schedule.parts is None else sys.modules[__name__]
+    best = Ranked(schedule, seconds(scheme, schedule.parts, target), family)
+    return Choice(contraction, backend, target, best, (best,))
+
+
+class _Known:
+    """This family for a contraction that is built already."""
+
+    __name__ = __name__
+    NAME = NAME
+
+    def __init__(self, scheme: Scheme, part: Part) -> None:
+        self._scheme, self._part = scheme, part
+
+    def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
+        return self._part

@@ -1,0 +1,168 @@
+"""Traced functions in torch's operations: what they take beside the value, what they allocate, and writing in place.
+
+The last operation of a function writes where the result goes, where torch has a form of it that does; else the result
+is copied there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.fn import Pointwise
+from weft.fn.pointwise import RecordedFunction
+from weft.library.views import FIRST, D, Frame, View
+from weft.planner.schedule import AuxTensors
+from weft.spec import Contraction, Layout
+
+
+class Beside:
+    """What a function takes beside the value, with a dimension for each of these modes: operands and coordinates."""
+
+    def __init__(self, contraction: Contraction, args: Sequence[int], modes: Sequence[int], frame: Frame) -> None:
+        self._operands: list[tuple[int, View | _Coordinates]] = []
+        for arg in args:
+            if contraction.aux[arg].kind == "index":
+                self._operands.append((arg, _Coordinates(contraction, arg, modes, frame)))
+            else:
+                self._operands.append((arg, frame.view(modes, FIRST + arg, shared=True)))
+
+    def of(self, aux: AuxTensors, device: torch.device) -> list[Tensor]:
+        found = []
+        for arg, operand in self._operands:
+            tensor = aux[arg]
+            if isinstance(operand, _Coordinates):
+                found.append(operand.on(device))
+            else:
+                assert tensor is not None, "an operand has a tensor"
+                found.append(operand.of(tensor))
+        return found
+
+
+class _Coordinates:
+    """The coordinate along one mode, within a part."""
+
+    def __init__(self, contraction: Contraction, arg: int, modes: Sequence[int], frame: Frame) -> None:
+        moving = [at for at in modes if frame.modes[at].strides[FIRST + arg]]
+        self._shape = tuple([frame.extents[at] if at in moving else 1 for at in modes]) or (1,)
+        start = frame.starts[moving[0]] if moving else 0
+        self._bounds = start, start + (frame.extents[moving[0]] if moving else 1)
+        self._dtype = contraction.aux[arg].dtype
+
+    def on(self, device: torch.device) -> Tensor:
+        return torch.arange(*self._bounds, dtype=self._dtype, device=device).view(self._shape)
+
+
+def value_of(function: Pointwise, *tensors: Tensor) -> Tensor:
+    """The result of a function that has one."""
+    found = function(*tensors)
+    assert isinstance(found, Tensor), "this function has one result"
+    return found
+
+
+@lru_cache(maxsize=1024)
+def live_bytes(function: Pointwise) -> int:
+    """The most bytes for each element that a function's values take at once, the given ones left out."""
+    if not isinstance(function, RecordedFunction):
+        return 16
+    nodes = list(function.graph.nodes)
+    last = {used: at for at, node in enumerate(nodes) for used in node.all_input_nodes}
+    most = held = 0
+    for at, node in enumerate(nodes):
+        if node.op == "call_function":
+            held += node.meta["dtype"].itemsize
+            most = max(most, held)
+        held -= sum(used.meta["dtype"].itemsize for used in last if last[used] == at and used.op == "call_function")
+    return most
+
+
+Written = Callable[..., Any]  # of the places of the results, then of the function's inputs
+
+
+@lru_cache(maxsize=1024)
+def writing(function: RecordedFunction, dtypes: tuple[torch.dtype, ...], dense: bool) -> Written:
+    """The function with places for its results, tensors of these types, before its inputs; it returns nothing.
+
+    `dense`: the first place is contiguous.
+
+    Results that may be written by the operations that make them are. A place may be the memory of the value itself
+    where there is one result: nothing is read after it is written.
+    """
+    graph = fx.Graph()
+    places = [graph.placeholder(f"place_{at}") for at in range(len(dtypes))]
+    found: Any = graph.graph_copy(function.graph, {})
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    value = next(node for node in graph.nodes if node.op == "placeholder" and node not in places)
+    for place, dtype, result in zip(places, dtypes, results, strict=True):
+        direct = len(results) == 1 and not result.users and _reads(result, value)
+        if not (direct and result.meta.get("dtype") == dtype and _writes(result, place, dense)):
+            graph.call_function(torch.ops.aten.copy_.default, (place, result))
+    graph.output(None)
+    return fx.GraphModule(torch.nn.Module(), graph).forward
+
+
+def _reads(node: fx.Node, value: fx.Node) -> bool:
+    """Whether a result depends on the value, and so has its shape."""
+    seen, waiting = set(), [node]
+    while waiting:
+        one = waiting.pop()
+        if one is value:
+            return node is not value
+        if one not in seen:
+            seen.add(one)
+            waiting += one.all_input_nodes
+    return False
+
+
+def _writes(node: fx.Node, place: fx.Node, dense: bool) -> bool:
+    """Make a node write to a place, where torch has a form of its operation that does."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target is torch.ops.aten.gelu.default and not dense:  # oneDNN writes to a copy of a place that is not
+        return False
+    if target is torch.ops.aten.relu.default:  # which is that to torch
+        target, node.args = torch.ops.aten.clamp_min.default, (*node.args, 0)
+    taken = [(arg.name, str(arg.type)) for arg in target._schema.arguments]
+    for name in target.overloadpacket.overloads():
+        other = getattr(target.overloadpacket, name)
+        places = [arg for arg in other._schema.arguments if arg.is_out]
+        if torch.Tag.generated in other.tags:  # it makes the result and copies it
+            continue
+        if len(places) == 1 and [(arg.name, str(arg.type)) for arg in other._schema.arguments[:-1]] == taken:
+            node.target = other
+            node.kwargs = {**node.kwargs, places[0].name: place}
+            return True
+    return False
+
+
+class Epilogue:
+    """The last function of a contraction, from sums to the places of the results."""
+
+    def __init__(self, contraction: Contraction, modes: Sequence[int], frame: Frame) -> None:
+        function = contraction.epilogue
+        assert isinstance(function, RecordedFunction), "others are refused"
+        self._function = function
+        self._beside = Beside(contraction, contraction.epilogue_args, modes, frame)
+        self._outputs = [(at, frame.view(modes, FIRST + at)) for at in contraction.outputs]
+        self._dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
+        shape = frame.shape(modes)
+        self._dense = frame.view(modes, D).strides == Layout.contiguous(shape, contraction.d.dtype).strides
+        self._written: Written | None = None
+
+    def __call__(self, total: Tensor, d: Tensor, aux: AuxTensors) -> None:
+        """`d` has the shape of `total`, and may be its memory where there are no further results."""
+        written = self._written
+        if written is None:
+            written = self._written = writing(self._function, self._dtypes, self._dense)
+        others = []
+        for at, view in self._outputs:
+            tensor = aux[at]
+            assert tensor is not None, "a result has a place"
+            others.append(view.of(tensor))
+        with torch._C._DisableAutocast():
+            written(d, *others, total, *self._beside.of(aux, total.device))

@@ -1,0 +1,98 @@
+"""The launch: one part, or parts one after the other so that the workspace is bounded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from weft.library.algebras import joining
+from weft.library.part import Part
+from weft.library.scheme import Scheme
+from weft.library.views import LONGEST, Frame
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Role
+
+Extents = tuple[int, ...]  # how much of each mode a part has
+
+
+class PartsLaunch:
+    """Runs on new pointers; keeps no state between calls."""
+
+    def __init__(self, scheme: Scheme, extents: Extents) -> None:
+        self._scheme, self._extents = scheme, extents
+        modes = scheme.contraction.modes
+        self._summed = [at for at, mode in enumerate(modes) if mode.role is Role.K]
+        self._kept = [at for at, mode in enumerate(modes) if mode.role is not Role.K]
+        algebra = scheme.contraction.algebra
+        self._join = joining(algebra, scheme.accumulate) if algebra is not None else None
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        whole = Frame.whole(self._scheme.contraction)
+        for kept in self._frames(self._kept, whole):
+            frames = list(self._frames(self._summed, kept))
+            part = Part(self._scheme, frames[0])
+            if len(frames) == 1:
+                part(a, b, c, d, alpha, beta, aux)
+                continue
+            total = part.made(a, b, alpha, aux)
+            for frame in frames[1:]:
+                found = Part(self._scheme, frame).made(a, b, alpha, aux)
+                total = total.add_(found) if self._join is None else self._join(total, found)
+            part.finish(total, c, d, beta, aux)
+
+    def _frames(self, modes: list[int], around: Frame) -> Iterator[Frame]:
+        """What is around, cut along these modes."""
+        for corner in itertools.product(*(range(0, around.extents[at], self._extents[at]) for at in modes)):
+            starts, extents = list(around.starts), list(around.extents)
+            for at, start in zip(modes, corner, strict=True):
+                starts[at], extents[at] = start, min(self._extents[at], around.extents[at] - start)
+            yield Frame(around.modes, tuple(starts), tuple(extents))
+
+
+class Cut(NamedTuple):
+    extents: Extents | None  # None where nothing is cut
+    part: Part  # the first
+    workspace_bytes: int
+
+
+def cut(scheme: Scheme, most: int) -> Cut:
+    """How much of each mode a part has so that a run takes at most so many bytes.
+
+    The longest mode is halved first, of those that make it take less.
+    """
+    frame = Frame.whole(scheme.contraction)
+    part = Part(scheme, frame)
+    found = Cut(None, part, part.workspace_bytes)
+    while not scheme.empty and (found.workspace_bytes > most or _is_long(scheme, frame)):
+        if (smaller := _halved(scheme, frame, part)) is None:
+            break
+        frame, part = smaller
+        # Sums of parts along k are added up.
+        found = Cut(frame.extents, part, part.workspace_bytes + 2 * part.total_bytes)
+    return found
+
+
+def _is_long(scheme: Scheme, frame: Frame) -> bool:
+    """Whether a matrix is longer than libraries count."""
+    roles = scheme.roles
+    groups = (roles.batch, roles.m, roles.n, roles.k)
+    return scheme.form == "product" and any(frame.size(group) >= LONGEST for group in groups)
+
+
+def _halved(scheme: Scheme, frame: Frame, part: Part) -> tuple[Frame, Part] | None:
+    modes = [at for at, extent in enumerate(frame.extents) if extent > 1]
+    modes.sort(key=lambda at: (-frame.extents[at], scheme.contraction.modes[at].role is Role.K))
+    first = None
+    for at in modes:
+        extents = tuple([-(-extent // 2) if i == at else extent for i, extent in enumerate(frame.extents)])
+        smaller = frame._replace(extents=extents)
+        found = smaller, Part(scheme, smaller)
+        if found[1].workspace_bytes < 0.8 * part.workspace_bytes:
+            return found
+        first = first or found
+    return first

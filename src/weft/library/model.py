@@ -1,0 +1,102 @@
+"""Predicted seconds of torch's operations.
+
+Those of a CPU are fitted. Those of a GPU are predictions: passes over memory and products at rates of its data sheet,
+and a launch for each operation.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from weft.cpu.host import costs
+from weft.library.scheme import Scheme
+from weft.machine.ceilings import rate_name
+from weft.machine.datasheets import datasheet
+from weft.planner.schedule import Target
+
+_LAUNCH = 10e-6  # seconds of an operation of torch on a GPU, called from Python
+_SHARE = 0.7  # of its data sheet's rates that torch's operations reach
+_PASSES = 3  # over the table of pairs of an algebra
+_CALL, _RATE = 8e-6, 4e9  # of permutations on a CPU: seconds of a call, bytes that are moved in a second
+_UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
+
+
+def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target) -> float:
+    count = 1
+    if parts is not None:
+        extents = [mode.extent for mode in scheme.contraction.modes]
+        count = math.prod([-(-extent // part) for extent, part in zip(extents, parts, strict=True)])
+    return _on_a_cpu(scheme, count, target) if target.kind == "cpu" else _on_a_gpu(scheme, count, target)
+
+
+def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
+    contraction = scheme.contraction
+    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
+    cost, cores = costs("library"), max(target.processors, 1)
+    each = cost("byte" if scheme.types.way == "bytes" else "product" if contraction.algebra is None else "pair")
+    return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
+
+
+def moving(size: int, passes: int, slabs: int, target: Target) -> float:
+    """Of a permutation that reads and writes so many bytes."""
+    if target.kind == "cpu":
+        return _CALL + size / _RATE
+    memory, _ = _rates(target.name, "float32")
+    return slabs * passes * _LAUNCH + passes * size / memory
+
+
+class _Steps(NamedTuple):
+    operations: int
+    moved: int  # bytes
+
+
+def _on_a_gpu(scheme: Scheme, parts: int, target: Target) -> float:
+    contraction = scheme.contraction
+    memory, rate = _rates(target.name, _rate_name(scheme))
+    steps = _steps(scheme)
+    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
+    products = 2 * batch * m * n * k * (4 if scheme.accumulate.is_complex else 1)
+    if contraction.algebra is not None:
+        products, steps = 0, _Steps(steps.operations + 4, steps.moved + 2 * _PASSES * 4 * batch * m * n * k)
+    if scheme.types.way == "limbs":
+        products *= (scheme.accumulate.itemsize // 2) ** 2
+    return parts * steps.operations * _LAUNCH + max(steps.moved / memory, products / rate)
+
+
+def _steps(scheme: Scheme) -> _Steps:
+    """Operations and bytes of a part that is all: a pass for each conversion, function and copy."""
+    contraction = scheme.contraction
+    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
+    sizes = batch * m * k * contraction.a.dtype.itemsize, batch * n * k * contraction.b.dtype.itemsize
+    of_d = batch * m * n * contraction.d.dtype.itemsize
+    operations, moved = 1, sum(sizes) + of_d
+    for at, function in enumerate((contraction.a_fn, contraction.b_fn)):
+        if not scheme.plain[at]:
+            passes = 1 + (function.flops if function is not None else 0)
+            operations, moved = operations + passes, moved + 2 * passes * sizes[at]
+    for function in (contraction.c_fn, contraction.epilogue):
+        if function is not None:
+            operations, moved = operations + function.flops, moved + 2 * function.flops * of_d
+    if contraction.c is not None:
+        operations, moved = operations + 1, moved + of_d
+    return _Steps(operations, moved)
+
+
+def _rate_name(scheme: Scheme) -> str:
+    types = scheme.types
+    if types.way == "limbs":
+        return rate_name(torch.float64, torch.float64)
+    return rate_name(types.a, scheme.accumulate)
+
+
+@lru_cache(maxsize=64)
+def _rates(name: str, products: str) -> tuple[float, float]:
+    """Bytes and flops a second of a device by its name."""
+    sheet = datasheet(name)
+    if sheet is None:
+        return _UNKNOWN
+    return _SHARE * sheet.bandwidth, _SHARE * dict(sheet.matrix).get(products, _UNKNOWN[1])

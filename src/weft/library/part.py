@@ -1,0 +1,112 @@
+"""A part of a contraction, all of it where it is small enough: built from what is described, run on tensors.
+
+A, B -> sums        `weft.library.sums`, where D lies if they can be
+     -> D           C, functions
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from weft.fn import Pointwise
+from weft.library.algebras import joining
+from weft.library.functions import Beside, Epilogue, live_bytes, value_of
+from weft.library.products import wrapped
+from weft.library.scheme import Scheme
+from weft.library.sums import Matrices, sums_of
+from weft.library.views import C, D, Frame, Group
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Contraction
+
+
+class Part:
+    """Runs on new pointers and keeps no state between calls."""
+
+    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+        contraction = scheme.contraction
+        self._sums = sums_of(scheme, frame)
+        self._finish = Finish(scheme, frame, self._sums.kept)
+        # Sums may lie in D until the epilogue has passed over them, where nobody else reads what D holds.
+        alone = contraction.c is None and not contraction.outputs
+        self._in_place = self._sums.places and (alone or not scheme.follows)
+        self._adds = isinstance(self._sums, Matrices) and self._sums.adds
+        self._follows = scheme.follows
+        #: Bytes of sums in memory of their own, and of all that a run allocates.
+        self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
+        held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
+        self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        sums = self._sums
+        if c is not None and beta != 0:
+            if self._adds and alpha != 0 and isinstance(sums, Matrices):
+                sums.added(d, a, b, alpha, c, beta, aux)
+                return
+        elif self._in_place:
+            sums.into(d, a, b, alpha, aux)
+            if self._follows:
+                total = self._finish.place(d)
+                self._finish(total, None, total, beta, aux)
+            return
+        total = sums.made(a, b, alpha, aux)
+        self._finish(total, c, self._finish.place(d), beta, aux)
+
+    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        """Sums alone, of what is a part along k as well."""
+        return self._sums.made(a, b, alpha, aux)
+
+    def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
+        self._finish(total, c, self._finish.place(d), beta, aux)
+
+
+class Finish:
+    """sums + beta * c_fn(C), the epilogue, and what is written to D and to the places of further results."""
+
+    def __init__(self, scheme: Scheme, frame: Frame, kept: Group) -> None:
+        contraction = scheme.contraction
+        self._d = frame.view(kept, D).lying(contraction.d)
+        self._c = frame.view(kept, C) if contraction.c is not None else None
+        self._c_fn: Pointwise | None = contraction.c_fn
+        self._beside = Beside(contraction, contraction.c_args, kept, frame)
+        self._repeat = scheme.roles.repeat if contraction.algebra is None else 1
+        self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
+        self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
+        self.bytes = frame.size(kept) * _bytes_of_each(contraction)
+
+    def place(self, d: Tensor) -> Tensor:
+        """D with a dimension for each mode of the sums."""
+        return self._d.of(d)
+
+    def __call__(self, total: Tensor, c: Tensor | None, place: Tensor, beta: Scalar, aux: AuxTensors) -> None:
+        """`total` may be written; it may be `place` itself."""
+        if self._repeat != 1:
+            total *= self._repeat
+        if c is not None and beta != 0:
+            total = self._with(total, c, beta, aux)
+        if self._epilogue is not None:
+            self._epilogue(total, place, aux)
+        elif place is not total:
+            place.copy_(total)
+
+    def _with(self, total: Tensor, c: Tensor, beta: Scalar, aux: AuxTensors) -> Tensor:
+        assert self._c is not None, "C was described"
+        values = self._c.of(c).to(total.dtype)
+        if self._c_fn is not None:
+            values = value_of(self._c_fn, values, *self._beside.of(aux, values.device)).to(total.dtype)
+        if self._join is not None:
+            return self._join(total, values)
+        return total.add_(values, alpha=wrapped(beta, total.dtype))
+
+
+def _bytes_of_each(contraction: Contraction) -> int:
+    """Bytes of values on their way from sums to D, for each element."""
+    item = contraction.arithmetic.accumulate.itemsize
+    epilogue = live_bytes(contraction.epilogue) if contraction.epilogue is not None else 0
+    if contraction.c is None:
+        return epilogue
+    of_c = item * (contraction.c.dtype != contraction.arithmetic.accumulate)
+    if contraction.c_fn is not None:
+        of_c += live_bytes(contraction.c_fn) + item
+    return max(epilogue, of_c + (2 * item if contraction.algebra is not None else 0))

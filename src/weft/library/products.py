@@ -1,0 +1,158 @@
+"""Products of matrices in each kind of number: [batch, rows, k] times [batch, k, columns], both without batch or with.
+
+plain       torch.mm or bmm in one type, C added by addmm or baddbmm
+widening    halves on a GPU, whose sums stay in single precision
+limbs       integers on a GPU, for which torch has no product: digits of 16 bits, exact in float64
+bytes       int8 on a CPU with instructions for it
+parts       a real matrix times a complex one, whose parts are columns of a real one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.library.exact import guarded, widens
+from weft.planner.schedule import Scalar
+from weft.spec import Arithmetic
+
+Way = Literal["plain", "widening", "limbs", "bytes", "parts"]
+_HALVES = (torch.float16, torch.bfloat16)
+_DIGIT = 16  # bits
+_EXACT = 1 << 20  # products of two digits whose sum float64 holds
+
+
+class Types(NamedTuple):
+    """In which types products are made: of A's values and of B's, and what comes of them."""
+
+    a: torch.dtype
+    b: torch.dtype
+    result: torch.dtype
+    way: Way
+
+
+def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], kind: str, short: bool) -> Types:
+    """`values` as functions leave them; `short`: a half result may be stored by the product itself, and operands meet
+    as they are, none summed alone."""
+    accumulate = arithmetic.accumulate
+    if accumulate.is_complex:
+        a, b = factors_of(values, accumulate)
+        return Types(a, b, accumulate, "plain" if a is b else "parts")
+    if not accumulate.is_floating_point:
+        return Types(accumulate, accumulate, accumulate, "plain" if kind == "cpu" else "limbs")
+    half = torch.float16 if values[0].itemsize == 1 else values[0]
+    if kind == "cpu" or accumulate is not torch.float32 or half not in _HALVES or {*values} != {values[0]}:
+        return Types(accumulate, accumulate, accumulate, "plain")
+    if short:
+        return Types(half, half, half, "plain")
+    return Types(half, half, accumulate, "widening") if widens() else Types(accumulate, accumulate, accumulate, "plain")
+
+
+def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    """The accumulator's type for both; a real factor of a complex one stays real."""
+    if not accumulate.is_complex or values[0].is_complex == values[1].is_complex:
+        return accumulate, accumulate
+    real = accumulate.to_real()
+    return (accumulate, real) if values[0].is_complex else (real, accumulate)
+
+
+class Products:
+    """Multiplies matrices of the types that it was made for; `batched`: with a dimension of batches."""
+
+    def __init__(self, types: Types, batched: bool, kind: str) -> None:
+        self._types = types
+        self.fuses = types.way in ("plain", "widening")  # alpha, beta and C, and writes to a place
+        multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
+        add: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
+        if types.way == "widening":
+            multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
+        self._multiply, self._add = (guarded(call, types.a, kind) for call in (multiply, add))
+        self._dot = torch.dot if kind == "cpu" and not batched else None  # of two vectors many times as quick as mm
+        self._real = guarded(torch.matmul, types.result.to_real(), kind) if types.way == "parts" else torch.matmul
+
+    def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
+        """What a product takes besides its result."""
+        way, item = self._types.way, self._types.result.itemsize
+        if way == "parts":
+            return batch * k * max(rows, columns) * item
+        if way == "limbs":
+            digits = max(8 * item // _DIGIT, 1) + 1
+            return 8 * batch * (digits * min(k, _EXACT) * (rows + columns) + 3 * rows * columns)
+        return 0
+
+    def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
+        """`alpha` times the product, written to a place; where it `fuses`."""
+        if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
+            if self._dot is not None and place.numel() == 1:
+                self._dot(left[0], right[:, 0], out=place[0, 0])
+            else:
+                self._multiply(left, right, out=place)
+            if alpha == 0:
+                place *= 0
+        else:
+            self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
+
+    def added(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar, addend: Tensor, beta: Scalar) -> None:
+        """The same, and `beta` times an addend, which may be the place."""
+        result = self._types.result
+        self._add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
+
+    def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
+        """`alpha` times the product in memory of its own."""
+        if self.fuses:
+            place = left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=self._types.result)
+            self.into(place, left, right, alpha)
+            return place
+        found = self._unfused(left, right)
+        return found if alpha == 1 else found.mul_(wrapped(alpha, found.dtype))
+
+    def _unfused(self, left: Tensor, right: Tensor) -> Tensor:
+        way, result = self._types.way, self._types.result
+        if way == "limbs":
+            return _by_limbs(left, right, result)
+        if way == "parts":
+            return self._parts(right.mT, left.mT).mT if left.is_complex() else self._parts(left, right)
+        if left.shape[-1] > 1:
+            return torch._int_mm(left, right)
+        return torch.mm(left.to(result), right.to(result))  # of a single k it leaves what was in memory
+
+    def _parts(self, left: Tensor, right: Tensor) -> Tensor:
+        """Real times complex."""
+        parts = torch.view_as_real(right.resolve_conj().contiguous()).flatten(-2)
+        return torch.view_as_complex(self._real(left, parts).unflatten(-1, (-1, 2)))
+
+
+def wrapped(factor: Scalar, dtype: torch.dtype) -> Scalar:
+    """A factor of values of that type: whole numbers as they wrap around there."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return factor
+    lowest = torch.iinfo(dtype).min
+    return (int(factor.real) - lowest) % (1 << torch.iinfo(dtype).bits) + lowest
+
+
+def _by_limbs(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
+    """The sum over digits i of A and j of B of 2^(16 (i + j)) times their product, modulo the accumulator's range."""
+    bits = torch.iinfo(accumulate).bits
+    total = left.new_zeros((*left.shape[:-1], right.shape[-1]), dtype=torch.int64)
+    for start in range(0, left.shape[-1], _EXACT):
+        x = _digits(left[..., start : start + _EXACT])
+        y = _digits(right[..., start : start + _EXACT, :])
+        for i, p in enumerate(x):
+            for j, q in enumerate(y):
+                if (shift := _DIGIT * (i + j)) < bits:
+                    total += torch.matmul(p, q).to(torch.int64) << shift
+    return total.to(accumulate)
+
+
+def _digits(values: Tensor) -> list[Tensor]:
+    """Integers as digits of 16 bits in float64, lowest first; the highest has the sign."""
+    count = max(torch.iinfo(values.dtype).bits // _DIGIT, 1)
+    found = []
+    for at in range(count):
+        digit = values >> (_DIGIT * at) if at else values
+        found.append((digit & ((1 << _DIGIT) - 1) if at < count - 1 else digit).to(torch.float64))
+    return found

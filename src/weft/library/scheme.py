@@ -1,0 +1,120 @@
+"""How a contraction is computed by torch's operations, as far as the extents of its parts do not matter.
+
+product   matrices by torch.mm or bmm
+pairs     nothing is summed that both operands have: torch.mul
+algebra   tables of pairs of another algebra
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+
+from weft.cpu.blas import of_bytes
+from weft.library.products import Types, factors_of, types_of
+from weft.library.views import FIRST, A, B, Group
+from weft.spec import Contraction, Role
+from weft.spec.dtypes import value_type
+
+Form = Literal["product", "pairs", "algebra"]
+
+
+class Roles(NamedTuple):
+    """The modes of a contraction by their numbers."""
+
+    batch: Group
+    m: Group
+    n: Group
+    k: Group  # summed over products
+    alone: tuple[Group, Group]  # summed in A and in B, before they meet
+    repeat: int  # how many equal products are added: modes that neither operand moves along
+
+    @property
+    def kept(self) -> Group:
+        return (*self.batch, *self.m, *self.n)
+
+
+class Scheme(NamedTuple):
+    contraction: Contraction
+    kind: str  # of device: "cpu", or a GPU's
+    roles: Roles
+    form: Form
+    values: tuple[torch.dtype, torch.dtype]  # which functions of A and of B see
+    types: Types
+    plain: tuple[bool, bool]  # whether A's and B's elements meet as they are stored
+    follows: bool  # something is done to sums of products, besides alpha, beta and C
+    empty: bool  # nothing is summed
+
+    @property
+    def accumulate(self) -> torch.dtype:
+        return self.contraction.arithmetic.accumulate
+
+
+def scheme_of(contraction: Contraction, kind: str) -> Scheme:
+    roles = _roles(contraction)
+    arithmetic, layouts = contraction.arithmetic, (contraction.a, contraction.b)
+    values = value_type(layouts[A].dtype, arithmetic.product), value_type(layouts[B].dtype, arithmetic.product)
+    form: Form = "algebra" if contraction.algebra is not None else "product" if roles.k else "pairs"
+    widened = contraction.c is not None and (contraction.c.dtype != contraction.d.dtype or contraction.c_fn is not None)
+    follows = contraction.epilogue is not None or widened or roles.repeat != 1
+    functions = (contraction.a_fn, contraction.b_fn)
+    conjugate = (
+        contraction.conjugate_a and layouts[A].dtype.is_complex, contraction.conjugate_b and layouts[B].dtype.is_complex
+    )  # fmt: skip
+    short = not follows and not any(roles.alone) and contraction.d.dtype == arithmetic.product
+    types = _types(contraction, roles, form, values, kind, short)
+    plain = tuple(
+        functions[at] is None and not conjugate[at] and not roles.alone[at]
+        and {layouts[at].dtype, values[at], types[at]} == {types[at]}
+        for at in (A, B)
+    )  # fmt: skip
+    empty = any(mode.extent == 0 for mode in contraction.modes if mode.role is Role.K)
+    return Scheme(contraction, kind, roles, form, values, types, plain, follows, empty)  # type: ignore[arg-type]
+
+
+def _types(
+    contraction: Contraction, roles: Roles, form: Form, values: tuple[torch.dtype, torch.dtype], kind: str, short: bool
+) -> Types:
+    accumulate = contraction.arithmetic.accumulate
+    if form == "algebra":
+        return Types(accumulate, accumulate, accumulate, "plain")
+    if form == "pairs":
+        # A product of two halves is exact in single precision, and rounded once.
+        if short and contraction.c is None and {*values} == {contraction.d.dtype} and accumulate is torch.float32:
+            return Types(*values, contraction.d.dtype, "plain")
+        return Types(*factors_of(values, accumulate), accumulate, "plain")
+    bare = contraction.a_fn is None and contraction.b_fn is None and not any(roles.alone)
+    if kind == "cpu" and bare and roles.m and roles.n and not roles.batch and of_bytes(contraction):
+        return Types(torch.int8, torch.int8, torch.int32, "bytes")
+    if any(roles.alone) and not accumulate.is_complex:
+        values = (accumulate, accumulate)  # sums of one operand are as wide as all sums
+    return types_of(contraction.arithmetic, values, kind, short)
+
+
+def _roles(contraction: Contraction) -> Roles:
+    batch: list[int] = []
+    m: list[int] = []
+    n: list[int] = []
+    k: list[int] = []
+    alone: tuple[list[int], list[int]] = [], []
+    repeat = []
+    groups = {Role.BATCH: batch, Role.M: m, Role.N: n}
+    of_all = contraction.algebra is not None
+    for at, mode in enumerate(contraction.modes):
+        if mode.role is not Role.K:
+            groups[mode.role].append(at)
+            continue
+        strides = mode.strides
+        in_a = strides[A] or any(strides[FIRST + arg] for arg in contraction.a_args)
+        in_b = strides[B] or any(strides[FIRST + arg] for arg in contraction.b_args)
+        if of_all or (in_a and in_b):
+            k.append(at)
+        elif in_a or in_b:
+            alone[A if in_a else B].append(at)
+        else:
+            repeat.append(mode.extent)
+    return Roles(
+        tuple(batch), tuple(m), tuple(n), tuple(k), (tuple(alone[A]), tuple(alone[B])), math.prod(repeat)
+    )  # fmt: skip

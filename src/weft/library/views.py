@@ -1,0 +1,106 @@
+"""A part of a contraction, and how torch sees its tensors: one dimension for each mode, or for all modes of a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from weft.spec import Contraction, Layout, Mode
+
+A, B, C, D = range(4)  # places among a mode's strides
+FIRST = 4  # and that of the first auxiliary operand
+LONGEST = 2**31  # extents and strides that BLAS libraries do not count
+
+Group = tuple[int, ...]  # modes of one role by their numbers, outermost first
+
+
+class View(NamedTuple):
+    """Shape, strides and first element of a tensor as it is seen; `whole`: the tensor lies so already."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int = 0
+    whole: bool = False
+
+    def of(self, tensor: Tensor) -> Tensor:
+        if self.whole:
+            return tensor
+        if self.start:
+            return tensor.as_strided(self.shape, self.strides, int(tensor.storage_offset()) + self.start)
+        return tensor.as_strided(self.shape, self.strides)
+
+    def lying(self, layout: Layout) -> View:
+        """The same of tensors of a layout, which may be views as they are."""
+        same = not self.start and self.shape == layout.shape and self.strides == layout.strides
+        return self._replace(whole=True) if same else self
+
+
+class Run(NamedTuple):
+    """Modes that lie together, as one dimension."""
+
+    extent: int
+    stride: int
+
+
+class Frame(NamedTuple):
+    """A part of a contraction: where it begins along each mode, and how much of it it has."""
+
+    modes: tuple[Mode, ...]
+    starts: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, contraction: Contraction) -> Frame:
+        modes = contraction.modes
+        return cls(modes, (0,) * len(modes), tuple([mode.extent for mode in modes]))
+
+    def size(self, modes: Sequence[int]) -> int:
+        return math.prod([self.extents[at] for at in modes])
+
+    def shape(self, modes: Sequence[int]) -> tuple[int, ...]:
+        """One dimension for each mode; one of extent 1 where there are none, as 0-d tensors are promoted otherwise."""
+        return tuple([self.extents[at] for at in modes]) or (1,)
+
+    def view(self, modes: Sequence[int], place: int, shared: bool = False) -> View:
+        """One dimension for each mode. `shared`: of extent 1 where the tensor does not move along it."""
+        strides = [self.modes[at].strides[place] for at in modes]
+        shape = [self.extents[at] for at in modes]
+        if shared:
+            shape = [extent if stride else 1 for extent, stride in zip(shape, strides, strict=True)]
+        return View(tuple(shape) or (1,), tuple(strides) or (1,), self.start(place))
+
+    def start(self, place: int) -> int:
+        """The place of the part's first element."""
+        return sum([start * mode.strides[place] for start, mode in zip(self.starts, self.modes, strict=True) if start])
+
+    def run(self, group: Group, place: int) -> Run | None:
+        """The modes of a group as one dimension of a tensor; None where they do not lie so."""
+        if not group:
+            return Run(1, 1)
+        stride = self.modes[group[-1]].strides[place]
+        extent = 1
+        for at in reversed(group):
+            if self.modes[at].strides[place] != stride * extent:
+                return None
+            extent *= self.extents[at]
+        return Run(extent, stride)
+
+    def matrix(self, groups: tuple[Group, Group, Group], place: int) -> View | None:
+        """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so."""
+        runs = [self.run(group, place) for group in groups]
+        batch, rows, columns = runs
+        if batch is None or rows is None or columns is None or not _is_matrix(rows, columns):
+            return None
+        if any(number >= LONGEST for run in (batch, rows, columns) for number in run):
+            return None
+        kept = (batch, rows, columns) if groups[0] else (rows, columns)
+        return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))
+
+
+def _is_matrix(rows: Run, columns: Run) -> bool:
+    by_rows = (columns.stride == 1 or columns.extent == 1) and (rows.stride >= columns.extent or rows.extent == 1)
+    by_columns = (rows.stride == 1 or rows.extent == 1) and (columns.stride >= rows.extent or columns.extent == 1)
+    return by_rows or by_columns
