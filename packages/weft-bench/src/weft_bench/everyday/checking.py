@@ -59,7 +59,7 @@ def check_alike(call: Call, other: Call, tensors: Sequence[torch.Tensor]) -> Non
 
 
 def _flat(result: Any) -> torch.Tensor:
-    parts = result if isinstance(result, Sequence) and not isinstance(result, torch.Tensor) else [result]
+    parts = [result] if isinstance(result, torch.Tensor) else result
     wide = [part.to(torch.complex128 if part.is_complex() else torch.float64).reshape(-1) for part in parts]
     return torch.cat(wide)
 

@@ -49,8 +49,9 @@ def case_of(name: str) -> EverydayCase:
 def small_shapes(count: int = COUNT) -> list[EverydayCase]:
     """Contractions of random extents, the same in every process."""
     draw = random.Random(5)
-    return [
-        case("shapes", f"shape {at}", equation := draw.choice(EQUATIONS),
-             **{label: draw.randint(2, MOST) for label in sorted({*equation} - {*",->"})})
-        for at in range(count)
-    ]  # fmt: skip
+    found = []
+    for at in range(count):
+        equation = draw.choice(EQUATIONS)
+        extents = {label: draw.randint(2, MOST) for label in sorted({*equation} - {*",->"})}
+        found.append(case("shapes", f"shape {at}", equation, **extents))
+    return found
