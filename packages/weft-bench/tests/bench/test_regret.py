@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import count
 from pathlib import Path
 
@@ -44,19 +45,20 @@ def library_tier(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_workloads_in_processes_with_empty_and_with_kept_caches() -> None:
     rows: list[Row] = []
+    products, shapes = Workload("1000 products 8x8, fp32", CALLS), Workload("3 small shapes", SHAPES)
     suite = Regret(RegretRun("a CPU", {}), ASKED, kept=rows.append)
-    suite.go([Workload("1000 products 8x8, fp32", CALLS), Workload("3 small shapes", SHAPES)])
+    suite.go([products])
+    suite.caches = (EMPTY,)
+    suite.go([products, shapes])
     assert suite.run.ended == "finished"
-    assert [(each.kind, each.caches) for each in rows] == [
-        (CALLS, EMPTY), (CALLS, KEPT), (SHAPES, EMPTY), (SHAPES, KEPT)
-    ]  # fmt: skip
+    assert [(each.kind, each.caches) for each in rows] == [(CALLS, EMPTY), (CALLS, KEPT), (SHAPES, EMPTY)]
     assert not suite.run.failures()
     assert rows[0].figures["weft"]["first"] <= rows[0].figures["weft"]["totals"][0]
     assert rows[0].regret(0) > 0
     assert rows[2].figures["first"] >= rows[2].figures["again"] > 0
     assert "3 small shapes" in tables.line(rows[2])
-    suite.go([Workload("3 small shapes", SHAPES)])
-    assert len(rows) == 4  # it is there already
+    suite.go([shapes])
+    assert len(rows) == 3  # it is there already
 
 
 def test_a_network_is_planned_and_contracted() -> None:
@@ -82,6 +84,14 @@ def test_what_the_time_does_not_allow_is_left_out() -> None:
     suite.go([Workload("1000 products 8x8, fp32", CALLS)])
     assert not suite.run.rows
     assert list(suite.run.skipped.values()) == ["the time was up"]
+
+
+def test_a_process_is_cut_off_where_the_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_bench.regret.measuring.START", 0.0)
+    suite = Regret(RegretRun("a CPU", {}), ASKED, deadline=time.monotonic() + 0.5)
+    suite.go([Workload("1000 products 8x8, fp32", CALLS)])
+    assert not suite.run.rows
+    assert list(suite.run.skipped.values()) == ["cut off: the time was up"]
 
 
 def test_the_tables_have_means_and_worst_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from weft_bench.records import Run
 
 SUITE = "everyday"
+AHEAD = 120.0  # seconds that kernels are waited for before anything is timed, while other processes compile them
 
 
 def everyday(
@@ -34,7 +36,7 @@ def everyday(
     calls: Annotated[int, typer.Option(min=0, help="Plain calls before weft's default is timed.")] = 100,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three short turns for each contender.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two short turns for each contender.")] = False,
     budget: Annotated[
         float | None, typer.Option(min=0, help="Seconds of the whole run; later cases are left out.")
     ] = None,
@@ -113,7 +115,8 @@ def _measure(suite: Any, entries: list[Entry], folder: Path) -> None:
             typer.echo(tables.line(run.cases[-1], run))
 
     left = suite.run.missing(entries)
-    with compiling_ahead(left, suite.device), progress(f"bench {SUITE}", len(left)) as step:
+    with progress(f"bench {SUITE}", len(left)) as step, compiling_ahead(left, suite.device) as compiled:
+        wait(compiled, timeout=min(AHEAD, max(0.0, suite.deadline - time.monotonic())))
         suite.begun, suite.kept = step, kept
         suite.go(entries)
 

@@ -74,13 +74,17 @@ class Regret:
                     self.run.skipped[f"{workload.name}, caches {state}"] = "the time was up"
                     return
                 row = self._process(workload, state, Path(folder), left)
+                if row is None:
+                    self.run.skipped[f"{workload.name}, caches {state}"] = "cut off: the time was up"
+                    return
                 if state in self.caches:
                     self.run.rows.append(row)
                     self.kept(row)
                 if row.failed:
                     return
 
-    def _process(self, workload: Workload, state: str, folder: Path, left: float) -> Row:
+    def _process(self, workload: Workload, state: str, folder: Path, left: float) -> Row | None:
+        """The row of one process, or None where it was cut off."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment |= {name: str(folder / part) for name, part in VARIABLES.items()}
         command = [sys.executable, "-P", "-m", "weft_bench.regret.process", self.asked.job(workload)]
@@ -89,7 +93,7 @@ class Regret:
         try:
             ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=limit)
         except subprocess.TimeoutExpired:
-            return Row(*about, failed="cut off: the time was up")
+            return None
         if ran.returncode:
             return Row(*about, failed=(ran.stderr.strip() or "it ended without a word").splitlines()[-1])
         return Row(*about, figures=json.loads(ran.stdout.splitlines()[-1]) | {"marks": list(self.asked.marks)})
