@@ -23,7 +23,7 @@ from weft_bench.entry import Entry
 from weft_bench.everyday import tables
 from weft_bench.everyday.calls import planned, tensors_of, torch_call, weft_call
 from weft_bench.everyday.checking import check_alike, check_default, check_planned
-from weft_bench.everyday.measuring import ALONE, PREDICTED
+from weft_bench.everyday.measuring import ALONE, PREDICTED, Everyday, Rounds, contenders
 from weft_bench.everyday.ways import make
 from weft_bench.records import CaseRecord, Result, Run, load
 
@@ -63,6 +63,25 @@ def test_every_case_is_right_by_each_kind_of_call(domain: str) -> None:
             check_planned(small(each), plans, tensors)
             assert plans.predicted is not None
             assert plans.schedule or each.count > 2
+
+
+@pytest.mark.gpu
+def test_every_case_is_right_on_a_gpu() -> None:
+    for each in everyday():
+        tensors = tensors_of(small(each), "cuda", 1)
+        check_default(small(each), tensors)
+        check_alike(weft_call(small(each)), torch_call(small(each)), tensors)
+
+
+@pytest.mark.gpu
+def test_a_gpus_own_time_is_held_against_the_prediction() -> None:
+    each = small(next(each for each in everyday() if each.name == "1000 products 16x16, fp32"))
+    run = Run("everyday", "a GPU", contenders(["torch"], tiers=True), {})
+    Everyday(run, torch.device("cuda"), 3, Rounds.short()).go([Entry(each, each.domain, each.name)])
+    assert not tables.failures(run)
+    assert {miss.contender for miss in tables.misses(run)} == {"weft", "weft-now", "weft-library", "weft-never"}
+    for miss in tables.misses(run):
+        assert miss.measured <= run.cases[0].results[miss.contender].seconds.value * 1.5
 
 
 def test_groups_are_right() -> None:
@@ -176,6 +195,12 @@ def test_what_the_command_refuses() -> None:
         done = CliRunner().invoke(app, ["bench", "everyday", "--device", "cpu", *given])
         assert done.exit_code == 2
         assert said in done.output
+
+
+def test_its_options_come_after_its_name() -> None:
+    done = CliRunner().invoke(app, ["bench", "--device", "cpu", "everyday"])
+    assert done.exit_code == 2
+    assert "everyday has options of its own, which come after it" in done.output
 
 
 def test_lists_name_the_suite_and_its_cases() -> None:

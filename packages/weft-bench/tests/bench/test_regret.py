@@ -130,7 +130,7 @@ def test_the_command_says_what_it_left_out(tmp_path: Path) -> None:
         app, ["bench", "regret", "--device", "cpu", "--only", "shapes", "--budget", "1", "--out", str(tmp_path)]
     )
     assert done.exit_code == 0, done.output
-    assert "left out: 150 small shapes, caches empty: the time was up" in done.output
+    assert "left out, as the time was up: 150 small shapes, caches empty" in done.output
     assert json.loads((tmp_path / "regret.json").read_text())["environment"]["artifacts"]["command"]
 
 

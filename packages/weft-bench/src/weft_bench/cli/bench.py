@@ -8,6 +8,8 @@ On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CU
     python -m weft bench permute --peers cutensor,torch --out results/h200/permute
     python -m weft bench transpose --out results/h200/transpose
     python -m weft bench dense --out results/h200/dense
+    python -m weft bench everyday --quick --budget 290 --out results/h200/everyday
+    python -m weft bench regret --seconds 4 --budget 590 --out results/h200/regret
     python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond ...
 
 ``--peers weft-model`` puts the cost model's plans beside those that tuning has stored, ``--tune model`` measures them
@@ -85,6 +87,8 @@ def bench(
             return
         if suite is None:
             raise UnsupportedError("which suite? weft bench --list shows them")
+        if suite in OWN_SUITES:
+            raise UnsupportedError(f"{suite} has options of its own, which come after it: weft bench {suite} --help")
         if mode not in (None, "cold", "hot"):
             raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
         from weft.planner.planner import check_tune

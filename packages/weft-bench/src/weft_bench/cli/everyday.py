@@ -12,7 +12,7 @@ import typer
 from weft.cli.arguments import read_device, split
 from weft.cli.terminal import INTERRUPTED, WRONG, end, errors_in_a_line, progress
 from weft.errors import WeftError
-from weft_bench.cli.tables import print_table
+from weft_bench.cli.tables import print_skipped, print_table
 
 if TYPE_CHECKING:
     import torch
@@ -133,8 +133,7 @@ def _say(run: Run, folder: Path) -> None:
             print_table(tables.predictions(run), "predictions", tables.PREDICTIONS_IN_WORDS)
             if (found := tables.far(run)).rows:
                 print_table(found, "far from their prediction", tables.FAR_IN_WORDS)
-    for name, why in run.skipped.items():
-        typer.echo(f"left out: {name}: {why}")
+    print_skipped(run.skipped)
     typer.echo(f"wrote {folder}")
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept", INTERRUPTED)

@@ -11,7 +11,7 @@ import typer
 from weft.cli.arguments import read_device, split
 from weft.cli.terminal import INTERRUPTED, WRONG, end, errors_in_a_line, progress
 from weft.errors import WeftError
-from weft_bench.cli.tables import print_table
+from weft_bench.cli.tables import print_skipped, print_table
 
 if TYPE_CHECKING:
     import torch
@@ -106,8 +106,7 @@ def _say(run: RegretRun, folder: Path) -> None:
     for table, said in found:
         if table.rows:
             print_table(table, f"{SUITE} on {run.device}", said)
-    for name, why in run.skipped.items():
-        typer.echo(f"left out: {name}: {why}")
+    print_skipped(run.skipped)
     typer.echo(f"wrote {folder / FILE}")
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept", INTERRUPTED)

@@ -1,8 +1,11 @@
-"""Tables of a run on the console."""
+"""Tables and remarks of a run on the console."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import typer
 
 from weft.cli.terminal import console
 
@@ -23,3 +26,10 @@ def print_table(content: Any, title: str, said: str) -> None:
         table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
     console().print(Text(said, style="dim"))
     console().print(table)
+
+
+def print_skipped(skipped: Mapping[str, str]) -> None:
+    """Cases that were left out, by the reason."""
+    for why in dict.fromkeys(skipped.values()):
+        names = [name for name, said in skipped.items() if said == why]
+        typer.echo(f"left out, as {why}: {'; '.join(names)}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Rounds:
 
 @dataclass
 class Everyday:
-    """Measures cases on one device and adds them to `run`; cases that `deadline` is too close for are left out."""
+    """Measures cases on one device and adds them to `run`; those for which the time is up are left out."""
 
     run: Run
     device: torch.device
@@ -57,18 +58,18 @@ class Everyday:
 
     def go(self, entries: Sequence[Entry]) -> None:
         """Measure all entries that the run does not have yet."""
-        longest = 0.0
+        spent: list[float] = []  # seconds of each case
         try:
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
                 for entry in self.run.missing(entries):
                     begun = time.monotonic()
-                    if begun + longest > self.deadline:
+                    if begun + (fmean(spent) if spent else 0.0) > self.deadline:
                         self.run.skipped[entry.case.name] = "the time was up"
                         continue
                     self.begun(entry.case.name)
                     self._case(entry)
                     self.kept(self.run)
-                    longest = max(longest, time.monotonic() - begun)
+                    spent.append(time.monotonic() - begun)
             self.run.ended = "finished"
         except KeyboardInterrupt:
             self.run.ended = "interrupted"
