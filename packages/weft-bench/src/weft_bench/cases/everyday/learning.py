@@ -6,7 +6,6 @@ Extents are those of public models: BERT, GPT-2, LLaMA 7B and 3 8B, ViT-B/16, DL
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -86,15 +85,15 @@ def _linear() -> Iterator[EverydayCase]:
     yield case("linear", "weight gradient, 4096 rows", "mn,mk->nk", m=4096, n=3072, k=768, dtype=HALF)
 
 
-@cache
-def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """The mask of a model, which is made once."""
-    return torch.ones(rows, columns, device=device, dtype=torch.bool).tril()
+_lower: dict[tuple[int, int, torch.device], torch.Tensor] = {}  # masks, which a model makes once
 
 
 def _causal_plain(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * HEAD
-    return torch.where(_lower(q.shape[1], k.shape[1], q.device), scores, -torch.inf)
+    key = (q.shape[1], k.shape[1], q.device)
+    if key not in _lower:
+        _lower[key] = torch.ones(key[:2], device=q.device, dtype=torch.bool).tril()
+    return torch.where(_lower[key], scores, -torch.inf)
 
 
 def _attention() -> Iterator[EverydayCase]:
