@@ -20,8 +20,8 @@ _MOST_FAR = 20  # cases far from their prediction that are shown
 _SCHEDULE = 60  # characters of a schedule
 
 DOMAINS_IN_WORDS = (
-    "Each row is a domain. Ratios are the time of the best of torch's ways over weft's: above 1 weft is faster. mean "
-    f"is geometric, worst the smallest ratio, behind how many cases are under {EVEN}."
+    "Each row is a domain and a kind of call. Ratios are the time of the best of torch's ways over weft's: above 1 weft "
+    f"is faster. mean is geometric, worst the smallest ratio, behind how many cases are under {EVEN}."
 )
 PREDICTIONS_IN_WORDS = (
     f"Each row is one kind of weft's calls: how many cases the cost model predicts within a factor of {NEAR}, and how "
@@ -75,14 +75,12 @@ def line(case: CaseRecord, run: Run) -> str:
 
 
 def domains(run: Run) -> Table:
-    """Ratios by domain, and of all cases."""
-    names = ours(run)
-    heads = ["domain", "cases", *(f"{SAID[name]} {head}" for name in names for head in ("mean", "worst", "behind"))]
+    """Ratios by domain and kind of call; those of all cases last."""
     rows = []
     for domain in (*run.groups, ALL):
         cases = [case for case in run.cases if domain in (case.group, ALL)]
-        rows.append([Cell(domain), Cell(str(len(cases))), *(cell for name in names for cell in _ratios(cases, name))])
-    return Table(heads, rows)
+        rows += [[Cell(domain), Cell(SAID[name]), *_ratios(cases, name)] for name in ours(run)]
+    return Table(["domain", "call", "cases", "mean", "worst", "behind"], rows)
 
 
 def misses(run: Run) -> list[Miss]:
@@ -138,10 +136,13 @@ def failures(run: Run) -> list[str]:
 
 
 def _ratios(cases: Iterable[CaseRecord], name: str) -> Sequence[Cell]:
-    """The mean, the worst, and how many are behind."""
+    """The number of cases with a ratio, the mean, the worst, and how many are behind."""
     found = [each for case in cases if (each := ratio(case, name)) is not None]
     if not found:
-        return [Cell("")] * 3
+        return [Cell("0", 0), *[Cell("")] * 3]
     mean, worst, behind = geometric_mean(found), min(found), sum(each < EVEN for each in found)
     tone = "better" if mean >= 1 else "worse"
-    return [Cell(f"{mean:.2f}", mean, tone), Cell(f"{worst:.2f}", worst), Cell(f"{behind} of {len(found)}", behind)]
+    return [
+        Cell(str(len(found)), len(found)), Cell(f"{mean:.2f}", mean, tone), Cell(f"{worst:.2f}", worst),
+        Cell(str(behind), behind),
+    ]  # fmt: skip
