@@ -20,8 +20,8 @@ _MOST_FAR = 20  # cases far from their prediction that are shown
 _SCHEDULE = 60  # characters of a schedule
 
 DOMAINS_IN_WORDS = (
-    "Each row is a domain and a kind of call. Ratios are the time of the best of torch's ways over weft's: above 1 weft "
-    f"is faster. mean is geometric, worst the smallest ratio, behind how many cases are under {EVEN}."
+    "Each row is a domain and a kind of call. Ratios are the time of the best of torch's ways over weft's: above 1 "
+    f"weft is faster. mean is geometric, worst the smallest ratio, behind how many cases are under {EVEN}."
 )
 PREDICTIONS_IN_WORDS = (
     f"Each row is one kind of weft's calls: how many cases the cost model predicts within a factor of {NEAR}, and how "
