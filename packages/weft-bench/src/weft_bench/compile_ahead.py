@@ -20,8 +20,10 @@ from weft.selftest.case import PermuteCase
 from weft.testing import layout_strides
 from weft.tune.compile_pool import Compiler
 from weft_bench.cases import FUNCTIONS
+from weft_bench.cases.everyday import EverydayCase
 from weft_bench.cases.small import SmallCase
 from weft_bench.entry import Entry
+from weft_bench.everyday.calls import planned
 
 
 @contextmanager
@@ -45,37 +47,47 @@ def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> 
     """The plans that weft will make for each entry; unsupported cases and matrices in place are left out."""
     for entry in entries:
         try:
-            described = _described(entry.case)
-            if described is not None:
+            for described in _described(entry.case):
                 yield described, select(described, "triton", target, tune=tune).best
         except WeftError:
             continue
 
 
-def _described(case: Any) -> Description | None:
-    """The contraction or permutation that a plan for the case is made of; None for what is not planned."""
+def _described(case: Any) -> Sequence[Description]:
+    """The contractions and permutations that plans for the case are made of; none for what is not planned here."""
     from weft.api.contract import plan
     from weft.api.permute import plan_permute
 
+    if isinstance(case, EverydayCase):
+        return _everyday(case)
     if isinstance(case, PermuteCase):
         if "in place" in case.tags:
-            return None
+            return []
         x = torch.empty(case.shape, dtype=case.dtype, device="meta")
         function = FUNCTIONS[case.fn] if case.fn else None
         # The oracle takes tensors on any device: what it is to do is described as it is for the others.
-        planned: Any = plan_permute(x, case.equation, fn=function, out_dtype=case.out_dtype, backend="reference")
-        return planned.permutation
+        moving: Any = plan_permute(x, case.equation, fn=function, out_dtype=case.out_dtype, backend="reference")
+        return [moving.permutation]
     if isinstance(case, SmallCase):
-        return None
+        return []
     if case.add or "offset" in case.layouts or case.layouts[3] != "contiguous":
-        return None  # meta tensors have no addresses by which C, D and what is not aligned could be told apart
+        return []  # meta tensors have no addresses by which C, D and what is not aligned could be told apart
     options = case.options()
     del options["alpha"], options["beta"]
     a, b = (
         meta(shape, dtype, layout, flag)
         for shape, dtype, layout, flag in zip(case.shapes, case.dtypes, case.layouts, case.conjugate, strict=False)
     )
-    return plan(case.equation, a, b, backend="reference", **options).contraction
+    return [plan(case.equation, a, b, backend="reference", **options).contraction]
+
+
+def _everyday(case: EverydayCase) -> Sequence[Description]:
+    if case.task == "group" or case.count > 2 > len(case.steps) or "offset" in case.layouts:
+        return []
+    layouts = [*case.layouts, *["contiguous"] * len(case.terms)]
+    tensors = [meta(shape, case.dtype, layout, False) for shape, layout in zip(case.shapes(), layouts, strict=False)]
+    plans = planned(case, tensors, "now", backend="reference").plans
+    return [plan.permutation if case.task == "move" else plan.contraction for plan in plans]
 
 
 def meta(shape: tuple[int, ...], dtype: torch.dtype, layout: str, conjugated: bool) -> torch.Tensor:

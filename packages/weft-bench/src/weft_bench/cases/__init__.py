@@ -8,6 +8,7 @@
                functions with operands, algebras, complex numbers and integers, at sizes worth timing
     tiny()     a few so small that only the call itself takes time
 
+`weft_bench.cases.everyday` has calls as users write them, with torch's way beside weft's.
 `scaled` makes a small case of a large one, `operands` makes its tensors.
 """
 

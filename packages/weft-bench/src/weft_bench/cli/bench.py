@@ -8,6 +8,8 @@ On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CU
     python -m weft bench permute --peers cutensor,torch --out results/h200/permute
     python -m weft bench transpose --out results/h200/transpose
     python -m weft bench dense --out results/h200/dense
+    python -m weft bench everyday --quick --budget 290 --out results/h200/everyday
+    python -m weft bench regret --seconds 4 --budget 590 --out results/h200/regret
     python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond ...
 
 ``--peers weft-model`` puts the cost model's plans beside those that tuning has stored, ``--tune model`` measures them
@@ -28,8 +30,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.arguments import read_device, read_work, split, split_cases
-from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
+from weft.cli.terminal import INTERRUPTED, WRONG, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError, WeftError
+from weft_bench.cli.own_suites import OWN_SUITES, SuiteCommand
+from weft_bench.cli.tables import print_table
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +51,7 @@ _MOST_ROWS = 40  # of a comparison on the console; the page has all
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    app.command()(bench)
+    app.command(cls=SuiteCommand)(bench)
     app.command()(report)
 
 
@@ -83,6 +87,8 @@ def bench(
             return
         if suite is None:
             raise UnsupportedError("which suite? weft bench --list shows them")
+        if suite in OWN_SUITES:
+            raise UnsupportedError(f"{suite} has options of its own, which come after it: weft bench {suite} --help")
         if mode not in (None, "cold", "hot"):
             raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
         from weft.planner.planner import check_tune
@@ -156,13 +162,11 @@ def report(
             return
         comparison = reports.compare(runs, _distinct(folders))
         means = reports.comparison_table(comparison.means, comparison.names)
-        _print_table(means, "geometric means", reports.MEANS_IN_WORDS)
+        print_table(means, "geometric means", reports.MEANS_IN_WORDS)
         changed = [line for line in comparison.cases if any(said not in ("", reports.SAME) for said in line.verdicts())]
         if changed:
             title = f"cases that differ: {len(changed)} of {len(comparison.cases)}"
-            _print_table(
-                reports.comparison_table(changed[:_MOST_ROWS], comparison.names), title, reports.CASES_IN_WORDS
-            )
+            print_table(reports.comparison_table(changed[:_MOST_ROWS], comparison.names), title, reports.CASES_IN_WORDS)
         else:
             typer.echo("no case differs by more than its intervals")
         if out is not None:
@@ -269,7 +273,7 @@ def _scale(
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept", INTERRUPTED)
     reports.write(run, folder)
-    _print_table(scaling_table(run), f"{SCALING} on {run.device}", SCALING_IN_WORDS)
+    print_table(scaling_table(run), f"{SCALING} on {run.device}", SCALING_IN_WORDS)
     typer.echo(f"wrote {folder / reports.PAGE_FILE}")
     wrong = [f"{case.name} on {name} ({case.results[name].wrong})" for case in run.cases for name in names
              if case.results[name].wrong]  # fmt: skip
@@ -321,14 +325,15 @@ def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> N
 
     if suite is None:
         known = [(Cell(name), Cell(str(len(entries(name)))), Cell(each.about)) for name, each in SUITES.items()]
+        known += [(Cell(name), Cell(str(own.cases())), Cell(own.about)) for name, own in OWN_SUITES.items()]
         said = "Each row is a suite that `weft bench SUITE` measures; `weft bench SUITE --list` shows its cases."
-        _print_table(Table(("suite", "cases", "what"), known), "suites", said)
+        print_table(Table(("suite", "cases", "what"), known), "suites", said)
         return
     rows = [
         tuple(Cell(text) for text in (entry.group, entry.case.name, *_described(entry.case)))
         for entry in entries(suite, pairs, only)
     ]
-    _print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite, _LIST_IN_WORDS)
+    print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite, _LIST_IN_WORDS)
 
 
 def _described(case: Any) -> tuple[str, str, str, str]:
@@ -370,27 +375,9 @@ def _print_figures(run: Run) -> None:
     from weft_bench.report.page import FIGURES_IN_WORDS, figure_table, remarks
 
     title = f"{run.suite} on {run.device}" + (f" ({run.caveat})" if run.caveat else "")
-    _print_table(figure_table(run), title, FIGURES_IN_WORDS)
+    print_table(figure_table(run), title, FIGURES_IN_WORDS)
     if (found := remarks(run)).rows:
-        _print_table(found, "remarks", "What could not be done or came out wrong, and samples that do not agree.")
-
-
-def _print_table(content: Any, title: str, said: str) -> None:
-    """A table with a sentence in words above it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title), title_justify="left")
-    for column, head in enumerate(content.heads):
-        numeric = any(row[column].key is not None for row in content.rows)
-        table.add_column(
-            Text(head), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric or not column
-        )
-    tones = {"better": "green", "worse": "red", "": ""}
-    for row in content.rows:
-        table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
-    console().print(Text(said, style="dim"))
-    console().print(table)
+        print_table(found, "remarks", "What could not be done or came out wrong, and samples that do not agree.")
 
 
 def _given(**options: Any) -> dict[str, Any]:
