@@ -185,7 +185,8 @@ TYPES = [
     (SINGLE, SINGLE, {"precision": HALF}), (SINGLE, SINGLE, {"precision": "tf32x3"}),
     (SINGLE, SINGLE, {"accumulate": DOUBLE}), (DOUBLE, DOUBLE, {}), (COMPLEX, SINGLE, {}), (SINGLE, COMPLEX, {}),
     (COMPLEX, COMPLEX, {"precision": "3m"}), (COMPLEX, COMPLEX, {"accumulate": torch.complex128}),
-    (EIGHTH, EIGHTH, {"out_dtype": SINGLE}), (EIGHTH, torch.float8_e5m2, {"out_dtype": HALF}),
+    (EIGHTH, EIGHTH, {"out_dtype": SINGLE}), (EIGHTH, EIGHTH, {"out_dtype": SINGLE, "precision": EIGHTH}),
+    (EIGHTH, torch.float8_e5m2, {"out_dtype": HALF}),
     (torch.int8, torch.int8, {"out_dtype": torch.int32}), (torch.uint8, torch.uint8, {"out_dtype": torch.int64}),
     (torch.int16, torch.int16, {"out_dtype": torch.int64}), (torch.int64, torch.int64, {}),
     (HALF, SINGLE, {"promote": True}),
@@ -444,3 +445,12 @@ def test_no_more_workspace_than_said(equation: str, options: dict[str, Any], lim
         found.choice.build()(a, b, None, d, 1, 0, tuple(others))
     assert watched.most <= found.choice.best.schedule.workspace_bytes
     assert limit is None or watched.most <= limit
+
+
+@on_each
+@pytest.mark.parametrize("dtype", [BRAIN, HALF], ids=str)
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->nm", "bmk,bkn->bmn"])
+def test_long_sums_of_halves(equation: str, dtype: torch.dtype, device: str) -> None:
+    """Sums are of single precision, and rounded once."""
+    for options in ({}, {"alpha": 0.3}, {"add": dtype, "beta": 2}):
+        check(case(equation, {"b": 2, "m": 300, "n": 33, "k": 500}, dtype, **options), device)

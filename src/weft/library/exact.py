@@ -71,6 +71,13 @@ def _has(name: str) -> bool:
 
 
 @lru_cache
+def multiplies_brains() -> bool:
+    """Whether torch's products of bfloat16 on this CPU are by instructions that add in single precision."""
+    asked = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return asked is not None and bool(asked()) and torch.backends.mkldnn.is_available()
+
+
+@lru_cache
 def widens() -> bool:
     """Whether torch leaves products of halves in single precision on a GPU."""
     return (
