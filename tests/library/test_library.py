@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -91,3 +92,19 @@ def test_permutations_on_every_device() -> None:
     permutation = weft.plan_permute(torch.empty(4, 5), "ab->ba", backend="reference").permutation
     for kind in ("cpu", "cuda"):
         assert permutations.supports(permutation, Target(kind)) is None
+
+
+def test_is_chosen_and_built_quickly() -> None:
+    """Under 0.2 ms of processor time, which a first call waits for."""
+    equation = "abk,kcd->cadb"
+    a, b = operands(equation, {"a": 3, "b": 5, "c": 4, "d": 6, **EXTENTS})
+    contraction = Problem(equation, a, b).contraction(torch.empty(4, 3, 6, 5))
+    for target in (TARGET, Target("cuda", name="NVIDIA H100 80GB HBM3")):
+        seconds = []
+        for _ in range(30):
+            begun = time.thread_time()
+            choice = family.choice(contraction, "cpu", target)
+            assert not isinstance(choice, str)
+            choice.build()
+            seconds.append(time.thread_time() - begun)
+        assert min(seconds) < 2e-4

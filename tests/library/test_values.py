@@ -20,7 +20,6 @@ import weft
 from weft import reference
 from weft.algebra import find
 from weft.api.options import Options, read_indices, read_operands, resolved
-from weft.errors import UnsupportedError
 from weft.library import family, permutations, products
 from weft.oracle.bounds import error_bound
 from weft.oracle.judgement import judged
@@ -396,11 +395,6 @@ def test_in_a_graph(dtype: torch.dtype, options: dict[str, Any]) -> None:
     recorded.replay()
     torch.cuda.synchronize()
     assert torch.equal(d, eager)
-
-
-def test_what_is_refused_is_said() -> None:
-    with pytest.raises(UnsupportedError):
-        weft.plan("mk,kn->mn", torch.ones(2, 2), torch.ones(2, 2), backend="cpu", schedule="library: nothing")
 
 
 class Watched(TorchDispatchMode):
