@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import weft
 from cpu.extended import Extended, check_exact
 from cpu.problems import TARGET, Problem, operands
 from weft.fn.pointwise import TritonFunction
-from weft.library import algebras, family, permutations
+from weft.library import algebras, exact, family, permutations
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Contraction
 
@@ -91,3 +92,44 @@ def test_permutations_on_every_device() -> None:
     permutation = weft.plan_permute(torch.empty(4, 5), "ab->ba", backend="reference").permutation
     for kind in ("cpu", "cuda"):
         assert permutations.supports(permutation, Target(kind)) is None
+
+
+def test_is_chosen_and_built_quickly() -> None:
+    """Under 0.2 ms of processor time, which a first call waits for."""
+    equation = "abk,kcd->cadb"
+    a, b = operands(equation, {"a": 3, "b": 5, "c": 4, "d": 6, **EXTENTS})
+    contraction = Problem(equation, a, b).contraction(torch.empty(4, 3, 6, 5))
+    for target in (TARGET, Target("cuda", name="NVIDIA H100 80GB HBM3")):
+        seconds = []
+        for _ in range(30):
+            begun = time.thread_time()
+            choice = family.choice(contraction, "cpu", target)
+            assert not isinstance(choice, str)
+            choice.build()
+            seconds.append(time.thread_time() - begun)
+        assert min(seconds) < 2e-4
+
+
+@pytest.mark.parametrize("way", ["fp32_precision", "allow_tf32"])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_no_product_is_shortened(way: str, kind: str) -> None:
+    """What the process allows is taken back while a product is made, and there again afterwards."""
+    switches = torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul
+    if not hasattr(switches, way):
+        pytest.skip("this torch has no such switch")
+    before = switches.fp32_precision if hasattr(switches, "fp32_precision") else None
+    seen = []
+
+    def product() -> None:
+        tf32 = torch.backends.cuda.matmul.fp32_precision if kind == "cuda" else None
+        seen.append(tf32 if kind == "cuda" else torch.backends.mkldnn.enabled)
+
+    try:
+        setattr(switches, way, True if way == "allow_tf32" else "tf32")
+        exact.guarded(product, torch.float32, kind)()
+        assert seen == (["ieee"] if kind == "cuda" else [False])
+        assert switches.fp32_precision == "tf32"
+    finally:
+        if kind == "cuda":
+            switches.allow_tf32 = False
+        switches.fp32_precision = before

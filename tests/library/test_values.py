@@ -13,12 +13,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
 from weft import reference
 from weft.algebra import find
 from weft.api.options import Options, read_indices, read_operands, resolved
-from weft.errors import UnsupportedError
 from weft.library import family, permutations, products
 from weft.oracle.bounds import error_bound
 from weft.oracle.judgement import judged
@@ -183,7 +184,8 @@ TYPES = [
     (SINGLE, SINGLE, {"precision": HALF}), (SINGLE, SINGLE, {"precision": "tf32x3"}),
     (SINGLE, SINGLE, {"accumulate": DOUBLE}), (DOUBLE, DOUBLE, {}), (COMPLEX, SINGLE, {}), (SINGLE, COMPLEX, {}),
     (COMPLEX, COMPLEX, {"precision": "3m"}), (COMPLEX, COMPLEX, {"accumulate": torch.complex128}),
-    (EIGHTH, EIGHTH, {"out_dtype": SINGLE}), (EIGHTH, torch.float8_e5m2, {"out_dtype": HALF}),
+    (EIGHTH, EIGHTH, {"out_dtype": SINGLE}), (EIGHTH, EIGHTH, {"out_dtype": SINGLE, "precision": EIGHTH}),
+    (EIGHTH, torch.float8_e5m2, {"out_dtype": HALF}),
     (torch.int8, torch.int8, {"out_dtype": torch.int32}), (torch.uint8, torch.uint8, {"out_dtype": torch.int64}),
     (torch.int16, torch.int16, {"out_dtype": torch.int64}), (torch.int64, torch.int64, {}),
     (HALF, SINGLE, {"promote": True}),
@@ -395,6 +397,54 @@ def test_in_a_graph(dtype: torch.dtype, options: dict[str, Any]) -> None:
     assert torch.equal(d, eager)
 
 
-def test_what_is_refused_is_said() -> None:
-    with pytest.raises(UnsupportedError):
-        weft.plan("mk,kn->mn", torch.ones(2, 2), torch.ones(2, 2), backend="cpu", schedule="library: nothing")
+class Watched(TorchDispatchMode):
+    """The most bytes that operations have made and not given back, besides tensors that were there before."""
+
+    def __init__(self, *known: torch.Tensor) -> None:
+        super().__init__()
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in self._known:
+                    self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._made = {key: each for key, each in self._made.items() if not each[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self._made.values()))
+        return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "stand-in"])
+@pytest.mark.parametrize("options", [
+    {}, {"a_fn": torch.tanh, "epilogue": torch.relu}, {"epilogue": lambda x: torch.exp(x) * torch.sin(x) + x},
+    {"precision": torch.float16}, {"algebra": "max_plus"}, {"algebra": "log"}, {"epilogue": lambda x: (x, x + 1)},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "amk,kbn->bnma", "mik,kn->mn", "m,n->nm", "ab,ab->ba"])
+@pytest.mark.parametrize("limit", [None, 20000])
+def test_no_more_workspace_than_said(equation: str, options: dict[str, Any], limit: int | None, device: str) -> None:
+    sizes = {label: 2 * extent for label, extent in SIZES.items()}
+    call = case(equation, sizes, **options)
+    try:
+        found = run(call, device, limit)
+    except AssertionError as error:
+        assert "bytes of workspace, the limit is" in str(error)  # noqa: PT017  the least is more
+        return
+    a, b = moved(call.a, "cpu"), moved(call.b, "cpu")
+    d, *others = found.results
+    with Watched(a, b, d, *others) as watched:
+        found.choice.build()(a, b, None, d, 1, 0, tuple(others))
+    assert watched.most <= found.choice.best.schedule.workspace_bytes
+    assert limit is None or watched.most <= limit
+
+
+@on_each
+@pytest.mark.parametrize("dtype", [BRAIN, HALF], ids=str)
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->nm", "bmk,bkn->bmn"])
+def test_long_sums_of_halves(equation: str, dtype: torch.dtype, device: str) -> None:
+    """Sums are of single precision, and rounded once."""
+    for options in ({}, {"alpha": 0.3}, {"add": dtype, "beta": 2}):
+        check(case(equation, {"b": 2, "m": 300, "n": 33, "k": 500}, dtype, **options), device)

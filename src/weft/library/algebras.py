@@ -26,8 +26,16 @@ def table(kind: str) -> int:
 def reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype, most: int) -> Tensor:
     """[batch, m, n] of [batch, m, k] and [batch, n, k], none of them empty, `most` pairs at a time."""
     (batch, m, k), n = x.shape, y.shape[1]
+    known, joined = _known(algebra.reduce), joining(algebra, dtype)
+
+    def reduction(left: Tensor, right: Tensor) -> Tensor:
+        shape = (left.shape[0], left.shape[1], n, left.shape[3])
+        pairs = value_of(algebra.combine, left, right).to(dtype).expand(shape)
+        return known(pairs) if known is not None else halved(pairs, joined)
+
+    if batch * m * n * k <= most:
+        return reduction(x[:, :, None], y[:, None])
     total = x.new_empty((batch, m, n), dtype=dtype)
-    reduction, joined = _reduction(algebra), joining(algebra, dtype)
     sums = min(k, max(most // n, 1))
     rows = min(m, max(most // (n * sums), 1))
     batches = max(most // (n * sums * rows), 1)
@@ -37,9 +45,7 @@ def reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype, mo
             for p in range(0, k, sums):
                 left = x[b : b + batches, i : i + rows, None, p : p + sums]
                 right = y[b : b + batches, None, :, p : p + sums]
-                shape = (left.shape[0], left.shape[1], n, left.shape[3])
-                pairs = value_of(algebra.combine, left, right).to(dtype).expand(shape)
-                part = reduction(pairs) if reduction is not None else halved(pairs, joined)
+                part = reduction(left, right)
                 kept.copy_(part if p == 0 else joined(kept, part))
     return total
 
@@ -68,13 +74,9 @@ _KNOWN: dict[object, Reduction] = {
 }
 
 
-def _reduction(algebra: TracedAlgebra) -> Reduction | None:
-    """One operation of torch that reduces a dimension as the algebra does, where there is one."""
-    return _known(algebra.reduce)
-
-
 @lru_cache(maxsize=256)
 def _known(reduce: Pointwise) -> Reduction | None:
+    """One operation of torch that reduces a dimension as an algebra's sum does, where there is one."""
     if not isinstance(reduce, RecordedFunction):
         return None
     if reduce.dtypes[0].is_floating_point and reduce == log.traced(reduce.dtypes[0]).reduce:

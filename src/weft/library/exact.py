@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from weft.cpu.exactness import exact_products, shortened
+from weft.machine.ceilings import float32_products
 
-_SWITCHES = {  # process-wide permissions of torch for less exact products or sums on a GPU
-    torch.float32: ("allow_tf32",),
-    torch.complex64: ("allow_tf32",),
+_SINGLE = (torch.float32, torch.complex64)
+_SWITCHES = {  # process-wide permissions of torch for less exact sums of halves on a GPU
     torch.float16: ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation"),
     torch.bfloat16: ("allow_bf16_reduced_precision_reduction",),
 }
@@ -22,22 +22,33 @@ _SWITCHES = {  # process-wide permissions of torch for less exact products or su
 def guarded(call: Callable[..., Any], dtype: torch.dtype, kind: str) -> Callable[..., Any]:
     """The same call, that takes back for its time what makes products of that type less exact on a kind of device."""
     if kind == "cpu":
-        return _on_a_cpu(call) if dtype in (torch.float32, torch.complex64) else call
+        return _of_single_precision(call, shortened, exact_products) if dtype in _SINGLE else call
+    if dtype in _SINGLE:
+        return _of_single_precision(call, _shortened_on_a_gpu, partial(float32_products, tf32=False))
     names = [name for name in _SWITCHES.get(dtype, ()) if _has(name)]
-    return _on_a_gpu(call, names) if names else call
+    return _of_halves(call, names) if names else call
 
 
-def _on_a_cpu(call: Callable[..., Any]) -> Callable[..., Any]:
+def _of_single_precision(
+    call: Callable[..., Any], shortens: Callable[[], bool], ieee: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
     def exactly(*args: Any, **options: Any) -> Any:
-        if shortened():
-            with exact_products():
+        if shortens():
+            with ieee():
                 return call(*args, **options)
         return call(*args, **options)
 
     return exactly
 
 
-def _on_a_gpu(call: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def _shortened_on_a_gpu() -> bool:
+    """Whether torch may make float32 products in TF32."""
+    switches = torch.backends.cuda.matmul
+    found = getattr(switches, "fp32_precision", None)  # torch before 2.9 has the other alone
+    return bool(switches.allow_tf32) if found is None else found not in ("none", "ieee")
+
+
+def _of_halves(call: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     switches = torch.backends.cuda.matmul
 
     def exactly(*args: Any, **options: Any) -> Any:
@@ -68,6 +79,13 @@ def _has(name: str) -> bool:
     except (AttributeError, RuntimeError):
         return False
     return True
+
+
+@lru_cache
+def multiplies_brains() -> bool:
+    """Whether torch's products of bfloat16 on this CPU are by instructions that add in single precision."""
+    asked = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return asked is not None and bool(asked()) and torch.backends.mkldnn.is_available()
 
 
 @lru_cache

@@ -66,6 +66,8 @@ class Factor:
             return values
         values = self._read(values, aux)
         if self._summed:
+            if values.dtype.itemsize == 1 and values.dtype.is_floating_point:  # of which torch has no sums on a GPU
+                values = values.to(self.wanted)
             return values.sum(self._summed, dtype=self.wanted).reshape(self.shape)
         return values.to(self.wanted)
 

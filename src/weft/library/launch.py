@@ -39,11 +39,15 @@ class PartsLaunch:
             if len(frames) == 1:
                 part(a, b, c, d, alpha, beta, aux)
                 continue
-            total = part.made(a, b, alpha, aux)
-            for frame in frames[1:]:
-                found = Part(self._scheme, frame).made(a, b, alpha, aux)
-                total = total.add_(found) if self._join is None else self._join(total, found)
-            part.finish(total, c, d, beta, aux)
+            part.finish(self._total(frames, a, b, alpha, aux), c, d, beta, aux)
+
+    def _total(self, frames: list[Frame], a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        """The sums of parts along k."""
+        join = self._join or Tensor.add_
+        total = Part(self._scheme, frames[0]).made(a, b, alpha, aux)
+        for frame in frames[1:]:  # no name holds the sums of a part while those of the next are made
+            total = join(total, Part(self._scheme, frame).made(a, b, alpha, aux))
+        return total
 
     def _frames(self, modes: list[int], around: Frame) -> Iterator[Frame]:
         """What is around, cut along these modes."""

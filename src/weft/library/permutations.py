@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.fn.pointwise import TritonFunction
-from weft.library.functions import live_bytes, value_of
+from weft.fn.pointwise import RecordedFunction, TritonFunction
+from weft.library.functions import live_bytes, value_of, writing
 from weft.library.model import moving
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
@@ -122,6 +122,11 @@ class _Slabs:
         while cut < len(self._extents) and math.prod(self._extents[cut:]) > slab:
             cut += 1
         self._outer = max(cut - 1, 0)
+        fn = permutation.fn
+        # The function writes to D where both lie along one mode; torch turns matrices faster than its functions do.
+        along = [min(self._strides, key=lambda each: each[side] or math.inf, default=None) for side in (0, 1)]
+        alone = isinstance(fn, RecordedFunction) and not permutation.scaled and bool(self._extents)
+        self._writes = alone and along[0] == along[1]
         self._step = max(slab // math.prod(self._extents[cut:]), 1) if cut else None
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
@@ -151,6 +156,12 @@ class _Slabs:
     def _slab(self, source: Tensor, addend: Tensor | None, target: Tensor, alpha: Scalar, beta: Scalar) -> None:
         permutation = self._permutation
         values = source.conj() if permutation.conjugate else source
+        if self._writes:
+            fn = permutation.fn
+            assert isinstance(fn, RecordedFunction), "others make their results"
+            with torch._C._DisableAutocast():
+                writing(fn, (permutation.d.dtype,), False)(target, values)
+            return
         if permutation.fn is not None:
             values = value_of(permutation.fn, values)
         if permutation.scaled:

@@ -3,6 +3,7 @@
 plain       torch.mm or bmm in one type, C added by addmm or baddbmm
 widening    halves on a GPU, whose sums stay in single precision
 limbs       integers on a GPU, for which torch has no product: digits of 16 bits, exact in float64
+brains      bfloat16 on a CPU with instructions for it, whose sums are of single precision
 bytes       int8 on a CPU with instructions for it
 parts       a real matrix times a complex one, whose parts are columns of a real one
 """
@@ -16,12 +17,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.library.exact import guarded, widens
+from weft.library.exact import guarded, multiplies_brains, widens
 from weft.planner.schedule import Scalar
 from weft.spec import Arithmetic
 
-Way = Literal["plain", "widening", "limbs", "bytes", "parts"]
+Way = Literal["plain", "widening", "limbs", "brains", "bytes", "parts"]
 _HALVES = (torch.float16, torch.bfloat16)
+_TILE = 256  # rows and columns
 _DIGIT = 16  # bits
 _EXACT = 1 << 20  # products of two digits whose sum float64 holds
 
@@ -43,8 +45,13 @@ def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], ki
         a, b = factors_of(values, accumulate)
         return Types(a, b, accumulate, "plain" if a is b else "parts")
     if not accumulate.is_floating_point:
-        return Types(accumulate, accumulate, accumulate, "plain" if kind == "cpu" else "limbs")
+        if kind == "cpu":
+            return Types(accumulate, accumulate, accumulate, "plain")
+        digit = torch.float64 if max(value.itemsize for value in values) <= _DIGIT // 8 else accumulate
+        return Types(digit, digit, accumulate, "limbs")
     half = torch.float16 if values[0].itemsize == 1 else values[0]
+    if kind == "cpu" and short and {*values} == {torch.bfloat16} and multiplies_brains():
+        return Types(*values, torch.bfloat16, "brains")
     if kind == "cpu" or accumulate is not torch.float32 or half not in _HALVES or {*values} != {values[0]}:
         return Types(accumulate, accumulate, accumulate, "plain")
     if short:
@@ -65,7 +72,8 @@ class Products:
 
     def __init__(self, types: Types, batched: bool, kind: str) -> None:
         self._types = types
-        self.fuses = types.way in ("plain", "widening")  # alpha, beta and C, and writes to a place
+        self.fuses = types.way in ("plain", "widening", "brains")  # alpha, and writes to a place
+        self.adds = types.way in ("plain", "widening")  # C
         multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
         add: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
         if types.way == "widening":
@@ -79,6 +87,9 @@ class Products:
         way, item = self._types.way, self._types.result.itemsize
         if way == "parts":
             return batch * k * max(rows, columns) * item
+        if way == "brains":
+            down, across = min(rows, _TILE), min(columns, _TILE)
+            return 8 * batch * (down * k + k * across + down * across)
         if way == "limbs":
             digits = max(8 * item // _DIGIT, 1) + 1
             return 8 * batch * (digits * min(k, _EXACT) * (rows + columns) + 3 * rows * columns)
@@ -93,6 +104,8 @@ class Products:
                 self._multiply(left, right, out=place)
             if alpha == 0:
                 place *= 0
+        elif self._types.way == "brains":  # rounded once
+            _by_tiles(place, left, right, alpha)
         else:
             self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
 
@@ -134,6 +147,15 @@ def wrapped(factor: Scalar, dtype: torch.dtype) -> Scalar:
     return (int(factor.real) - lowest) % (1 << torch.iinfo(dtype).bits) + lowest
 
 
+def _by_tiles(place: Tensor, left: Tensor, right: Tensor, alpha: Scalar) -> None:
+    """`alpha` times a product of halves by single precision, a tile of the place at a time."""
+    for column in range(0, place.shape[-1], _TILE):
+        factor = right[..., column : column + _TILE].float()
+        for row in range(0, place.shape[-2], _TILE):
+            tile = torch.matmul(left[..., row : row + _TILE, :].float(), factor)
+            place[..., row : row + _TILE, column : column + _TILE].copy_(tile.mul_(alpha))
+
+
 def _by_limbs(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
     """The sum over digits i of A and j of B of 2^(16 (i + j)) times their product, modulo the accumulator's range."""
     bits = torch.iinfo(accumulate).bits
@@ -149,7 +171,9 @@ def _by_limbs(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
 
 
 def _digits(values: Tensor) -> list[Tensor]:
-    """Integers as digits of 16 bits in float64, lowest first; the highest has the sign."""
+    """Integers as digits of 16 bits in float64, lowest first; the highest has the sign. One of float64 is a digit."""
+    if values.is_floating_point():
+        return [values]
     count = max(torch.iinfo(values.dtype).bits // _DIGIT, 1)
     found = []
     for at in range(count):

@@ -18,6 +18,8 @@ from weft.library.views import FIRST, A, B, Group
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
 
+_NARROW = 16
+
 Form = Literal["product", "pairs", "algebra"]
 
 
@@ -90,6 +92,8 @@ def _types(
         return Types(torch.int8, torch.int8, torch.int32, "bytes")
     if any(roles.alone) and not accumulate.is_complex:
         values = (accumulate, accumulate)  # sums of one operand are as wide as all sums
+    if kind == "cpu":  # there halves are for oneDNN, which takes no C and no matrix that is narrow
+        short = short and contraction.c is None and min(contraction.m, contraction.n, contraction.k) >= _NARROW
     return types_of(contraction.arithmetic, values, kind, short)
 
 

@@ -103,7 +103,7 @@ class Matrices:
             frame.matrix((order.batch, order.rows, order.columns), C) if placed and contraction.c is not None else None
         )
         self._c = seen.lying(contraction.c) if seen is not None and contraction.c is not None else None
-        self.adds = self._c is not None and not scheme.follows  # C as well
+        self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
 

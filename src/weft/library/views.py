@@ -90,11 +90,13 @@ class Frame(NamedTuple):
 
     def matrix(self, groups: tuple[Group, Group, Group], place: int) -> View | None:
         """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so."""
-        runs = [self.run(group, place) for group in groups]
-        batch, rows, columns = runs
-        if batch is None or rows is None or columns is None or not _is_matrix(rows, columns):
-            return None
-        if any(number >= LONGEST for run in (batch, rows, columns) for number in run):
+        found: list[Run] = []
+        for group in groups:
+            if (run := self.run(group, place)) is None or max(run) >= LONGEST:
+                return None
+            found.append(run)
+        batch, rows, columns = found
+        if not _is_matrix(rows, columns):
             return None
         kept = (batch, rows, columns) if groups[0] else (rows, columns)
         return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))
