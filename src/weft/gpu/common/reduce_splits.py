@@ -35,7 +35,7 @@ def reduce_launch(
     columns = subtile_columns(params.n.tile)
     programs = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
     shared = contraction_constants(contraction, params)
-    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
+    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
     lying = {"STORED": tuple(partials.shape[1:]), "TAIL_SPLITS": tail, "STREAM_K": stream}
     constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}

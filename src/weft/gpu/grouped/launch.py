@@ -139,10 +139,10 @@ def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
 def _constants(kernel: GroupKernel, tile: Tile) -> tuple[Any, dict[str, Any]]:
     """The kernel's function, and what is compiled into it."""
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
-    jits = [function and (function.split_complex.jit if split else function.jit) for function in kernel.functions]
+    functions = [function and (function.split_complex if split else function) for function in kernel.functions]
     shared = {
-        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": jits[0], "B_FN": jits[1],
-        "EPILOGUE": jits[2],
+        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": functions[0],
+        "B_FN": functions[1], "EPILOGUE": functions[2],
     }  # fmt: skip
     types = {
         "PRODUCT": TRITON_TYPES[arithmetic.product], "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],

@@ -72,7 +72,7 @@ def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, A
     """What the kernel takes of a permutation that scales nothing."""
     return {
         "PARAMS": permute_params(words, schedule),
-        "FN": words.fn and words.fn.jit,
+        "FN": words.fn,
         "COMPUTE": TRITON_TYPES[words.compute],
         "RESULT": TRITON_TYPES[words.d.dtype],
     }

@@ -43,8 +43,8 @@ def kernel_launch(contraction: Contraction, schedule: DirectSchedule, target: Ta
     arithmetic = real_arithmetic(contraction.arithmetic)
     constants = {
         "PARAMS": params,
-        "C_FN": contraction.c_fn and contraction.c_fn.split_complex.jit,
-        "EPILOGUE": contraction.epilogue and contraction.epilogue.split_complex.jit,
+        "C_FN": contraction.c_fn and contraction.c_fn.split_complex,
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.split_complex,
         "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
         "PRECISION": arithmetic.precision,

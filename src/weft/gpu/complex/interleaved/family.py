@@ -47,9 +47,9 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
         "PARAMS": interleaved_params(transfer, schedule),
-        "FN": permutation.fn and permutation.fn.split_complex.jit,
-        "C_FN": transfer.c_fn and transfer.c_fn.split_complex.jit,
-        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex.jit,
+        "FN": permutation.fn and permutation.fn.split_complex,
+        "C_FN": transfer.c_fn and transfer.c_fn.split_complex,
+        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex,
         "COMPUTE": TRITON_TYPES[real(permutation.compute)],
         "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
         "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
