@@ -14,18 +14,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from weft.gpu.common.constants import UnspelledError, calls, spelled
+from weft.gpu.common.constants import DeviceFunction, UnspelledError, calls, spelled
 from weft.gpu.common.cubin import Cubin
 from weft.machine import pack
 from weft.machine.stamp import package_version
 from weft.machine.store import Store
 from weft.planner.code_digest import of_files, of_kernel
 from weft.spec import Layout
-
-if TYPE_CHECKING:
-    from weft.gpu.common.launch import KernelLaunch
 
 ROOM = "cubins"  # of the store
 MOST = 8192  # kernels that are kept
@@ -36,20 +33,36 @@ _refused: set[int] = set()  # capabilities whose shelf of the pack the driver do
 _PLACES = ("_PATH", "_DIR", "_HOME", "_INTERPRET", "_MANAGER")
 
 
-def code_of(launch: KernelLaunch) -> Cubin:
-    """The machine code of a launch's kernel: found, or compiled by Triton and kept for the next process."""
-    key = key_of(launch)
+class Recipe(Protocol):
+    """What a kernel is made of: a `KernelLaunch`."""
+
+    function: DeviceFunction
+    layouts: tuple[Any, ...]
+    pointers: tuple[Layout, ...]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    numbers: tuple[int, ...] | None
+    capability: int
+    carveout: int | None
+
+    def compile(self) -> Any:
+        """The kernel as Triton compiles it."""
+
+
+def code_of(recipe: Recipe) -> Cubin:
+    """The machine code of a kernel: found, or compiled by Triton and kept for the next process."""
+    key = key_of(recipe)
     if key is not None:
-        for _, cubin in found(key, launch.capability):
+        for _, cubin in found(key, recipe.capability):
             return cubin
-    return compiled(launch, key)
+    return compiled(recipe, key)
 
 
-def compiled(launch: KernelLaunch, key: str | None) -> Cubin:
+def compiled(recipe: Recipe, key: str | None) -> Cubin:
     """The same compiled by Triton, and kept under its key."""
-    made = Cubin.of(launch.compile())
+    made = Cubin.of(recipe.compile())
     if key is not None and made.sizes is not None:
-        keep(key, launch.capability, made)
+        keep(key, recipe.capability, made)
     return made
 
 
@@ -86,23 +99,23 @@ def shelf(capability: int) -> str:
     return f"sm_{capability}"
 
 
-def key_of(launch: KernelLaunch) -> str | None:
+def key_of(recipe: Recipe) -> str | None:
     """What a kernel is made of, as a digest; None where that cannot be said, or only Triton can launch it."""
-    layouts = [*launch.layouts, *launch.pointers]
+    layouts = [*recipe.layouts, *recipe.pointers]
     if any(layout is not None and not isinstance(layout, Layout) for layout in layouts):
         return None
-    code = of_kernel(launch.function.module)
+    code = of_kernel(recipe.function.module)
     if code is None:
         return None
     try:
-        constants = [f"{name}={spelled(value)}" for name, value in launch.constants.items()]
+        constants = [f"{name}={spelled(value)}" for name, value in recipe.constants.items()]
     except UnspelledError:
         return None
     parts = [
-        launch.function.name, code, of_files(_FUNCTIONS) if calls(launch.constants) else "",
-        f"sm_{launch.capability}", *constants, *(f"{name}={value!r}" for name, value in sorted(launch.options.items())),
-        *map(_pointer, launch.layouts), "pointers", *map(_pointer, launch.pointers),
-        f"numbers {None if launch.numbers is None else len(launch.numbers)}",
+        recipe.function.name, code, of_files(_FUNCTIONS) if calls(recipe.constants) else "",
+        f"sm_{recipe.capability}", *constants, *(f"{name}={value!r}" for name, value in sorted(recipe.options.items())),
+        *map(_pointer, recipe.layouts), "pointers", *map(_pointer, recipe.pointers),
+        f"numbers {None if recipe.numbers is None else len(recipe.numbers)}",
     ]  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,9 +15,6 @@ from weft.gpu.common import cubins
 from weft.gpu.common.cubin import Cubin, excess
 from weft.gpu.common.driver import aside_of_capture, error_name, in_context, loaded_driver
 from weft.planner.schedule import ResourceError, Target
-
-if TYPE_CHECKING:
-    from weft.gpu.common.launch import KernelLaunch
 
 _ROOM = 49152  # bytes of shared memory that a program has without asking
 _WORD = 4  # bytes of a spilled register
@@ -44,19 +41,19 @@ class Loaded(NamedTuple):
     stack: int  # bytes of local memory of each thread
 
 
-def on_device(launch: KernelLaunch, target: Target) -> Loaded | None:
-    """The launch's kernel on the current device, loaded once for all that are the same; None where Triton loads it.
+def on_device(recipe: cubins.Recipe, target: Target) -> Loaded | None:
+    """A kernel on the current device, loaded once for all that are the same; None where Triton loads it.
 
     What the driver does not take of the pack or of the store is compiled anew.
     """
-    key, device = cubins.key_of(launch), torch.cuda.current_device()
+    key, device = cubins.key_of(recipe), torch.cuda.current_device()
     if key is None:
         return None
-    known: Loaded | None = _LOADED.get((key, device, launch.carveout))
+    known: Loaded | None = _LOADED.get((key, device, recipe.carveout))
     if known is None:
-        known = _found(key, target, device) or _tried(cubins.compiled(launch, key), target, device)
+        known = _found(key, target, device) or _tried(cubins.compiled(recipe, key), target, device)
         if known is not None:
-            _LOADED.put((key, device, launch.carveout), known)
+            _LOADED.put((key, device, recipe.carveout), known)
     return known
 
 
