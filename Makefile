@@ -8,6 +8,7 @@
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
+#   make kernels   build the pack of shape-generic GPU kernels, which needs no GPU: ARCHS="90 100", minutes each
 #   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
@@ -66,7 +67,7 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 12
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -127,6 +128,12 @@ $(VENV)/.docs: $(VENV)/.installed
 dist: $(READY)
 	$(PY) -m build --no-isolation --outdir out/dist .
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
+	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
+
+# Kernels compiled ahead, to packages/weft-kernels; ARCHS="80 90" are some of the compute capabilities.
+.PHONY: kernels
+kernels: $(READY)
+	PYTHONPATH=src:packages/weft-kernels/src$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m weft_kernels.build $(ARCHS) $(ARGS)
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)

@@ -42,10 +42,15 @@ def folder() -> Path | None:
     return None
 
 
-def find(shelf: str, key: str) -> bytes | None:
-    """The code of a key; None where the pack has none."""
+def shelf(name: str) -> Shelf | None:
+    """A file of the pack; None where there is none."""
     place = folder()
-    found = _opened(place / f"{shelf}.pack") if place is not None else None
+    return _opened(place / f"{name}.pack") if place is not None else None
+
+
+def find(name: str, key: str) -> bytes | None:
+    """The code of a key on a shelf; None where the pack has none."""
+    found = shelf(name)
     return None if found is None else found.get(key)
 
 

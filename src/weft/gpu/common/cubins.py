@@ -74,9 +74,15 @@ def found(key: str, capability: int) -> Iterator[tuple[str, Cubin]]:
             with suppress(ValueError):
                 yield PACK, Cubin.from_bytes(content)
     value = Store(ROOM).load(_place(key, capability))
-    with suppress(ValueError, TypeError, zlib.error):
-        if isinstance(value, str):
-            yield STORE, Cubin.from_bytes(zlib.decompress(base64.b64decode(value, validate=True)))
+    with suppress(ValueError, TypeError, KeyError, zlib.error):
+        if value is not None:
+            yield STORE, Cubin.from_bytes(zlib.decompress(base64.b64decode(value["cubin"], validate=True)))
+
+
+def is_kept(recipe: Recipe) -> bool:
+    """Whether nothing is gained by compiling a kernel ahead: it is there, or Triton alone keeps it."""
+    key = key_of(recipe)
+    return key is None or any(True for _ in found(key, recipe.capability))
 
 
 def refuse(place: str, key: str, capability: int) -> None:
@@ -90,13 +96,24 @@ def refuse(place: str, key: str, capability: int) -> None:
 def keep(key: str, capability: int, cubin: Cubin) -> None:
     """Keep a kernel in the store. A store that cannot be written is a warning."""
     text = base64.b64encode(zlib.compress(cubin.to_bytes(), 1)).decode()
-    if Store(ROOM).save(_place(key, capability), text):
+    if Store(ROOM).save(_place(key, capability), {"text": cubin.name, "cubin": text}):
         _bound()
 
 
 def shelf(capability: int) -> str:
     """The file of the pack that has kernels for a device."""
     return f"sm_{capability}"
+
+
+def told(capability: int) -> str:
+    """Which pack is found for a device, and how much of it is of this version's code."""
+    name = shelf(capability)
+    found = pack.shelf(name)
+    if found is None:
+        return f"no kernels built ahead for {name}: each is compiled at its first use, once on this machine"
+    fitting = sum(count for module, (code, count) in found.about.get("code", {}).items() if of_kernel(module) == code)
+    made = f"Triton {found.about.get('triton')}"
+    return f"kernels built ahead: {fitting} of {len(found)} in {found.path} fit this version (compiled by {made})"
 
 
 def key_of(recipe: Recipe) -> str | None:
