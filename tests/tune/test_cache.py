@@ -94,7 +94,7 @@ def test_files_of_earlier_versions_are_removed(cache: Path) -> None:
     assert command("verify").exit_code == 0
     weft.cache.clear("cpu")
     assert not [each for each in names if (former / each).exists()]
-    assert weft.cache.info()["rooms"].keys() == module.ABOUT.keys() - {"cpu"}
+    assert weft.cache.info()["rooms"].keys() == module.ABOUT.keys() - {"cpu", "cubins"}
 
 
 @pytest.mark.parametrize("room", module.ABOUT)
@@ -129,7 +129,7 @@ def test_verify_says_where_a_folder_is_not_used(cache: Path) -> None:
 
 def test_machine_code_is_neither_exported_nor_imported(cache: Path) -> None:
     document = weft.cache.export()
-    assert {entry["room"] for entry in document["entries"]} == module.ABOUT.keys() - {"cpu"}
+    assert {entry["room"] for entry in document["entries"]} == module.ABOUT.keys() - {"cpu", "cubins"}
     entry = {"room": "cpu", "key": {"a": 1}, "value": {}}
     with pytest.raises(weft.WeftError, match="'cpu' is no room"):
         weft.cache.import_(document | {"entries": [entry]})

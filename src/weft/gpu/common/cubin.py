@@ -63,11 +63,11 @@ class Cubin:
         try:
             facts = json.loads(head)
             if facts.pop("format") != FORMAT or not code.startswith(b"\x7fELF"):
-                raise ValueError("it is no cubin of this version")
+                raise ValueError
             sizes = facts.pop("sizes")
             return cls(code=code, sizes=None if sizes is None else tuple(sizes), **facts)
-        except (AttributeError, KeyError, TypeError, UnicodeDecodeError):
-            raise ValueError("it is no cubin of weft's") from None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ValueError("it is no cubin of this version") from None
 
 
 def excess(shared: int, tensor_memory: int, target: Target) -> str | None:
