@@ -94,7 +94,7 @@ def test_files_of_earlier_versions_are_removed(cache: Path) -> None:
     assert command("verify").exit_code == 0
     weft.cache.clear("cpu")
     assert not [each for each in names if (former / each).exists()]
-    assert weft.cache.info()["rooms"].keys() == module.ABOUT.keys() - {"cpu", "cubins"}
+    assert weft.cache.info()["rooms"].keys() == module.ABOUT.keys() - {"cpu"}
 
 
 @pytest.mark.parametrize("room", module.ABOUT)
