@@ -35,6 +35,11 @@ def folder() -> Path | None:
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return None if chosen.lower() in _OFF else Path(chosen)
+    return _installed()
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Path | None:
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(PACKAGE)
         if spec is not None and spec.submodule_search_locations:

@@ -144,7 +144,7 @@ def _pointer(layout: Any) -> str:
 
 def _place(key: str, capability: int) -> dict[str, Any]:
     return {
-        "what": "cubin", "key": key, "capability": capability, "triton": package_version("triton"),
+        "what": "cubin", "key": key, "capability": capability, "triton": _triton(),
         "settings": _settings(),
     }  # fmt: skip
 
@@ -155,6 +155,11 @@ def _settings() -> dict[str, str]:
         name: value for name, value in sorted(os.environ.items())
         if name.startswith(_COMPILERS) and not name.endswith(_PLACES)
     }  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _triton() -> str | None:
+    return package_version("triton")
 
 
 @lru_cache(maxsize=1)

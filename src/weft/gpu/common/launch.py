@@ -274,10 +274,10 @@ class KernelLaunch:
         return compiled
 
     def _run_by_triton(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors) -> None:
+        if self._run is _nothing or not self.programs:
+            return
         if self._run is None:
             self._run = self._bound()
-        if self._run is _nothing:
-            return
         pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent()
         self._run(*tensors, *self._factors(alpha, beta), *pointers, *self._numbers)
 

@@ -27,7 +27,7 @@ _PREFER_SHARED = 1
 _LOADED = BoundedCache(4096)  # by key, device and carveout
 
 
-class LoadError(Exception):
+class LoadError(RuntimeError):
     """The driver does not take a cubin: it is damaged, or made for another driver."""
 
 
