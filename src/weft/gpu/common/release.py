@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from weft.planner.registry import triton_version
 
 RELEASE = tuple(int(part) for part in (triton_version() or "0.0").split(".")[:2])
@@ -20,3 +22,17 @@ FUSION = {"enable_fp_fusion": True}
 
 PDL_OPTION = "launch_pdl"
 """Triton's name for launches that are dependent by program, see `pdl`."""
+
+TESTED = ("3.6", "3.7", "3.8", "3.9")
+"""Versions whose Gluon compiles every one of weft's kernels; any other is tried, see `gluon_probe`. Those of 3.6 have
+run on a GPU; with the others the self-test of families decides on each machine."""
+
+
+def version() -> str:
+    """The whole version, as Triton itself says it where it is imported."""
+    return str(getattr(sys.modules.get("triton"), "__version__", None) or triton_version())
+
+
+def is_tested() -> bool:
+    """Whether the project has run its kernels in Gluon with the Triton that is here."""
+    return ".".join(version().split(".")[:2]) in TESTED

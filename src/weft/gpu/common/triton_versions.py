@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import triton
 import triton.language as tl
 from triton.runtime.jit import JITCallable
 
@@ -19,15 +18,6 @@ ODD_RUNS_STATED = tl.constexpr(release.ODD_RUNS_STATED)
 # Whether the compiler has all threads of a role meet before one arrives at an mbarrier for them. Before 3.8 it does so
 # only where it sees that one may still be reading or writing shared memory.
 ARRIVALS_MEET = tl.constexpr(release.RELEASE >= (3, 8))
-
-TESTED = ("3.6", "3.7", "3.8", "3.9")
-"""Versions whose Gluon compiles every one of weft's kernels; any other is tried, see `gluon_probe`. Those of 3.6 have
-run on a GPU; with the others the self-test of families decides on each machine."""
-
-
-def is_tested() -> bool:
-    """Whether the project has run its kernels in Gluon with the Triton that is here."""
-    return ".".join(triton.__version__.split(".")[:2]) in TESTED
 
 
 class Names(NamedTuple):
