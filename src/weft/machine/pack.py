@@ -32,7 +32,7 @@ _OFF = ("0", "off", "no", "false")
 
 def folder() -> Path | None:
     """Where the shelves lie; None where there is no pack, or `VARIABLE` turns it off."""
-    chosen = os.environ.get(VARIABLE)
+    chosen = os.environ.get("WEFT_KERNELS")
     if chosen is not None:
         return None if chosen.lower() in _OFF else Path(chosen)
     return _installed()
