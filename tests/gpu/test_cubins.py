@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def test_equal_kernels_are_loaded_once(gpu: FakeDriver, places: Path, monkeypatc
     assert len(gpu.loaded) == 1
     assert first.loaded is second.loaded is third.loaded
     assert third.loaded is not None
-    assert third.loaded.cubin.digest == cubin("packed", sizes_of(launch)).digest
+    assert third.digest == cubin("packed", sizes_of(launch)).digest
     assert (third.loaded.registers, third.loaded.stack) == (40, 8)
     tensors = [torch.empty(4) for _ in range(3)]
     third([tensors[0], tensors[1], None, tensors[2]], 1.0, 0.0)
@@ -208,6 +209,24 @@ def test_a_store_that_cannot_be_written_is_a_warning(
     with pytest.warns(weft.WeftWarning, match="cannot write its cache"):
         choice.build()
     assert len(asked) == len(gpu.loaded) == 1
+
+
+def test_a_launch_that_triton_is_to_tell_of_goes_through_its_launcher(
+    gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = chosen()
+    shelve(places, **{key(choice): cubin("packed", sizes_of(kernel_of(choice)))})
+    launch, seen = choice.build().kernels[0], []
+    monkeypatch.setattr(KernelLaunch, "_bound", lambda self: lambda *given: seen.append(given))
+    monkeypatch.setattr(KernelLaunch, "_absent", lambda self: (None,))
+    hooks = SimpleNamespace(launch_enter_hook=print, launch_exit_hook=None)
+    monkeypatch.setitem(sys.modules, "triton.knobs", SimpleNamespace(runtime=hooks))
+    x = torch.empty(4)
+    launch([x, x, None, x], 1.0, 0.0)
+    assert (len(seen), gpu.launches) == (1, [])
+    hooks.launch_enter_hook = None
+    launch([x, x, None, x], 1.0, 0.0)
+    assert (len(seen), len(gpu.launches)) == (1, 1)
 
 
 def test_a_key_says_what_a_kernel_is_made_of() -> None:
@@ -351,7 +370,7 @@ plan = weft.plan("ckl,hcal->lahk", a, b, specialize="never")
 launches = plan._first().launch.kernels
 answers["family"] = str(plan.schedule).partition(" ")[0]
 answers["keys"] = [cubins.key_of(each) for each in launches]
-answers["digests"] = [each.loaded.cubin.digest for each in launches]
+answers["digests"] = [each.digest for each in launches]
 answers["registers"] = [each.registers for each in plan.kernels]
 answers["triton after"] = "triton" in sys.modules
 if sys.argv[1] == "described":

@@ -198,6 +198,11 @@ class KernelLaunch:
         """What `triton.jit` has made."""
         return self.function.jit
 
+    @property
+    def digest(self) -> str | None:
+        """Of the machine code that is loaded; None where none is."""
+        return self.loaded.cubin.digest if self.loaded is not None else None
+
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
         direct = self._direct

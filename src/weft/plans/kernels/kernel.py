@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
-from weft.planner.registry import supposed_fault
+from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
 from weft.plans.kernels import machine_code
 from weft.plans.kernels.machine_code import Loop, Resources
@@ -37,6 +37,7 @@ class Kernel:
     def compiled(self) -> Any:
         """Triton's compiled kernel, with the texts of all levels."""
         if self._launch.loaded is not None:
+            need_triton("the texts of a kernel that was built ahead are compiled")
             return self._launch.compile()
         if self._target.kind not in ("cuda", "hip"):
             raise UnsupportedError(f"{self.name} is compiled for no GPU: it runs in {self._target.name}")
