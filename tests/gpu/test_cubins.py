@@ -58,7 +58,7 @@ def key(choice: Choice) -> str:
 
 
 def sizes_of(launch: KernelLaunch) -> tuple[int, ...]:
-    """Of the parameters of a kernel with operands A, B and D: pointers, factors, numbers."""
+    """Bytes of the parameters of a kernel with operands A, B and D: pointers, factors, numbers."""
     return (8,) * 5 + (4,) * len(launch.numbers or ())
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from weft_kernels import build
-from weft_kernels.catalogue import DEVICES, kernels_of, tasks
 
 import weft
 from gpu.fake_driver import cubin
@@ -19,6 +17,8 @@ from weft.machine import pack
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice
 from weft.plans.handful import SHAPES, shapes_of
+from weft_kernels import build
+from weft_kernels.catalogue import DEVICES, kernels_of, tasks
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -66,7 +66,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.parametrize("capability", DEVICES)
 def test_ordinary_contractions_of_every_type_are_in_it(capability: int) -> None:
-    """Those that nine of ten small ones take the kernels of, as a user's call plans them for that GPU."""
+    """As a user's call plans them for that GPU, the shapes whose kernels nine of ten small ones take."""
     target, missing, asked = DEVICES[capability], 0, 0
     known = {key for task in tasks(target, sampled=False) for key in task.kernels}
     for dtype, out in ((torch.float32, None), (torch.float64, None), (torch.int32, None),

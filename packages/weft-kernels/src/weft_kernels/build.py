@@ -67,7 +67,7 @@ def compiled(wanted: Sequence[Task], capability: int, jobs: int) -> list[str]:
 
 
 def about(wanted: Sequence[Task], found: dict[str, Cubin]) -> dict[str, Any]:
-    """What made the kernels, and of which code: how many there are of each file of it."""
+    """The compiler's version, and the code that kernels are made of, with how many there are of each file."""
     modules = {key: launch.function.module for task in wanted for key, launch in task.kernels.items() if key in found}
     return {
         "weft": __version__,

@@ -79,7 +79,7 @@ def kernels_of(description: Description, rank: Ranked, target: Target) -> dict[s
 
 
 def _described(sampled: bool) -> Iterator[Description]:
-    """What is planned to find the kernels."""
+    """Contractions and permutations that are planned to find the kernels."""
     for types in _TYPES:
         yield from _handful(*types)
     yield from warm.described(warm.read_equations(MOVES, _MOVED), warm.DTYPES if sampled else ())
@@ -92,7 +92,7 @@ def _handful(dtype: torch.dtype, out: torch.dtype | None, precision: str | None)
 
 
 def _tested(target: Target) -> Iterator[tuple[Description, Ranked]]:
-    """What the self-test of these families runs."""
+    """Schedules that the self-test of these families runs."""
     problems, runs = import_module("weft.selftest.problems"), import_module("weft.selftest.trials")
     for family in dict.fromkeys(name for names in AT_HAND["triton"].values() for name in names):
         for trial in trials_of(family, "triton"):

@@ -1,4 +1,4 @@
-"""What is compiled into a kernel, as plain values: Triton's own stand in their place when a kernel is compiled.
+"""Constants that are compiled into a kernel, as plain values: Triton takes its own in their place.
 
 So kernels are planned, keyed and loaded without Triton. A constant is a number, a text, None, an element type of
 `TRITON_TYPES`, a function that has a `jit`, or tuples of these.

@@ -32,7 +32,7 @@ class Cubin:
 
     @cached_property
     def digest(self) -> str:
-        """Of the machine code: by it verdicts say what was tested."""
+        """A digest of the machine code: by it verdicts say what was tested."""
         return hashlib.sha256(self.code).hexdigest()[:16]
 
     @classmethod
@@ -71,7 +71,8 @@ class Cubin:
 
 
 def excess(shared: int, tensor_memory: int, target: Target) -> str | None:
-    """What a kernel takes more of than the device has, in one sentence: bytes of shared memory, or columns."""
+    """A sentence on what a kernel takes more of than the device has: bytes of shared memory, or columns of tensor
+    memory; None where it fits."""
     if target.shared_memory and shared > target.shared_memory:
         return f"it needs {shared} of shared memory, the device has {target.shared_memory}"
     if tensor_memory > TENSOR_MEMORY:

@@ -34,7 +34,7 @@ _PLACES = ("_PATH", "_DIR", "_HOME", "_INTERPRET", "_MANAGER")
 
 
 class Recipe(Protocol):
-    """What a kernel is made of: a `KernelLaunch`."""
+    """All that a kernel is made of: a `KernelLaunch`."""
 
     function: DeviceFunction
     layouts: tuple[Any, ...]
@@ -59,7 +59,7 @@ def code_of(recipe: Recipe) -> Cubin:
 
 
 def compiled(recipe: Recipe, key: str | None) -> Cubin:
-    """The same compiled by Triton, and kept under its key."""
+    """A kernel compiled by Triton, and kept under its key."""
     made = Cubin.of(recipe.compile())
     if key is not None and made.sizes is not None:
         keep(key, recipe.capability, made)
@@ -117,7 +117,7 @@ def told(capability: int) -> str:
 
 
 def key_of(recipe: Recipe) -> str | None:
-    """What a kernel is made of, as a digest; None where that cannot be said, or only Triton can launch it."""
+    """A digest of all that a kernel is made of; None where that cannot be said, or only Triton can launch it."""
     layouts = [*recipe.layouts, *recipe.pointers]
     if any(layout is not None and not isinstance(layout, Layout) for layout in layouts):
         return None
@@ -150,7 +150,7 @@ def _place(key: str, capability: int) -> dict[str, Any]:
 
 
 def _settings() -> dict[str, str]:
-    """What the environment says of how Triton compiles."""
+    """Settings of Triton's compiler in the environment."""
     return {
         name: value for name, value in sorted(os.environ.items())
         if name.startswith(_COMPILERS) and not name.endswith(_PLACES)

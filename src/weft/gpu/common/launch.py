@@ -195,12 +195,12 @@ class KernelLaunch:
 
     @property
     def kernel(self) -> Any:
-        """What `triton.jit` has made."""
+        """The kernel as `triton.jit` has made it."""
         return self.function.jit
 
     @property
     def digest(self) -> str | None:
-        """Of the machine code that is loaded; None where none is."""
+        """A digest of the machine code that is loaded; None where none is."""
         return self.loaded.cubin.digest if self.loaded is not None else None
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
@@ -287,7 +287,7 @@ class KernelLaunch:
         self._run(*tensors, *self._factors(alpha, beta), *pointers, *self._numbers)
 
     def _bound(self) -> Callable[..., Any]:
-        """What Triton launches the kernel by, its constants bound."""
+        """Triton's launcher of the kernel, the constants bound."""
         constants = self.triton_constants()
         if self.loaded is None and self._compiled is None:
             return partial(self.kernel[(self.programs,)], **constants, **self.options)
@@ -297,7 +297,7 @@ class KernelLaunch:
         return lambda *given: run(*given, *trailing)
 
     def _absent(self) -> tuple[None, ...]:
-        """What stands for `pointers` where the kernel takes such and none are given."""
+        """A place holder for `pointers` where the kernel takes such and none are given."""
         return (None,) if "pointers" in self.kernel.arg_names and not self.pointers else ()
 
     def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a program has of a sum that is split, see `splits`. Device code, inlined everywhere."""
+"""A program's part of a sum that is split, see `splits`. Device code, inlined everywhere."""
 
 from __future__ import annotations
 
