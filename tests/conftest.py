@@ -38,8 +38,8 @@ GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
 def pytest_configure(config: pytest.Config) -> None:
     """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel.
 
-    Tests have a cache of their own and no pack: what somebody tuned or built must not change what they run. Nor does the
-    self-test of families run before they are used, but where it is what is tested.
+    Tests have a cache of their own and no pack: what somebody tuned or built must not change what they run. Nor does
+    the self-test of families run before they are used, but where it is what is tested.
     """
     os.environ.setdefault("WEFT_SELFTEST", "0")
     os.environ.setdefault("WEFT_KERNELS", "0")
