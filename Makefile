@@ -8,6 +8,7 @@
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
+#   make kernels   build the pack of shape-generic GPU kernels, which needs no GPU: ARCHS="90 100", minutes each
 #   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
@@ -21,7 +22,7 @@ ifdef PY
 READY :=
 # Without an installation the entry points of weft-bench are read from what stands in its project file.
 METADATA := $(shell $(PY) tools/entry_points.py packages/weft-bench out/metadata)
-export PYTHONPATH := src:packages/weft-bench/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PYTHONPATH := src:packages/weft-bench/src:packages/weft-kernels/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -66,7 +67,7 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 12
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -127,6 +128,12 @@ $(VENV)/.docs: $(VENV)/.installed
 dist: $(READY)
 	$(PY) -m build --no-isolation --outdir out/dist .
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
+	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
+
+# Kernels compiled ahead, to packages/weft-kernels; ARCHS="80 90" are some of the compute capabilities.
+.PHONY: kernels
+kernels: $(READY)
+	$(PY) -m weft_kernels.build $(ARCHS) $(ARGS)
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
@@ -156,12 +163,13 @@ clean:
 	rm -rf $(VENV)
 
 # Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
-$(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml constraints.txt src/weft/base/version.py
+$(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml packages/weft-kernels/pyproject.toml constraints.txt src/weft/base/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	  exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench \
+	  --editable packages/weft-kernels
 	@touch $@

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 CLEAN = (
     *(f"src/weft/{room}" for room in ("base", "fn", "spec", "machine", "oracle", "nn", "blocks", "tn", "hooks")),
     *(f"src/weft/{name}.py" for name in ("algebra", "cache", "errors", "functions", "reference", "testing")),
-    "packages/weft-bench/src", "packages/weft-bench/README.md", "tools",
+    "packages/weft-bench/src", "packages/weft-bench/README.md", "packages/weft-kernels/src",
+    "packages/weft-kernels/README.md", "tools",
     "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md",
 )  # fmt: skip
 _BEGINNING = re.compile(r"(What|Those|The same|Of)\b")

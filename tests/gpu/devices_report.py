@@ -10,8 +10,9 @@ import torch
 
 from gpu.devices import DEVICES, TASKS, Task
 from gpu.reporting import print_report
+from weft.gpu.common.cubin import excess
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.common.launch import KernelLaunch, collected, excess
+from weft.gpu.common.launch import KernelLaunch, collected
 from weft.gpu.transpose.launch import square_launch
 from weft.planner.schedule import Schedule, Target
 from weft.spec import Layout
@@ -68,7 +69,8 @@ class Report:
             except Exception as error:
                 new[kernel] = {"family": family, "error": f"{type(error).__name__}: {str(error)[-2000:]}"}
                 continue
-            if excess(binary, self._target) is not None:
+            taken = binary.metadata.shared, getattr(binary.metadata, "tmem_size", None) or 0
+            if excess(*taken, self._target) is not None:
                 return False
             text = binary.asm["amdgcn" if self._target.kind == "hip" else "ptx"]
             new[kernel] = {"family": family, **instructions(text)}

@@ -25,7 +25,7 @@ def code(algebra: str, dtype: torch.dtype, architecture: str) -> dict[str, Any]:
     pointers = {"a": element, "b": element, "values": element, "places": "*i64"}
     constants = {
         "COMBINE": NAMED[algebra].traced(dtype).combine.jit, "LARGEST": algebra.startswith("max"),
-        "ACCUMULATE": TRITON_TYPES[dtype], "TILE_M": 64, "TILE_N": 64,
+        "ACCUMULATE": TRITON_TYPES[dtype].meant, "TILE_M": 64, "TILE_N": 64,
     }  # fmt: skip
     signature = {**pointers, **dict.fromkeys("mnk", "i32"), **dict.fromkeys(constants, "constexpr")}
     source = ASTSource(selection_kernel, signature, constants, {(at,): [["tt.divisibility", 16]] for at in range(4)})

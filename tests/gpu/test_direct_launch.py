@@ -14,7 +14,8 @@ import weft
 
 pytest.importorskip("triton")
 from weft.gpu.common import driver as launching
-from weft.gpu.common.driver import DirectLaunch, parameter_sizes
+from weft.gpu.common.cubin import Cubin, parameter_sizes
+from weft.gpu.common.driver import DirectLaunch
 
 
 class FakeDriver:
@@ -54,12 +55,14 @@ class FakeDriver:
         return 0
 
 
-def compiled(signature: dict[str, Any], **metadata: Any) -> Any:
+def compiled(signature: dict[str, Any], **metadata: Any) -> Cubin:
     known = {
         "num_ctas": 1, "launch_cooperative_grid": False, "global_scratch_size": 0, "profile_scratch_size": 0,
-        "num_warps": 4, "warp_size": 32, "shared": 8192, "launch_pdl": True,
+        "name": "kernel", "num_warps": 4, "warp_size": 32, "shared": 8192, "launch_pdl": True,
     } | metadata  # fmt: skip
-    return SimpleNamespace(src=SimpleNamespace(signature=signature), metadata=SimpleNamespace(**known), function=77)
+    asm = {"ptx": "bar.sync 0;", "cubin": b"\x7fELF"}
+    found = SimpleNamespace(src=SimpleNamespace(signature=signature), metadata=SimpleNamespace(**known), asm=asm)
+    return Cubin.of(found)
 
 
 SIGNATURE = {"a": "*fp16", "c": "constexpr", "alpha": "i64", "extents": ("i32", "i64"), "pointers": ("*fp32",)}
@@ -74,7 +77,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 def test_the_driver_gets_each_parameter_in_its_place(driver: FakeDriver) -> None:
-    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 1)
+    launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 1)
     assert launch is not None
     launch(0x7F0000001000, -3, -5, 6, 0x7F0000002000)
     [(grid, stream, values, follows)] = driver.seen
@@ -85,7 +88,7 @@ def test_the_driver_gets_each_parameter_in_its_place(driver: FakeDriver) -> None
 
 
 def test_a_launch_that_follows_nobody_says_so(driver: FakeDriver) -> None:
-    launch = DirectLaunch.of(compiled(SIGNATURE, launch_pdl=False), 12, 0)
+    launch = DirectLaunch.of(compiled(SIGNATURE, launch_pdl=False), 77, 12, 0)
     assert launch is not None
     launch(1, 2, 3, 4, 5)
     assert driver.seen[0][3][2] == 0
@@ -97,21 +100,21 @@ def test_a_launch_that_follows_nobody_says_so(driver: FakeDriver) -> None:
     ids=lambda each: next(iter(each)),
 )
 def test_what_asks_for_more_is_left_to_triton(driver: FakeDriver, other: dict[str, Any]) -> None:
-    assert DirectLaunch.of(compiled(SIGNATURE, **other), 12, 0) is None
+    assert DirectLaunch.of(compiled(SIGNATURE, **other), 77, 12, 0) is None
 
 
 def test_so_is_a_kernel_whose_parameters_are_others(driver: FakeDriver) -> None:
     driver.sizes = [8, 8, 8, 8, 8, 8, 8]
-    assert DirectLaunch.of(compiled(SIGNATURE), 12, 0) is None
+    assert DirectLaunch.of(compiled(SIGNATURE), 77, 12, 0) is None
     driver.sizes = [8, 8, 4, 8, 8, 8, 8, 8]
-    assert DirectLaunch.of(compiled(SIGNATURE), 12, 0) is None
+    assert DirectLaunch.of(compiled(SIGNATURE), 77, 12, 0) is None
     assert parameter_sizes({"a": "tensordesc<fp16[64, 64]>"}) is None
     assert parameter_sizes({"alpha": "fp32"}) is None
 
 
 def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
     driver.status = 700
-    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 0)
+    launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 0)
     assert launch is not None
     with pytest.raises(RuntimeError, match="did not launch a kernel: CUDA_ERROR_OF_THE_TEST"):
         launch(1, 2, 3, 4, 5)
@@ -119,7 +122,7 @@ def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
 
 def test_a_thread_without_a_context_gets_that_of_the_device(driver: FakeDriver) -> None:
     driver.status = 201
-    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 3)
+    launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 3)
     assert launch is not None
     launch(1, 2, 3, 4, 5)
     assert driver.context == 103

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common import pdl as module
-from weft.gpu.common.pdl import OPTION, can_pdl, is_short
+from weft.gpu.common import dependent as module
+from weft.gpu.common.dependent import can_pdl, is_short
+from weft.gpu.common.release import PDL_OPTION
 from weft.gpu.tma import family as boxes
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
@@ -66,7 +67,7 @@ def test_long_products_of_tma_tiles_do_not_follow() -> None:
     for n in (2048, 4096):
         schedule = boxes.schedules(square(n), H200).schedules[0]
         (launch,) = boxes.build(square(n), schedule, H200).kernels
-        assert launch.options[OPTION] is (n == 2048)
+        assert launch.options[PDL_OPTION] is (n == 2048)
 
 
 def chain(x: torch.Tensor, turns: list[torch.Tensor]) -> torch.Tensor:

@@ -50,6 +50,6 @@ def test_a_loaded_permutation_has_its_division() -> None:
     schedule, _ = permute.best(permutation, target)
     launch = permute.build(permutation, schedule, target).launch
     value = ctypes.c_int(-2)
-    function = ctypes.c_void_p(launch.compile().function)
+    function = ctypes.c_void_p(launch.loaded.function)
     assert launching.loaded_driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
     assert value.value == CARVEOUT

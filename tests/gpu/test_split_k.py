@@ -7,16 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.gpu.common.split_k import (
-    StreamK,
-    TailSplits,
-    most_splits,
-    range_start,
-    split_of_tile,
-    split_with_tail,
-    splits_of,
-    stream,
-)
+from weft.gpu.common.split_k import range_start, split_of_tile, split_with_tail, splits_of
+from weft.gpu.common.splits import StreamK, TailSplits, most_splits, stream
 from weft.planner.target import interpreting
 
 

@@ -15,7 +15,8 @@ import triton
 
 from gpu.warp_specialized_cases import H200, described
 from weft.api.describe import choice_for, hypothetical
-from weft.gpu.common.triton_versions import TESTED, whole
+from weft.gpu.common.constants import whole
+from weft.gpu.common.release import TESTED
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized import gluon_probe
 from weft.machine.store import Store

@@ -13,8 +13,8 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
 from weft.api.describe import choice_for, hypothetical, kernels_for
+from weft.gpu.common.cubin import block_barriers
 from weft.gpu.common.inspect import TARGETS
-from weft.plans.kernels.machine_code import block_barriers
 from weft.plans.kernels.text import code_text
 from weft_bench.profiling.micro.kernels import read_again_kernel, strided_copy_kernel
 

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from gpu.fake_driver import cubin
 from weft import plan
 from weft.api import warm
 from weft.api.describe import TARGETS
 from weft.gpu.at_hand.contraction import family
+from weft.gpu.common import cubins
+from weft.gpu.common.launch import collected
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice
 from weft.plans import handful
@@ -47,7 +50,6 @@ def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("weft.tune.compile_pool.Compiler", Compilers)
     monkeypatch.setattr(handful, "here", lambda target: True)
-    monkeypatch.setattr(handful, "environment", lambda target: {})
     monkeypatch.setattr(handful.verdicts, "known", lambda family, backend, target: {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     handful._begun.clear()
@@ -103,14 +105,17 @@ def test_all_kernels_of_a_type_are_asked_for_once(compilers: list[Compilers]) ->
     assert len(compilers) == 1
 
 
-def test_a_later_process_finds_them_and_another_type_does_not(compilers: list[Compilers]) -> None:
-    settled(chosen(*SMALL), compilers)
-    for at in range(4, len(compilers[0].submitted)):
-        finished(compilers[0], at)
-    handful._begun.clear()  # as in a new process
-    handful.settle(chosen(*SMALL))
-    assert len(compilers) == 1
-    compilers.clear()
+def test_what_is_stored_is_not_compiled_again_and_another_type_is(compilers: list[Compilers]) -> None:
+    choice = chosen(*SMALL)
+    *_, (description, rank) = handful._others(choice)
+    with collected() as made:
+        rank.build(description, TARGET)
+    for launch in made:
+        key = cubins.key_of(launch)
+        assert key is not None
+        cubins.keep(key, 90, cubin("kept", (8,)))
+    handful.settle(choice)
+    assert not compilers
     settled(chosen(*SMALL, dtype=torch.float64), compilers)
     assert len(compilers) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_code_at_every_level(report: dict[str, dict[str, Any]]) -> None:
         assert f".text.{kernel['name']}" in kernel["sass"]
         assert 16 <= kernel["registers"] <= 255
         assert kernel["spills"] == 0
-        assert 32 * kernel["warps"] == machine_code.block_threads(kernel["ptx"])
+        [threads] = re.findall(r"\.(?:reqntid|maxntid) (\d+)", kernel["ptx"])
+        assert 32 * kernel["warps"] == int(threads)
 
 
 def test_occupancy_is_that_of_the_facts(report: dict[str, dict[str, Any]]) -> None:

@@ -90,10 +90,10 @@ def test_what_is_held_to_be_exact_is(trial: Trial) -> None:
 
 
 def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
-    """For a device that is not here; the process that runs the trials finds all of them in Triton's cache."""
+    """For a device that is not here; the process that runs the trials finds all of them in weft's store."""
     pytest.importorskip("triton")
     code = (
-        "import os\n"
+        "from weft.gpu.common import cubins\n"
         "from weft.api.describe import TARGETS\n"
         "from weft.selftest import whole\n"
         "from weft.selftest.cases import TRIALS\n"
@@ -102,21 +102,19 @@ def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
         "few = [each for each in TRIALS['triton'] if each.family.split('.')[2] in wanted]\n"
         "few = [each for each in few if 'real' not in each.family]\n"  # its steps need a library
         "assert set(whole._as_compiled(few, whole._compiled_ahead(few, 'triton', target))) == set(few)\n"
-        "compiled = os.listdir(os.environ['TRITON_CACHE_DIR'])\n"
         "in_place_of_the_driver(target)\n"
         "launches = [launch for trial in few for launch in whole._launches(trial, 'triton', target)]\n"
-        "for launch in launches: launch.compile()\n"
-        "assert sorted(compiled) == sorted(os.listdir(os.environ['TRITON_CACHE_DIR']))\n"
+        "keys = [cubins.key_of(launch) for launch in launches]\n"
+        "assert all(any(True for _ in cubins.found(key, 90)) for key in keys)\n"
         "print(len(launches), len({launch.kernel.fn.__name__ for launch in launches}))\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "WEFT_SELFTEST": "1"}
+    environment |= {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_SELFTEST": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     launches, kernels = map(int, done.stdout.split())
     assert launches >= 10
     assert kernels >= 6
-    assert len(list(tmp_path.rglob("*.cubin"))) >= kernels
 
 
 def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compiling ahead: the workers' kernels are found in Triton's cache, and nothing that goes wrong there hurts."""
+"""Compiling ahead: the workers' kernels are found in weft's store, and nothing that goes wrong there hurts."""
 
 from __future__ import annotations
 
@@ -33,28 +33,26 @@ choice = choose(contraction, "triton", target)
 ranks = [rank for rank in choice.ranked if rank.schedule.family == "gett"][:2]
 with Compiler(target, "triton", jobs=2) as compiler:
     answers = [compiler.submit(contraction, rank).result(timeout=200) for rank in ranks]
-there = sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
+from weft.gpu.common import cubins
+from weft.gpu.common.launch import KernelLaunch, collected
 
-from triton.runtime import driver
-from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
-
-driver.set_active(AbsentDriver(90))
-for rank in ranks:
-    compile_schedule(Task(0, contraction, rank), target)
-print(json.dumps([answers, there, sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))]))
+def never(launch): raise AssertionError("compiled again")
+KernelLaunch.compile = never
+with collected() as launches:
+    for rank in ranks: rank.build(contraction, target)
+print(json.dumps([answers, [cubins.code_of(launch).name for launch in launches]]))
 """
 
 
 def test_another_process_finds_what_the_workers_compiled(tmp_path: Path) -> None:
-    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    environment = os.environ | {"WEFT_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
-    answers, after_workers, after_us = json.loads(done.stdout.splitlines()[-1])
+    answers, found = json.loads(done.stdout.splitlines()[-1])
     assert answers == [None, None]
-    assert len(after_workers) >= 2
-    assert after_us == after_workers, "something was compiled again"
+    assert found == ["gett_kernel"] * 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
-from itertools import islice
 from typing import Any
 
 import torch
@@ -21,10 +20,8 @@ from weft.errors import DTypeError, NotationError, UnsupportedError
 from weft.planner.registry import AT_HAND, imported
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.target import target_of
-from weft.plans import handful
 from weft.selftest import gate
 from weft.selftest.cases import trials_of
-from weft.spec import Contraction
 from weft.spec.arguments import reads
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import shown
@@ -56,7 +53,7 @@ def warm(
     device: torch.device | str = "cuda",
     jobs: int | None = None,
 ) -> int:
-    """Compile the kernels at hand into Triton's cache on disk, several at once; returns how many.
+    """Compile the kernels at hand into weft's store on disk, several at once; returns how many.
 
     `dtypes`: types of operands that they are compiled for. `equations`: further ones, each with its two operands (meta
     tensors serve) or the one of a permutation, of which what is at hand is compiled too. `device`: an NVIDIA GPU.
@@ -77,10 +74,6 @@ def warm(
         futures = [compiler.submit(*task) for task in wanted]
         for done, _ in enumerate(as_completed(futures), 1):
             report("kernels at hand", done, len(futures))
-    for dtype in dtypes:
-        for description in islice(described((), (dtype,)), 1):
-            assert isinstance(description, Contraction)
-            handful.note(description, target)
     for name in dict.fromkeys(name for names in AT_HAND["triton"].values() for name in names):
         gate.run(trials_of(name, "triton"), "triton", target)
     return len(wanted)

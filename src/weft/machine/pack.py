@@ -34,6 +34,11 @@ def folder() -> Path | None:
     chosen = os.environ.get("WEFT_KERNELS")
     if chosen is not None:
         return None if chosen.lower() in _OFF else Path(chosen)
+    return _installed()
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Path | None:
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(PACKAGE)
         if spec is not None and spec.submodule_search_locations:
@@ -41,10 +46,15 @@ def folder() -> Path | None:
     return None
 
 
-def find(shelf: str, key: str) -> bytes | None:
-    """The code of a key; None where the pack has none."""
+def shelf(name: str) -> Shelf | None:
+    """A file of the pack; None where there is none."""
     place = folder()
-    found = _opened(place / f"{shelf}.pack") if place is not None else None
+    return _opened(place / f"{name}.pack") if place is not None else None
+
+
+def find(name: str, key: str) -> bytes | None:
+    """The code of a key on a shelf; None where the pack has none."""
+    found = shelf(name)
     return None if found is None else found.get(key)
 
 

@@ -3,6 +3,7 @@
 Of a GPU family: its own folder, the folders of the families that it builds on (those that its files name),
 `gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, `library`, and `fn` with the emitter to numba. A
 family that has no kernels of its own is its file and what runs its steps; their families are counted by `of_schedule`.
+Of one kernel: its file and the device code that it names.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _CODE = {  # by backend
     "cpu": ("cpu/**/*.py", "library/*.py", "fn/*.py", "fn/numba/*.py"),
 }
 _STEPS = ("planner/program.py", "base/lifetimes.py")  # what runs the steps of a program
+_IMPORT = re.compile(r"from (weft\.gpu[.\w]*) import (\([^)]*\)|[^\n]*)")
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
 
@@ -35,6 +37,17 @@ def of_family(module: str) -> str:
     """The digest of one family, by the name of its module."""
     digest = hashlib.sha256(module.encode())
     for file in code_of(module):
+        digest.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache
+def of_kernel(module: str) -> str | None:
+    """The digest of the file that a kernel stands in and of all device code that it names; None outside of weft."""
+    if not module.startswith(f"{_PACKAGE.name}."):
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(_named_by(module)):
         digest.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
@@ -70,6 +83,19 @@ def code_of(module: str) -> list[Path]:
         waiting += sorted(name for name in named - folders if (_PACKAGE / "gpu" / name).is_dir())
     steps = map(_PACKAGE.joinpath, _STEPS if "composite" in folders else ())
     return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py"), *steps))
+
+
+def _named_by(module: str) -> set[Path]:
+    """The files of the folder `gpu` that a module consists of: its own, and those that it imports, and so on."""
+    found, waiting = set(), [module]
+    while waiting:
+        file = _PACKAGE.parent.joinpath(*waiting.pop().split(".")).with_suffix(".py")
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        for room, names in _IMPORT.findall(file.read_text()):
+            waiting += [room, *(f"{room}.{name}" for name in re.findall(r"\w+", names))]
+    return found
 
 
 def _files(folder: str) -> list[Path]:

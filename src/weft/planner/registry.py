@@ -6,8 +6,10 @@ import, under a Triton it was not written for say, is left out with a sentence, 
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -111,6 +113,16 @@ def triton_fault() -> str | None:
     return None
 
 
+def supposed_fault() -> str | None:
+    """`triton_fault`, as far as it is known without importing Triton: one that is installed is supposed to work.
+
+    Where it does not, building a kernel says so.
+    """
+    if "triton" in sys.modules or triton_fault.cache_info().currsize or find_spec("triton") is None:
+        return triton_fault()
+    return None
+
+
 def need_triton(what: str) -> None:
     """`UnsupportedError` that says what is wrong with Triton, where it cannot be imported; `what` needs it."""
     if (fault := triton_fault()) is not None:
@@ -126,11 +138,13 @@ def first_line(error: BaseException) -> str:
 def imported(name: str) -> ModuleType | str:
     """The module, or why there is none. Remembered, as a failed import is not quick."""
     of_triton = name.startswith("weft.gpu.") and name != _BLAS
-    if of_triton and (fault := triton_fault()) is not None:
+    if of_triton and (fault := supposed_fault()) is not None:
         return fault
     try:
         return import_module(name)
     except Exception as error:  # what a decorator or a type of a new Triton raises may be of any kind
+        if of_triton and (fault := triton_fault()) is not None:
+            return fault
         return f"it cannot be imported under {versions('triton' if of_triton else 'cpu')} ({first_line(error)})"
 
 

@@ -13,7 +13,7 @@ from weft.base.log import log
 from weft.cpu import jit
 from weft.errors import WeftWarning
 from weft.planner.planner import Choice
-from weft.planner.registry import WITHOUT_TRITON, triton_fault
+from weft.planner.registry import WITHOUT_TRITON, supposed_fault
 from weft.planner.schedule import Description, Schedule, Target
 from weft.planner.validity import generation
 from weft.plans.select import select
@@ -68,7 +68,7 @@ def _tell(choice: Choice, planning: float, building: float) -> None:
 @lru_cache
 def _warn_of_triton() -> None:
     """Once, where plans for a GPU have to do without Triton; an error says so by itself where nothing can be done."""
-    if (fault := triton_fault()) is not None:
+    if (fault := supposed_fault()) is not None:
         warnings.warn(f"{fault}: {WITHOUT_TRITON}", WeftWarning, stacklevel=2)
 
 

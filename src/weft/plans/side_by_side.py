@@ -1,8 +1,8 @@
 """The kernels of many plans, compiled by other processes before the plans are built one after the other.
 
 A network of some hundred steps takes some dozen kernels that no earlier one left behind, each of which compiles for
-seconds. Side by side they take as long as the slowest. What comes of it lies in Triton's cache, where building a plan
-finds it; a note in weft's own says that it is there, so that later processes start no compilers.
+seconds. Side by side they take as long as the slowest. What comes of it is stored, and building a plan finds it; a note
+says that it is there, so that later processes start no compilers.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _compiles_ahead(target: Target) -> bool:
 
 
 def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[Trial, int]:
-    """A process for each trial, and in it one for each kernel; what they compile lies in Triton's cache.
+    """A process for each trial, and in it one for each kernel; what they compile is stored.
 
     Forked, as a new interpreter would import for longer than it compiles: this is for a process of weft's own, which
     runs nothing else meanwhile.

@@ -31,11 +31,12 @@ ABOUT = {
     "probes": "whether an untested Triton compiles kernels",
     "promotions": "contractions that were promoted to kernels made to measure",
     "selftest": "what the self-test of kernels found",
-    "handfuls": "which kernels at hand lie in Triton's cache",
-    "side-by-side": "which networks' kernels lie in Triton's cache",
+    "cubins": "machine code of kernels",
+    "side-by-side": "which networks' kernels were compiled",
     "cpu": "machine code for the CPU",
 }
-MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software, which are not exported
+MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software
+STAYING = (MACHINE_CODE, "cubins")  # code that is run as it is: not exported, and not taken from others
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _VALUE = re.compile(r"[0-9a-f]{32}(\.json|\.broken|\w{8}\.tmp)")
 _OBJECT = re.compile(r"[0-9a-f]{64}(\.o|\w{8}\.tmp)")
@@ -146,7 +147,7 @@ def exported(rooms: tuple[str, ...] = ()) -> dict[str, Any]:
     kept = [
         entry
         for entry in entries()
-        if entry.key is not None and entry.room != MACHINE_CODE and (not rooms or entry.room in rooms)
+        if entry.key is not None and entry.room not in STAYING and (not rooms or entry.room in rooms)
     ]
     return {
         "what": "weft cache",
@@ -165,7 +166,7 @@ def imported(document: Any) -> int:
     except (TypeError, KeyError, ValueError, RecursionError):
         raise WeftError("this is no cache that weft has exported") from None
     for room, _, _ in found:
-        if room not in ABOUT or room == MACHINE_CODE:
+        if room not in ABOUT or room in STAYING:
             raise WeftError(f"'{room}' is no room of the cache")
     for room, key, value in found:
         Store(room).save(key, value)

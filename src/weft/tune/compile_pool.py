@@ -1,7 +1,7 @@
 """Compiling ahead: candidates are compiled by other processes while this one measures.
 
-What comes of it lies in Triton's cache on disk, under the key that this process will look it up by. Only for NVIDIA
-GPUs: elsewhere nothing is compiled, or it is compiled when it is built.
+What comes of it lies in weft's store, or in Triton's cache, under the key that this process will look it up by. Only
+for NVIDIA GPUs: elsewhere nothing is compiled, or it is compiled when it is built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that compiles kernels ahead, so that the one that measures finds them in Triton's cache.
+"""A process that compiles kernels ahead, so that the one that uses them finds them in weft's store.
 
 Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
 schedule. Standard input brings a header and then frames, each a length of eight bytes and so many bytes; standard
@@ -123,32 +123,40 @@ def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> 
 
 
 def compile_schedule(task: Task, target: Any) -> str | None:
-    """Compile one schedule into Triton's cache; None, or why the device could not run it."""
-    from weft.gpu.common.launch import collected, excess
+    """Compile one schedule; None, or why the device could not run it."""
+    from weft.gpu.common.cubin import excess
+    from weft.gpu.common.launch import collected
 
     with collected() as launches:
         task.rank.build(task.description, target)
     for launch in launches:
-        reason = excess(compile_launch(launch), target)
+        cubin = compile_launch(launch)
+        reason = excess(cubin.shared, cubin.tensor_memory, target)
         if reason is not None:
             return reason
     return None
 
 
 def compile_launch(launch: Any) -> Any:
-    """Compile a kernel into Triton's cache, and what the host launches it by."""
+    """Compile a kernel into weft's store, or where only Triton can launch it into Triton's cache, and its launcher.
+
+    Nothing is compiled that the pack or the store has.
+    """
+    from weft.gpu.common.cubins import code_of
     from weft.gpu.common.triton_versions import build_launcher
 
-    compiled = launch.compile()
-    with contextlib.suppress(Exception):  # without a compiler for C: the process that loads the kernel will say so
-        build_launcher(compiled)
-    return compiled
+    cubin = code_of(launch)
+    if cubin.sizes is None:
+        with contextlib.suppress(Exception):  # without a compiler for C: the process that loads the kernel will say so
+            build_launcher(launch.compile())
+    return cubin
 
 
 def _prepare(target: Any, backend: str) -> None:
     """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
     import torch
 
+    from weft.gpu.at_hand.contraction import dot_kernel, lanes_kernel  # noqa: F401
     from weft.gpu.common.triton_versions import hash_compiler
     from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
     from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported

@@ -9,10 +9,13 @@ from typing import NamedTuple
 import torch
 
 from weft.base.bounded_cache import BoundedCache
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import power_of_two, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Arithmetic, Layout
+
+KERNEL = DeviceFunction("weft.gpu.chain.kernel", "chain_kernel")
 
 MOST_P = 64  # rows of G in a tile
 MOST_Q = 128  # columns of G, all of which a program has
@@ -117,8 +120,6 @@ def _made(
     tile: ChainTile, unit: tuple[bool, ...], tensors: tuple[Layout, ...], arithmetic: Arithmetic, add: bool,
     target: Target,
 ) -> KernelLaunch:  # fmt: skip
-    from weft.gpu.chain.kernel import chain_kernel
-
     wide = _is_wide(arithmetic)
     constants = {
         "TILE": tuple(tile[:5]), "UNIT": unit, "ADD": add, "PRODUCT": TRITON_TYPES[arithmetic.product],
@@ -126,4 +127,4 @@ def _made(
         "PRECISION": arithmetic.precision, "MIDDLE": TRITON_TYPES[torch.float32 if wide else arithmetic.product],
         "MIDDLE_PRECISION": "tf32" if wide else arithmetic.precision,
     }  # fmt: skip
-    return KernelLaunch(chain_kernel, tensors, constants, True, target, 1, tile.warps, STAGES, numbers=(0,) * 15)
+    return KernelLaunch(KERNEL, tensors, constants, True, target, 1, tile.warps, STAGES, numbers=(0,) * 15)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any
 
 import torch
+
+from weft.gpu.common.cubin import Cubin
 
 
 @cache
@@ -66,7 +69,6 @@ def prefer_carveout(function: int, percent: int) -> bool:
 SCRATCH = 2  # pointers that Triton adds to a kernel's parameters: memory that none of weft's kernels asks for
 _FOLLOWS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, see `pdl`
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-_SIZES = {"*": 8, "i64": 8, "i32": 4}
 
 
 class _Attribute(ctypes.Structure):
@@ -105,17 +107,14 @@ class DirectLaunch:
         self._lock = Lock()  # threads share the buffer until the driver has read it
 
     @classmethod
-    def of(cls, compiled: Any, programs: int, device: int, fixed: Sequence[int] = ()) -> DirectLaunch | None:
-        """That of a kernel which Triton has compiled and loaded; None where it asks for more than is known here."""
-        driver, metadata = loaded_driver(), compiled.metadata
-        sizes = parameter_sizes(compiled.src.signature)
-        plain = metadata.num_ctas == 1 and not metadata.launch_cooperative_grid
-        scratch = metadata.global_scratch_size or metadata.profile_scratch_size
-        if driver is None or sizes is None or not plain or scratch or not _agrees(driver, compiled.function, sizes):
+    def of(
+        cls, cubin: Cubin, function: int, programs: int, device: int, fixed: Sequence[int] = ()
+    ) -> DirectLaunch | None:
+        """That of a kernel which is loaded as `function`; None where it asks for more than is known here."""
+        driver, sizes = loaded_driver(), cubin.sizes
+        if driver is None or sizes is None or not _agrees(driver, function, sizes):
             return None
-        threads = metadata.num_warps * metadata.warp_size
-        pdl = bool(metadata.launch_pdl)
-        return cls(driver, compiled.function, programs, threads, metadata.shared, sizes, pdl, device, fixed)
+        return cls(driver, function, programs, cubin.threads, cubin.shared, sizes, cubin.pdl, device, fixed)
 
     def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
         """The same kernel on another grid, with other fixed parameters."""
@@ -128,24 +127,21 @@ class DirectLaunch:
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
             if status == _NO_CONTEXT:  # a thread that has not asked anything of CUDA before
-                _bind_context(self._driver, self.device)
+                bind_context(self._driver, self.device)
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
-            raise RuntimeError(f"CUDA's driver did not launch a kernel: {_error_name(self._driver, status)}")
+            raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
 
 
-def parameter_sizes(signature: dict[str, Any]) -> list[int] | None:
-    """Bytes of each parameter that a kernel takes at run time, in order; None where one is no pointer or integer."""
-    found: list[int] = []
-    for kind in signature.values():
-        for each in kind if isinstance(kind, tuple) else (kind,):
-            if each == "constexpr":
-                continue
-            size = _SIZES.get("*" if str(each).startswith("*") else each)
-            if size is None:
-                return None
-            found.append(size)
-    return found
+def launches_are_hooked() -> bool:
+    """Whether somebody, a profiler say, asked Triton to be called at each launch."""
+    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)
+    return runtime is not None and bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
+
+
+def _called(hook: Any) -> Any:
+    """What a chain of hooks calls; before there were chains, the hook itself."""
+    return getattr(hook, "calls", hook)
 
 
 def _agrees(driver: Any, function: int, sizes: Sequence[int]) -> bool:
@@ -163,15 +159,31 @@ def _agrees(driver: Any, function: int, sizes: Sequence[int]) -> bool:
     return bool(ask(ctypes.c_void_p(function), past, ctypes.byref(offset), ctypes.byref(size)))
 
 
-def _bind_context(driver: Any, ordinal: int) -> None:
+def bind_context(driver: Any, ordinal: int) -> None:
     """Make the device's primary context, which torch works in, the one of this thread."""
+    driver.cuCtxSetCurrent(_primary_context(driver, ordinal))
+
+
+@contextmanager
+def in_context(driver: Any, ordinal: int) -> Iterator[None]:
+    """Within, the device's primary context is the one of this thread."""
+    driver.cuCtxPushCurrent_v2(_primary_context(driver, ordinal))
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+@lru_cache(maxsize=64)
+def _primary_context(driver: Any, ordinal: int) -> ctypes.c_void_p:
+    """Kept, as torch does, until the process ends."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(device), ordinal)
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-    driver.cuCtxSetCurrent(context)
+    return context
 
 
-def _error_name(driver: Any, status: int) -> str:
+def error_name(driver: Any, status: int) -> str:
     name = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(name))
     return (name.value or b"an unknown error").decode()

@@ -11,8 +11,9 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 from triton.runtime.jit import JITFunction
 
-from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, TensorMap
-from weft.gpu.common.pdl import OPTION
+from weft.gpu.common.constants import TRITON_TYPES
+from weft.gpu.common.launch import KernelLaunch, TensorMap
+from weft.gpu.common.release import PDL_OPTION
 from weft.spec import Layout
 
 TARGETS = {
@@ -54,11 +55,11 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     missing = {name: None for name, layout in zip(names, launch.layouts, strict=True) if layout is None}
     if aux_args and not launch.pointers:
         missing["pointers"] = None
-    constants = missing | launch.constants
+    constants = missing | launch.triton_constants()
     source = _source_type(launch.kernel)(launch.kernel, signature, constants, aligned)
     target = TARGETS[architecture]
-    pdl = launch.options.get(OPTION, False) and target.backend == "cuda" and target.arch >= 90
-    return triton_compile(source, target=target, options=launch.options | {OPTION: pdl})
+    pdl = launch.options.get(PDL_OPTION, False) and target.backend == "cuda" and target.arch >= 90
+    return triton_compile(source, target=target, options=launch.options | {PDL_OPTION: pdl})
 
 
 def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
@@ -81,7 +82,7 @@ def pointer_type(layout: Layout | TensorMap | None) -> str:
 
 def _spelled(dtype: torch.dtype) -> str:
     """A type as in signatures: its name, but for integers, which are i8 or u8 there and int8 or uint8 elsewhere."""
-    return str(TRITON_TYPES[dtype]).replace("uint", "u").replace("int", "i")
+    return str(TRITON_TYPES[dtype].meant).replace("uint", "u").replace("int", "i")
 
 
 def instructions(text: str) -> dict[str, int]:

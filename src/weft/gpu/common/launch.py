@@ -1,4 +1,7 @@
-"""From a schedule to a running kernel: constants, argument types, device; and what no direct kernel can do."""
+"""From a schedule to a running kernel: constants, argument types, device; and what no direct kernel can do.
+
+Triton is imported where a kernel is compiled, and nowhere before: see `cubins`.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,15 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
-from triton.runtime.errors import OutOfResources
-from triton.runtime.jit import JITCallable
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
-from weft.gpu.common.driver import DirectLaunch, prefer_carveout
-from weft.gpu.common.interpreter import correct
-from weft.gpu.common.pdl import OPTION, can_pdl
+from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
+from weft.gpu.common.dependent import can_pdl
+from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, prefer_carveout
+from weft.gpu.common.loading import Loaded, by_triton, on_device
+from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tiling import TENSORS, TiledAxis
-from weft.gpu.common.triton_versions import FUSION, launches_are_hooked, settle_key, whole
+from weft.planner.registry import triton_fault
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.planner.target import interpreting
 from weft.spec import Contraction, Layout, Mode
@@ -31,28 +31,13 @@ from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
 
 if interpreting():
+    from weft.gpu.common.interpreter import correct
+
     correct(import_module("triton.runtime.interpreter"))
-
-TRITON_TYPES = {
-    torch.float8_e4m3fn: tl.float8e4nv,
-    torch.float8_e5m2: tl.float8e5,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.int8: tl.int8,
-    torch.uint8: tl.uint8,
-    torch.int16: tl.int16,
-    torch.int32: tl.int32,
-    torch.int64: tl.int64,
-    torch.bool: tl.int1,
-}
-
 
 _DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
-TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
 LONGEST_TILE = 4096  # no tile is longer along one axis
 _ORDINARY = 3  # a number that Triton sees nothing special in
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
@@ -122,8 +107,10 @@ class TensorMap(NamedTuple):
     layout: Layout
     block: tuple[int, ...]
 
-    def descriptor(self, tensor: Any) -> TensorDescriptor:
+    def descriptor(self, tensor: Any) -> Any:
         """What the kernel takes for `tensor`, which lies as the layout says."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
         return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
 
     @property
@@ -153,16 +140,17 @@ class KernelLaunch:
     """A kernel bound to one schedule: call it with tensors, alpha and beta, and
     auxiliary operands where it knows of `pointers`.
 
-    For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
-    a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target,
-    and where launches are `collected`, it carries what `inspect.compiled` and `compile` need, and a call does nothing.
+    For a GPU that is there, and a grid that is not empty, the kernel is found or compiled and loaded when this is made,
+    so that a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other
+    target, and where launches are `collected`, it carries what `inspect.compiled` and `compile` need, and a call does
+    nothing.
     """
 
     def __init__(
         self,
-        kernel: triton.JITFunction,
+        kernel: Any,  # a `DeviceFunction`, or what `triton.jit` has made
         layouts: Sequence[Layout | TensorMap | None],  # of the tensor parameters; None where one is left out
-        constants: dict[str, Any],  # in the order of the kernel's parameters
+        constants: dict[str, Any],  # in the order of the kernel's parameters, see `constants`
         real: bool,  # alpha and beta are real numbers, else integers
         target: Target,
         programs: int,
@@ -173,7 +161,7 @@ class KernelLaunch:
         pdl: bool = True,  # its programs may come while the last ones of the launch before still run
         numbers: tuple[int, ...] | None = None,  # what a kernel at hand takes at run time; None where it takes none
     ) -> None:
-        self.kernel = kernel
+        self.function = DeviceFunction.of(kernel)
         self.carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
         self._given = [at for at, layout in enumerate(self.layouts) if layout is not None]
@@ -181,24 +169,21 @@ class KernelLaunch:
         self.numbers = numbers
         self.programs = programs
         self.constants = constants
+        self.capability = target.capability
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
-        if target.kind in ("cuda", "hip"):
-            self.constants = constants = {name: whole(value) for name, value in constants.items()}
+        self._compiles = target.kind in ("cuda", "hip")  # and is not interpreted
+        if self._compiles:
             self.options |= FUSION
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
-            self.options[OPTION] = pdl and can_pdl(target)
+            self.options[PDL_OPTION] = pdl and can_pdl(target)
         self._real = real
-        self._device = target.device if target.kind in ("cuda", "hip") else None
-        self._absent = (None,) if "pointers" in kernel.arg_names and not pointers else ()
-        self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
+        self._device = target.device if self._compiles else None
         self._numbers = (numbers,) if numbers is not None else ()
-        self._trailing: tuple[Any, ...] = ()
-        self.loaded: Any = None  # the compiled kernel, where it is on a GPU
+        self._run: Callable[..., Any] | None = None  # by Triton's launcher; made when it is first needed
+        self.loaded: Loaded | None = None  # the kernel, where it is on an NVIDIA GPU
+        self._compiled: Any = None  # Triton's, where that is on a GPU
         self._direct: DirectLaunch | None = None
-        for function in (kernel, *constants.values()):
-            if isinstance(function, JITCallable):
-                settle_key(function)
         made = _collected.get()
         if made is not None:
             self._run, self._device = _nothing, None
@@ -206,59 +191,114 @@ class KernelLaunch:
                 made.append(self)
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                self.loaded = self._loaded()
-                self._run = self.loaded[(programs, 1, 1)]
-                if target.kind == "cuda":
-                    device = torch.cuda.current_device()
-                    self._direct = DirectLaunch.of(self.loaded, programs, device, numbers or ())
-            self._trailing = tuple(constants.values())
+                self._load(target)
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel as `triton.jit` has made it."""
+        return self.function.jit
+
+    @property
+    def digest(self) -> str | None:
+        """A digest of the machine code that is loaded; None where none is."""
+        return self.loaded.cubin.digest if self.loaded is not None else None
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
         direct = self._direct
-        if direct is not None and direct.device == torch._C._cuda_getDevice() and not launches_are_hooked():
+        if direct is not None and not launches_are_hooked():
             given = [tensors[at].data_ptr() for at in self._given]
             others = [x.data_ptr() for x in aux if x is not None] if self.pointers else ()
-            direct(*given, *self._factors(alpha, beta), *others)
+            if direct.device == torch._C._cuda_getDevice():
+                direct(*given, *self._factors(alpha, beta), *others)
+            else:
+                with torch.cuda.device(direct.device):
+                    direct(*given, *self._factors(alpha, beta), *others)
             return
-        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent
-        full = (*tensors, *self._factors(alpha, beta), *pointers, *self._numbers, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
-            self._run(*full)
+            self._run_by_triton(tensors, alpha, beta, aux)
         else:
             with torch.cuda.device(self._device):
-                self._run(*full)
+                self._run_by_triton(tensors, alpha, beta, aux)
 
     def at(self, programs: int, numbers: tuple[int, ...]) -> KernelLaunch:
         """The same kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""
         other = copy.copy(self)
         other.programs, other.numbers, other._numbers = programs, numbers, (numbers,)
-        if self.loaded is not None:
-            other._run = self.loaded[(programs, 1, 1)]
-            other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
-        elif self._run is not _nothing:
-            other._run = partial(self.kernel[(programs,)], **self.constants, **self.options)
+        other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
+        if self._run is not _nothing:
+            other._run = None
         return other
 
+    def triton_constants(self) -> dict[str, Any]:
+        """The constants as Triton takes them."""
+        found = {name: meant(value) for name, value in self.constants.items()}
+        return {name: whole(value) for name, value in found.items()} if self._compiles else found
+
     def compile(self) -> Any:
-        """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
+        """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before.
+
+        `ResourceError` where Triton cannot be imported.
+        """
+        if (fault := triton_fault()) is not None:
+            raise ResourceError(fault)
+        from weft.gpu.common.triton_versions import settle_keys
+
+        constants = self.triton_constants()
+        settle_keys((self.kernel, *constants.values()))
         arguments = [_stand_in(layout) for layout in self.layouts]
-        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else self._absent
-        given = {**self.constants, **self.options}
+        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else self._absent()
+        given = {**constants, **self.options}
         # Triton would compile numbers in that are 1, and take note of those that are multiples of 16.
         numbers = tuple((_ORDINARY,) * len(each) for each in self._numbers)
         return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, *numbers, grid=(1,), **given)
 
-    def _loaded(self) -> Any:
-        """The same on the current GPU."""
+    def _load(self, target: Target) -> None:
+        """Have the kernel on the current GPU: by weft's own loader, or by Triton where only that can launch it."""
+        if target.kind == "cuda":
+            self.loaded = on_device(self, target)
+            if self.loaded is not None:
+                fixed, loaded = self.numbers or (), self.loaded
+                self._direct = DirectLaunch.of(loaded.cubin, loaded.function, self.programs, loaded.device, fixed)
+        if self._direct is None:
+            self._compiled = self._initialised()
+            if target.kind == "cuda":
+                self.loaded = by_triton(self._compiled, torch.cuda.current_device())
+        if self.carveout is not None and self.loaded is not None:
+            prefer_carveout(self.loaded.function, self.carveout)
+
+    def _initialised(self) -> Any:
+        """The kernel compiled and loaded by Triton on the current GPU."""
         compiled = self.compile()
+        from triton.runtime.errors import OutOfResources
+
         try:
             compiled._init_handles()
         except OutOfResources as error:
             raise ResourceError(f"it needs {error.required} of {error.name}, the device has {error.limit}") from None
-        if self.carveout is not None:
-            prefer_carveout(compiled.function, self.carveout)
         return compiled
+
+    def _run_by_triton(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors) -> None:
+        if self._run is _nothing or not self.programs:
+            return
+        if self._run is None:
+            self._run = self._bound()
+        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent()
+        self._run(*tensors, *self._factors(alpha, beta), *pointers, *self._numbers)
+
+    def _bound(self) -> Callable[..., Any]:
+        """Triton's launcher of the kernel, the constants bound."""
+        constants = self.triton_constants()
+        if self.loaded is None and self._compiled is None:
+            return partial(self.kernel[(self.programs,)], **constants, **self.options)
+        if self._compiled is None:
+            self._compiled = self._initialised()
+        run, trailing = self._compiled[(self.programs, 1, 1)], tuple(constants.values())
+        return lambda *given: run(*given, *trailing)
+
+    def _absent(self) -> tuple[None, ...]:
+        """A place holder for `pointers` where the kernel takes such and none are given."""
+        return (None,) if "pointers" in self.kernel.arg_names and not self.pointers else ()
 
     def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:
         return self._bits(alpha), self._bits(beta)
@@ -273,17 +313,6 @@ class KernelLaunch:
 
 def _nothing(*_: Any) -> None:
     """What a launch does that is only to be compiled."""
-
-
-def excess(compiled: Any, target: Target) -> str | None:
-    """What a compiled kernel takes more of than the device has, in one sentence."""
-    shared = compiled.metadata.shared
-    if target.shared_memory and shared > target.shared_memory:
-        return f"it needs {shared} of shared memory, the device has {target.shared_memory}"
-    columns = getattr(compiled.metadata, "tmem_size", None) or 0
-    if columns > TENSOR_MEMORY:
-        return f"it needs {columns} columns of tensor memory, the device has {TENSOR_MEMORY}"
-    return None
 
 
 def collecting() -> bool:
@@ -307,10 +336,10 @@ def contraction_constants(contraction: Contraction, params: Any) -> dict[str, An
     arithmetic = contraction.arithmetic
     return {
         "PARAMS": params,
-        "A_FN": contraction.a_fn and contraction.a_fn.jit,
-        "B_FN": contraction.b_fn and contraction.b_fn.jit,
-        "C_FN": contraction.c_fn and contraction.c_fn.jit,
-        "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
+        "A_FN": contraction.a_fn,
+        "B_FN": contraction.b_fn,
+        "C_FN": contraction.c_fn,
+        "EPILOGUE": contraction.epilogue,
         "PRODUCT": TRITON_TYPES[arithmetic.product],
         "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[contraction.d.dtype],

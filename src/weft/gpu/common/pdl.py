@@ -21,40 +21,19 @@ from typing import Any
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from weft.gpu.common.driver import driver_version
-from weft.planner.schedule import Target
+from weft.gpu.common.release import PDL_OPTION
 from weft.planner.target import interpreting
-from weft.spec import Contraction
-
-OPTION = "launch_pdl"
-"""Triton's name for it."""
-
-LONG = 5e10  # flops, which take about 70 us of an H200's matrix units
-
-
-DRIVER = 12030  # the first version of CUDA whose graphs can hold such launches
-
-
-def can_pdl(target: Target) -> bool:
-    """Whether launches on the device may be dependent by program; without a driver, whether the device could."""
-    version = driver_version()
-    return target.kind == "cuda" and target.capability >= 90 and (version is None or version >= DRIVER)
-
-
-def is_short(contraction: Contraction) -> bool:
-    """Whether a kernel that stays on the device should follow the launch before it."""
-    return 2.0 * contraction.batch * contraction.m * contraction.n * contraction.k < LONG
 
 
 @tl.core.builtin
 def _pdl_wait(_semantic: Any = None) -> None:
-    if getattr(_semantic.builder.options, OPTION, False):
+    if getattr(_semantic.builder.options, PDL_OPTION, False):
         gdc_wait(_semantic=_semantic)
 
 
 @tl.core.builtin
 def _pdl_begin(_semantic: Any = None) -> None:
-    if getattr(_semantic.builder.options, OPTION, False):
+    if getattr(_semantic.builder.options, PDL_OPTION, False):
         gdc_wait(_semantic=_semantic)
         gdc_launch_dependents(_semantic=_semantic)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import sm_count
 from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
-from weft.gpu.common.split_k import StreamK
+from weft.gpu.common.splits import StreamK
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
+
+KERNEL = DeviceFunction("weft.gpu.common.reduce_splits_kernel", "reduce_splits_kernel")
 
 WARPS = 4
 MOST_ELEMENTS = 4096  # that a program takes: 32 for each lane
@@ -29,20 +32,18 @@ def reduce_launch(
     `partials` has a tile for each output tile and each part of its sum, or the rows and columns of it that there are.
     The last output tile has `tail` of them, if that is not 0; with a `stream` each has as many as that says.
     """
-    from weft.gpu.common.reduce_splits_kernel import reduce_splits_kernel
-
     rows = subtile_rows(params.m.tile, params.n.tile, params.blocks, target)
     columns = subtile_columns(params.n.tile)
     programs = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
     shared = contraction_constants(contraction, params)
-    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
+    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
     lying = {"STORED": tuple(partials.shape[1:]), "TAIL_SPLITS": tail, "STREAM_K": stream}
     constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (partials, contraction.c, contraction.d)
     return KernelLaunch(
-        reduce_splits_kernel, tensors, constants, real, target, programs, WARPS, 1, pointer_layouts(contraction)
+        KERNEL, tensors, constants, real, target, programs, WARPS, 1, pointer_layouts(contraction)
     )  # fmt: skip
 
 

@@ -3,41 +3,21 @@ offers, where that can be asked."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import triton
 import triton.language as tl
 from triton.runtime.jit import JITCallable
 
-VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+from weft.gpu.common import release
 
-# Whether a run that holds no aligned groups, such as 0 1 2 | 90 91 92 | ..., is stated as groups of two. That is not
-# true of every two (2 and 90), but it tells the compiler along which axis neighbours lie. Up to 3.8 it tells nothing
-# else: an access is no wider than what its address is known to be a multiple of, here a single element. From 3.9 on a
-# thread that reads or writes elements of a group one by one, each under its mask, takes the address of the first for
-# all of them (pull request 11317 of triton-lang/triton): wrong values, and no error.
-ODD_RUNS_STATED = tl.constexpr(VERSION < (3, 9))
+ODD_RUNS_STATED = tl.constexpr(release.ODD_RUNS_STATED)
 
 # Whether the compiler has all threads of a role meet before one arrives at an mbarrier for them. Before 3.8 it does so
 # only where it sees that one may still be reading or writing shared memory.
-ARRIVALS_MEET = tl.constexpr(VERSION >= (3, 8))
-
-TESTED = ("3.6", "3.7", "3.8", "3.9")
-"""Versions whose Gluon compiles every one of weft's kernels; any other is tried, see `gluon_probe`. Those of 3.6 have
-run on a GPU; with the others the self-test of families decides on each machine."""
-
-FUSION = {"enable_fp_fusion": True}
-"""Options of every kernel for a GPU: products and sums become fused multiply-adds. This has always been the default;
-3.9 warns of a later version that changes it, unless it is said."""
-
-
-def is_tested() -> bool:
-    """Whether the project has run its kernels in Gluon with the Triton that is here."""
-    return ".".join(triton.__version__.split(".")[:2]) in TESTED
+ARRIVALS_MEET = tl.constexpr(release.RELEASE >= (3, 8))
 
 
 class Names(NamedTuple):
@@ -60,6 +40,13 @@ def gluon_names() -> Names:
         _first(tma, "async_store", "async_copy_shared_to_global"),
         _first(gl.shared_memory_descriptor, "reinterpret", "_reinterpret"),
     )
+
+
+def settle_keys(values: Iterable[Any]) -> None:
+    """`settle_key` for each function among them."""
+    for value in values:
+        if isinstance(value, JITCallable):
+            settle_key(value)
 
 
 def settle_key(function: Any) -> None:
@@ -93,17 +80,6 @@ def _callees(function: Any) -> Iterator[JITCallable]:
             yield from (each for each in found if isinstance(each, JITCallable))
 
 
-def launches_are_hooked() -> bool:
-    """Whether somebody, a profiler say, asked Triton to be called at each launch."""
-    runtime = triton.knobs.runtime
-    return bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
-
-
-def _called(hook: Any) -> Any:
-    """What a chain of hooks calls; before there were chains, the hook itself."""
-    return getattr(hook, "calls", hook)
-
-
 def hash_compiler() -> None:
     """Have Triton take the hash of itself, part of every key of its cache: 0.3 s, once, that forks then share."""
     from triton.runtime.cache import triton_key
@@ -126,47 +102,3 @@ def build_launcher(compiled: Any) -> None:
 def _first(owner: Any, *names: str) -> Any:
     """The attribute of the first of some names that there is."""
     return getattr(owner, next((name for name in names if hasattr(owner, name)), names[0]))
-
-
-class Whole:
-    """A named tuple among a kernel's constants that the compiler hands on in one piece.
-
-    Since 3.8 it takes tuples apart, at every call within a kernel: a schedule has some thousand values, and a kernel
-    then takes five times as long to compile. A kernel reads fields as ever.
-    """
-
-    __slots__ = ("_fields_of",)
-
-    def __init__(self, fields: tuple[Any, ...]) -> None:
-        self._fields_of = fields
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return whole(getattr(self._fields_of, name))
-
-    def __getitem__(self, place: int) -> Any:
-        return whole(self._fields_of[place])
-
-    def __len__(self) -> int:
-        return len(self._fields_of)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Whole) and self._fields_of == other._fields_of
-
-    def __hash__(self) -> int:
-        return hash(self._fields_of)
-
-    def __repr__(self) -> str:
-        return repr(self._fields_of)
-
-    def mangle(self) -> str:
-        """Its part of the names of functions."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
-
-
-def whole(value: Any) -> Any:
-    """A constant, and named tuples in it in one piece."""
-    if isinstance(value, tuple):
-        return Whole(value) if hasattr(value, "_fields") else tuple(map(whole, value))
-    return value

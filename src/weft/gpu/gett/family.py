@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.launch import (
@@ -21,6 +22,8 @@ from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedu
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
+
+KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
 
 __all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
 
@@ -52,15 +55,13 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
-    from weft.gpu.gett.kernel import gett_kernel
-
     params = gett_params(contraction, schedule, target)
     constants = contraction_constants(contraction, params)
     accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
         return KernelLaunch(
-            gett_kernel, (contraction.a, contraction.b, c, d, partials), constants, accumulate.is_floating_point,
+            KERNEL, (contraction.a, contraction.b, c, d, partials), constants, accumulate.is_floating_point,
             target, programs, schedule.warps, schedule.stages, pointer_layouts(contraction),
         )  # fmt: skip
 

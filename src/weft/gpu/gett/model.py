@@ -14,7 +14,7 @@ from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
 from weft.gpu.common.cost import Work, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
-from weft.gpu.common.split_k import split_counts
+from weft.gpu.common.splits import split_counts
 from weft.gpu.common.tiling import (
     TENSORS,
     A,

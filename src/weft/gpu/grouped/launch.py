@@ -13,11 +13,15 @@ from weft.base.figures import counted
 from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import real, real_arithmetic
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
 from weft.spec.group import GroupTable, tiles_of
+
+KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_kernel")
+COMPLEX_KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_complex_kernel")
 
 STAGES = 2
 RESIDENT = 16  # programs for each SM: so many small ones it holds at once
@@ -139,24 +143,20 @@ def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
 def _constants(kernel: GroupKernel, tile: Tile) -> tuple[Any, dict[str, Any]]:
     """The kernel's function, and what is compiled into it."""
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
-    jits = [function and (function.split_complex.jit if split else function.jit) for function in kernel.functions]
+    functions = [function and (function.split_complex if split else function) for function in kernel.functions]
     shared = {
-        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": jits[0], "B_FN": jits[1],
-        "EPILOGUE": jits[2],
+        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": functions[0],
+        "B_FN": functions[1], "EPILOGUE": functions[2],
     }  # fmt: skip
     types = {
         "PRODUCT": TRITON_TYPES[arithmetic.product], "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[real(kernel.types[2])], "PRECISION": arithmetic.precision,
     }  # fmt: skip
     if not split:
-        from weft.gpu.grouped.kernel import grouped_kernel
-
-        return grouped_kernel, shared | types
-    from weft.gpu.grouped.kernel import grouped_complex_kernel
-
+        return KERNEL, shared | types
     values = (*kernel.types[:2], kernel.arithmetic.accumulate)
     kinds = tuple(
         (value.is_complex, (function.result if function is not None else value).is_complex)  # type: ignore[union-attr]
         for value, function in zip(values, kernel.functions, strict=True)
     )
-    return grouped_complex_kernel, shared | {"KINDS": kinds, "D_COMPLEX": kernel.types[2].is_complex} | types
+    return COMPLEX_KERNEL, shared | {"KINDS": kinds, "D_COMPLEX": kernel.types[2].is_complex} | types

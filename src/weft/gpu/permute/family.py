@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import real
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
@@ -14,13 +15,13 @@ from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
 
+KERNEL = DeviceFunction("weft.gpu.permute.kernel", "permute_kernel")
+
 
 class PermuteLaunch:
     """A built permutation; tensors are seen as the words that the kernel moves."""
 
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
-        from weft.gpu.permute.kernel import permute_kernel
-
         words, scale = in_words(permutation), real(permutation.scale)
         layouts = (words.x, words.c, words.d)
         constants = tile_constants(words, schedule) | {
@@ -29,7 +30,7 @@ class PermuteLaunch:
         }
         self._types = [layout and layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
-            permute_kernel, layouts, constants, scale.is_floating_point, target, programs(words, schedule),
+            KERNEL, layouts, constants, scale.is_floating_point, target, programs(words, schedule),
             schedule.warps, stages=1, carveout=CARVEOUT,
         )  # fmt: skip
 

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch
 from weft.gpu.permute.model import CARVEOUT, permute_params
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, view_as
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
+
+KERNEL = DeviceFunction("weft.gpu.permute.kernel", "permute_pair_kernel")
 
 
 class Move(NamedTuple):
@@ -49,8 +52,6 @@ class PermutePairLaunch:
     """Both, built: call it with the source and the result of each."""
 
     def __init__(self, first: Move, second: Move, target: Target) -> None:
-        from weft.gpu.permute.kernel import permute_pair_kernel
-
         words = [in_words(move.permutation) for move in (first, second)]
         layouts = [layout for each in words for layout in (each.x, each.d)]
         constants: dict[str, object] = {"COUNT": first.programs}
@@ -59,7 +60,7 @@ class PermutePairLaunch:
             constants |= {f"{name}_{constant}": value for constant, value in own.items()}
         self._types = [layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
-            permute_pair_kernel, layouts, constants, True, target, first.programs + second.programs,
+            KERNEL, layouts, constants, True, target, first.programs + second.programs,
             max(first.schedule.warps, second.schedule.warps), stages=1, carveout=CARVEOUT,
         )  # fmt: skip
 
@@ -72,7 +73,7 @@ def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, A
     """What the kernel takes of a permutation that scales nothing."""
     return {
         "PARAMS": permute_params(words, schedule),
-        "FN": words.fn and words.fn.jit,
+        "FN": words.fn,
         "COMPUTE": TRITON_TYPES[words.compute],
         "RESULT": TRITON_TYPES[words.d.dtype],
     }

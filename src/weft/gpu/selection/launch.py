@@ -31,7 +31,7 @@ def select(
     grid = (batch * triton.cdiv(m, tile_m) * triton.cdiv(n, tile_n),)
     with torch.cuda.device(a.device if a.device.type == "cuda" else -1):
         selection_kernel[grid](
-            a, b, values, places, m, n, k, algebra.combine.jit, largest, TRITON_TYPES[a.dtype], tile_m, tile_n,
+            a, b, values, places, m, n, k, algebra.combine.jit, largest, TRITON_TYPES[a.dtype].meant, tile_m, tile_n,
             num_warps=4,
         )  # fmt: skip
     return values, places

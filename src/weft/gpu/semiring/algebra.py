@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import linecache
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
 from weft.algebra import log
 from weft.fn import Pointwise
-from weft.fn.triton.device_code import jit_function
+from weft.gpu.common.constants import WrittenFunction
 from weft.gpu.common.cost import ELEMENTARY_SLOTS
 from weft.spec import Contraction
 
@@ -48,7 +47,7 @@ def semiring_constants(contraction: Contraction) -> dict[str, Any]:
     algebra = contraction.algebra
     if algebra is None:
         return {"COMBINE": None, "REDUCE": None, "IDENTITY": 0}
-    return {"COMBINE": algebra.combine.jit, "REDUCE": algebra.reduce.jit, "IDENTITY": algebra.identity}
+    return {"COMBINE": algebra.combine, "REDUCE": algebra.reduce, "IDENTITY": algebra.identity}
 
 
 def sums_exponentials(contraction: Contraction) -> bool:
@@ -64,7 +63,7 @@ def exponential_constants(contraction: Contraction) -> dict[str, Any]:
     """The compile-time parameters EXP and LOG; None where the reduction is not such a sum."""
     if not sums_exponentials(contraction):
         return {"EXP": None, "LOG": None}
-    return {"EXP": jit_function(_EXPONENTIAL), "LOG": jit_function(_LOGARITHM)}
+    return {"EXP": WrittenFunction(_EXPONENTIAL), "LOG": WrittenFunction(_LOGARITHM)}
 
 
 def product_slots(contraction: Contraction) -> float:
@@ -80,13 +79,28 @@ def product_slots(contraction: Contraction) -> float:
     return slots if contraction.arithmetic.accumulate.itemsize < 8 else 2.5 * slots
 
 
-@lru_cache(maxsize=256)
-def over_axis(reduce: Pointwise) -> Any:
-    """A `@triton.jit` function (values, AXIS) that reduces a tensor along one axis.
+@dataclass(frozen=True, slots=True)
+class OverAxis:
+    """A function (values, AXIS) that reduces a tensor along one axis."""
 
-    `tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type: each
-    `reduce` has its own two lines of text around it.
-    """
+    reduce: Pointwise
+
+    @property
+    def identity(self) -> str:
+        return f"{_OVER_AXIS}{self.reduce.identity}"
+
+    @property
+    def jit(self) -> Any:
+        return _over_axis(self.reduce)
+
+
+@lru_cache(maxsize=256)
+def _over_axis(reduce: Pointwise) -> Any:
+    """`tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type:
+    each `reduce` has its own two lines of text around it."""
+    import triton
+    import triton.language as tl
+
     file = f"<weft over axis {reduce.jit.__name__}>"
     linecache.cache[file] = (len(_OVER_AXIS), None, _OVER_AXIS.splitlines(keepends=True), file)
     namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, "REDUCE": reduce.jit}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
 from weft.gpu.common.reduce_splits import reduce_launch
@@ -18,6 +19,8 @@ from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
+
+KERNEL = DeviceFunction("weft.gpu.semiring.kernel", "semiring_kernel")
 
 __all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
 
@@ -50,8 +53,6 @@ def build(
 ) -> Launch:
     """`guard`: an auxiliary operand, bool along D's modes. Only output tiles where any of it is true are written,
     whole; the rest of D is left as it is."""
-    from weft.gpu.semiring.kernel import semiring_kernel
-
     params = semiring_params(contraction, schedule)
     if guard is not None:
         before = sum(each.layout is not None for each in contraction.aux[:guard])
@@ -65,7 +66,7 @@ def build(
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
         return KernelLaunch(
-            semiring_kernel, (a, b, c, d, partials), constants, real, target, programs, warps, schedule.stages, pointers
+            KERNEL, (a, b, c, d, partials), constants, real, target, programs, warps, schedule.stages, pointers
         )
 
     if params.splits == 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from weft.gpu.common.constraints import VECTOR, power_of_two
 from weft.gpu.common.launch import MOST_PROGRAMS
-from weft.gpu.common.split_k import split_counts
+from weft.gpu.common.splits import split_counts
 from weft.gpu.common.tiling import A, B, D, TiledAxis, axes_text, by_stride, nearest, run_orders, tile_count
 from weft.gpu.semiring.algebra import sums_exponentials
 from weft.planner.schedule import Candidates, Target

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import WholeLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
-from weft.gpu.semiring.algebra import over_axis, semiring_constants
+from weft.gpu.semiring.algebra import OverAxis, semiring_constants
 from weft.gpu.simt.model import NAME, SimtSchedule, predict, programs, schedules, simt_params
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction
+
+KERNEL = DeviceFunction("weft.gpu.simt.kernel", "simt_kernel")
 
 __all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
 
@@ -27,13 +30,11 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> Launch:
-    from weft.gpu.simt.kernel import simt_kernel
-
     algebra = contraction.algebra
     constants = contraction_constants(contraction, simt_params(contraction, schedule)) | semiring_constants(contraction)
-    constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
+    constants["OVER_AXIS"] = OverAxis(algebra.reduce) if algebra is not None else None
     kernel = KernelLaunch(
-        simt_kernel, (contraction.a, contraction.b, contraction.c, contraction.d), constants,
+        KERNEL, (contraction.a, contraction.b, contraction.c, contraction.d), constants,
         contraction.arithmetic.accumulate.is_floating_point, target, programs(contraction, schedule), schedule.warps,
         STAGES, pointer_layouts(contraction),
     )  # fmt: skip

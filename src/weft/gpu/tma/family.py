@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.gpu.common.constraints import LEAST_DOT, VECTOR
+from weft.gpu.common.dependent import is_short
 from weft.gpu.common.launch import (
     KernelLaunch,
     TensorMap,
@@ -19,7 +20,6 @@ from weft.gpu.common.launch import (
     contraction_constants,
     pointer_layouts,
 )
-from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tiling import A, B

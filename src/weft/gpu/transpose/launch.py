@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import torch
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.family import PermuteLaunch
@@ -15,6 +16,8 @@ from weft.planner.schedule import Scalar, Target
 from weft.planner.target import target_of
 from weft.spec import Label, Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
+
+SQUARE = DeviceFunction("weft.gpu.transpose.kernel", "square_kernel")
 
 _WARPS = 4
 
@@ -40,8 +43,6 @@ def transpose_squares_(matrices: torch.Tensor, alpha: Scalar) -> None:
 
 @lru_cache(maxsize=512)
 def square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaunch:
-    from weft.gpu.transpose.kernel import square_kernel
-
     tile, warps = square_tile(matrices)
     params = square_params(matrices, tile)
     scale = torch.float64 if matrices.dtype is torch.float64 else torch.float32
@@ -50,7 +51,7 @@ def square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaunc
     constants = {"PARAMS": params, "SCALE": TRITON_TYPES[scale] if scaled else None}
     programs = matrices.shape[0] * matrices.shape[1] * params.pairs
     real = scale.is_floating_point
-    return KernelLaunch(square_kernel, (matrices,), constants, real, target, programs, warps, stages=1)
+    return KernelLaunch(SQUARE, (matrices,), constants, real, target, programs, warps, stages=1)
 
 
 @lru_cache(maxsize=512)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.gpu.common.dependent import is_short
 from weft.gpu.common.launch import KernelLaunch, TensorMap, contraction_constants
-from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.tma import family as tma

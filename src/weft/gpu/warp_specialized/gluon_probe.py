@@ -17,10 +17,9 @@ from functools import cache
 from typing import Any, TypeGuard
 
 import torch
-import triton
 
 from weft.gpu.common.driver import driver_version
-from weft.gpu.common.triton_versions import is_tested
+from weft.gpu.common.release import is_tested, version
 from weft.machine.shortage import says_shortage
 from weft.machine.store import Store
 from weft.planner.code_digest import of_backend
@@ -36,8 +35,8 @@ def refusal(target: Target) -> str | None:
 
     Costs nothing with a tested version, and some seconds with another where nobody has asked before.
     """
-    error = None if is_tested() else _known_error(target.capability, triton.__version__)
-    return error and f"Triton {triton.__version__} does not compile these kernels: {error}"
+    error = None if is_tested() else _known_error(target.capability, version())
+    return error and f"Triton {version()} does not compile these kernels: {error}"
 
 
 @cache

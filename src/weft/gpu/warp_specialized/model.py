@@ -17,7 +17,7 @@ from weft.gpu.common.cost import (
     own_bytes,
     reduce_seconds,
 )
-from weft.gpu.common.split_k import StreamK, TailSplits
+from weft.gpu.common.splits import StreamK, TailSplits
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
 from weft.gpu.tma.model import TmaDim, TmaParams, tma_params

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.launch import TensorMap
-from weft.gpu.common.split_k import StreamK, most_splits, stream
+from weft.gpu.common.splits import StreamK, most_splits, stream
 from weft.gpu.common.tiling import A, B, D
 from weft.gpu.tma.model import TmaDim
 from weft.gpu.tma.schedule import (

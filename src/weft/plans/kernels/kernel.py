@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
-from weft.planner.registry import triton_fault
+from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
 from weft.plans.kernels import machine_code
 from weft.plans.kernels.machine_code import Loop, Resources
 
-_WORD = 4  # bytes of a spilled register
+if TYPE_CHECKING:
+    from weft.gpu.common.cubin import Cubin
 
 
 class Kernel:
@@ -29,14 +30,15 @@ class Kernel:
 
     def __init__(self, launch: Any, target: Target) -> None:
         self._launch, self._target = launch, target
-        self.name: str = launch.kernel.__name__
+        self.name: str = launch.function.name
         self.programs: int = launch.programs  # of one call
 
     @cached_property
     def compiled(self) -> Any:
-        """Triton's compiled kernel."""
+        """Triton's compiled kernel, with the texts of all levels."""
         if self._launch.loaded is not None:
-            return self._launch.loaded
+            need_triton("the texts of a kernel that was built ahead are compiled")
+            return self._launch.compile()
         if self._target.kind not in ("cuda", "hip"):
             raise UnsupportedError(f"{self.name} is compiled for no GPU: it runs in {self._target.name}")
         from weft.gpu.common.inspect import TARGETS, compiled
@@ -59,7 +61,7 @@ class Kernel:
     @cached_property
     def sass(self) -> str:
         """The GPU's machine code, with comments that name source lines."""
-        return machine_code.sass(self._code("cubin"))
+        return machine_code.sass(self._machine_code)
 
     @property
     def registers(self) -> int:
@@ -74,20 +76,23 @@ class Kernel:
     @property
     def shared(self) -> int:
         """Bytes of shared memory of each program, but for what the driver keeps."""
-        return int(self.compiled.metadata.shared)
+        known = self._cubin
+        return known.shared if known is not None else int(self.compiled.metadata.shared)
 
-    @cached_property
+    @property
     def warps(self) -> int:
         """Of a program, those of all roles."""
-        stated = machine_code.block_threads(self.ptx) if self._target.kind == "cuda" else None
-        return stated // 32 if stated else int(self.compiled.metadata.num_warps)
+        known = self._cubin
+        return known.threads // 32 if known is not None else int(self.compiled.metadata.num_warps)
 
     @cached_property
     def occupancy(self) -> Occupancy:
         """How many programs an SM of the target holds at once."""
+        if self._cubin is None:
+            raise UnsupportedError(f"{self.name} is compiled for {self._target.name}, of which no limits are known")
         return occupancy(
             limits_of(self._target.capability), registers=self.registers, shared=self.shared, warps=self.warps,
-            barriers=machine_code.block_barriers(self.ptx), carveout=self._launch.carveout,
+            barriers=self._cubin.barriers, carveout=self._launch.carveout,
         )  # fmt: skip
 
     @property
@@ -103,9 +108,9 @@ class Kernel:
 
         if self._launch.loaded is None:
             raise UnsupportedError(f"{self.name} is not loaded: the driver answers for kernels on a GPU that is here")
-        blocks = ctypes.c_int()
+        blocks, function = ctypes.c_int(), ctypes.c_void_p(self._launch.loaded.function)
         status = loaded_driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            ctypes.byref(blocks), ctypes.c_void_p(self.compiled.function), 32 * self.warps, ctypes.c_size_t(self.shared)
+            ctypes.byref(blocks), function, 32 * self.warps, ctypes.c_size_t(self.shared)
         )
         if status:
             raise UnsupportedError(f"CUDA's driver does not say how many blocks of {self.name} fit: error {status}")
@@ -130,9 +135,25 @@ class Kernel:
 
     @cached_property
     def _resources(self) -> Resources:
+        if (loaded := self._launch.loaded) is not None:
+            return Resources(loaded.registers, loaded.stack)
+        return machine_code.resources(self._machine_code, self.compiled.metadata.name)
+
+    @cached_property
+    def _cubin(self) -> Cubin | None:
+        """The kernel as it is launched; None for an AMD GPU."""
+        from weft.gpu.common.cubin import Cubin
+
         if self._launch.loaded is not None:
-            return Resources(int(self.compiled.n_regs), _WORD * int(self.compiled.n_spills))
-        return machine_code.resources(self._code("cubin"), self.compiled.metadata.name)
+            found: Cubin = self._launch.loaded.cubin
+            return found
+        return Cubin.of(self.compiled) if self._target.kind == "cuda" else None
+
+    @property
+    def _machine_code(self) -> bytes:
+        if self._cubin is None:
+            raise UnsupportedError(f"{self.name} has no cubin: it is compiled for {self._target.name}")
+        return self._cubin.code
 
     def _code(self, kind: str) -> Any:
         if kind not in self.compiled.asm:
@@ -142,7 +163,7 @@ class Kernel:
 
 def kernels_of(launch: Any, target: Target) -> tuple[Kernel, ...]:
     """The kernels that a built launch launches; those of a vendor's library, and of the CPU, are not among them."""
-    if target.kind == "cpu" or triton_fault() is not None:
+    if target.kind == "cpu" or supposed_fault() is not None:
         return ()
     return tuple(Kernel(each, target) for each in launched_kernels(launch))
 

@@ -105,18 +105,6 @@ def resources(cubin: bytes, kernel: str) -> Resources:
     return Resources(int(found[1]), int(found[2]))
 
 
-def block_threads(ptx: str) -> int | None:
-    """Threads of a block, which PTX states: those of all roles where warps are specialized."""
-    found = re.search(r"\.(?:reqntid|maxntid) (\d+)", ptx)
-    return int(found[1]) if found else None
-
-
-def block_barriers(ptx: str) -> int:
-    """How many named barriers a kernel uses, as its PTX numbers them; one where it names none, as the driver counts."""
-    named = re.findall(r"\bbar(?:rier)?(?:\.cta)?\.(?:sync|arrive|red)\S* +(\d+)", ptx)
-    return max((int(each) + 1 for each in named), default=1)
-
-
 def read_sass(text: str) -> list[Instruction | str]:
     """Instructions, and labels as plain text, in their order."""
     found: list[Instruction | str] = []

@@ -14,6 +14,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.gpu.at_hand.axes import Group
 from weft.gpu.at_hand.contraction.model import Laid, laid, predict
 from weft.gpu.at_hand.contraction.schedule import NAME, HandSchedule, candidates, over_parts, too_long
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.launch import (
     KernelLaunch,
@@ -25,10 +26,12 @@ from weft.gpu.common.launch import (
 )
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, by_stride
-from weft.gpu.semiring.algebra import over_axis, semiring_constants
+from weft.gpu.semiring.algebra import OverAxis, semiring_constants
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
+DOT_KERNEL = DeviceFunction("weft.gpu.at_hand.contraction.dot_kernel", "dot_kernel")
+LANES_KERNEL = DeviceFunction("weft.gpu.at_hand.contraction.lanes_kernel", "lanes_kernel")
 STAGES = 3  # of loads that may be asked for ahead
 
 _KERNELS = BoundedCache(1024)  # by structure
@@ -94,13 +97,11 @@ def _made(step: Step, target: Target) -> KernelLaunch:
     contraction, schedule = step.contraction, step.schedule
     constants = contraction_constants(contraction, step.laid.params)
     if schedule.kernel == "dot":
-        from weft.gpu.at_hand.contraction.dot_kernel import dot_kernel as kernel
+        kernel = DOT_KERNEL
     else:
-        from weft.gpu.at_hand.contraction.lanes_kernel import lanes_kernel as kernel
-
-        algebra = contraction.algebra
+        kernel, algebra = LANES_KERNEL, contraction.algebra
         constants |= semiring_constants(contraction)
-        constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
+        constants["OVER_AXIS"] = OverAxis(algebra.reduce) if algebra is not None else None
     return KernelLaunch(
         kernel, step.layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
         schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,

@@ -12,12 +12,15 @@ from weft.base.bounded_cache import BoundedCache
 from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
 from weft.gpu.at_hand.permutation.model import NAME, HandPermuteSchedule, predict, rooms, schedule, too_long
 from weft.gpu.common.aux_operands import real
-from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, collecting
+from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction
+from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, collecting
 from weft.gpu.common.tiling import TENSORS, B, Run
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.schedule import in_words, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
+
+KERNEL = DeviceFunction("weft.gpu.at_hand.permutation.kernel", "hand_permute_kernel")
 
 _KERNELS = BoundedCache(512)  # by structure
 _LOCK = Lock()
@@ -94,12 +97,10 @@ def _made(
     words: Permutation, permutation: Permutation, params: HandPermuteParams, numbers: tuple[int, ...], warps: int,
     target: Target,
 ) -> KernelLaunch:  # fmt: skip
-    from weft.gpu.at_hand.permutation.kernel import hand_permute_kernel
-
     scale = real(permutation.scale)
     constants = {
         "PARAMS": params,
-        "FN": words.fn and words.fn.jit,
+        "FN": words.fn,
         "COMPUTE": TRITON_TYPES[words.compute],
         "RESULT": TRITON_TYPES[words.d.dtype],
         "SCALE": TRITON_TYPES[scale] if words.scaled else None,
@@ -107,7 +108,7 @@ def _made(
     }
     layouts = (words.x, words.c, words.d)
     return KernelLaunch(
-        hand_permute_kernel, layouts, constants, scale.is_floating_point, target, 1, warps, 1, numbers=numbers
+        KERNEL, layouts, constants, scale.is_floating_point, target, 1, warps, 1, numbers=numbers
     )
 
 

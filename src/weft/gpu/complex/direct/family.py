@@ -8,11 +8,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import as_elements, aux_params, kind_of, real, real_arithmetic, seen_as
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import TRITON_TYPES, precision_reason
 from weft.gpu.complex.direct.model import NAME, DirectSchedule, direct_params, predict, schedules
 from weft.gpu.complex.launch import ComplexKernelLaunch, function_reason
 from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
 from weft.spec import Contraction
+
+KERNEL = DeviceFunction("weft.gpu.complex.direct.kernel", "complex_direct_kernel")
 
 
 class DirectLaunch:
@@ -37,14 +40,12 @@ class DirectLaunch:
 
 
 def kernel_launch(contraction: Contraction, schedule: DirectSchedule, target: Target) -> ComplexKernelLaunch:
-    from weft.gpu.complex.direct.kernel import complex_direct_kernel
-
     params = direct_params(contraction, schedule, target)
     arithmetic = real_arithmetic(contraction.arithmetic)
     constants = {
         "PARAMS": params,
-        "C_FN": contraction.c_fn and contraction.c_fn.split_complex.jit,
-        "EPILOGUE": contraction.epilogue and contraction.epilogue.split_complex.jit,
+        "C_FN": contraction.c_fn and contraction.c_fn.split_complex,
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.split_complex,
         "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
         "PRECISION": arithmetic.precision,
@@ -55,7 +56,7 @@ def kernel_launch(contraction: Contraction, schedule: DirectSchedule, target: Ta
     ]
     pointers = [as_elements(each.layout) for each in contraction.aux if each.layout is not None]
     return ComplexKernelLaunch(
-        complex_direct_kernel, layouts, constants, True, target, params.blocks, schedule.tiles.warps,
+        KERNEL, layouts, constants, True, target, params.blocks, schedule.tiles.warps,
         schedule.tiles.stages, pointers,
     )  # fmt: skip
 

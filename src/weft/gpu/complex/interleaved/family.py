@@ -5,12 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import AuxParams, as_elements, entries, kind_of, real, seen_as
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import TRITON_TYPES
 from weft.gpu.complex.interleaved.model import NAME, Transfer, best, candidates, interleaved_params, seconds
 from weft.gpu.complex.launch import ComplexKernelLaunch, function_reason
 from weft.gpu.permute.schedule import PermuteSchedule, programs
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
+
+KERNEL = DeviceFunction("weft.gpu.complex.interleaved.kernel", "interleaved_kernel")
 
 
 class InterleavedLaunch:
@@ -38,8 +41,6 @@ class InterleavedLaunch:
 
 
 def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> ComplexKernelLaunch:
-    from weft.gpu.complex.interleaved.kernel import interleaved_kernel
-
     permutation, own = transfer.permutation, transfer.aux_args
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
@@ -47,9 +48,9 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
         "PARAMS": interleaved_params(transfer, schedule),
-        "FN": permutation.fn and permutation.fn.split_complex.jit,
-        "C_FN": transfer.c_fn and transfer.c_fn.split_complex.jit,
-        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex.jit,
+        "FN": permutation.fn and permutation.fn.split_complex,
+        "C_FN": transfer.c_fn and transfer.c_fn.split_complex,
+        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex,
         "COMPUTE": TRITON_TYPES[real(permutation.compute)],
         "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
         "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
@@ -58,7 +59,7 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
     layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
     pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
     return ComplexKernelLaunch(
-        interleaved_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
+        KERNEL, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
         pointers=pointers,
     )  # fmt: skip
 

@@ -1,0 +1,152 @@
+"""Constants that are compiled into a kernel, as plain values: Triton takes its own in their place.
+
+So kernels are planned, keyed and loaded without Triton. A constant is a number, a text, None, an element type of
+`TRITON_TYPES`, a function that has a `jit`, or tuples of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from weft.fn.triton.device_code import jit_function
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """An element type, by its name in `triton.language`."""
+
+    name: str
+
+    @property
+    def meant(self) -> Any:
+        return getattr(import_module("triton.language"), self.name)
+
+
+TRITON_TYPES = {
+    torch.float8_e4m3fn: ElementType("float8e4nv"),
+    torch.float8_e5m2: ElementType("float8e5"),
+    torch.float16: ElementType("float16"),
+    torch.bfloat16: ElementType("bfloat16"),
+    torch.float32: ElementType("float32"),
+    torch.float64: ElementType("float64"),
+    torch.int8: ElementType("int8"),
+    torch.uint8: ElementType("uint8"),
+    torch.int16: ElementType("int16"),
+    torch.int32: ElementType("int32"),
+    torch.int64: ElementType("int64"),
+    torch.bool: ElementType("int1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFunction:
+    """A kernel by its module and name. The module is imported when it is compiled."""
+
+    module: str
+    name: str
+    made: Any = field(default=None, compare=False)  # what `triton.jit` has made, where that is known already
+
+    @classmethod
+    def of(cls, kernel: Any) -> DeviceFunction:
+        """`kernel` is one, or what `triton.jit` has made."""
+        return kernel if isinstance(kernel, cls) else cls(kernel.fn.__module__, kernel.fn.__name__, kernel)
+
+    @property
+    def jit(self) -> Any:
+        return self.made if self.made is not None else getattr(import_module(self.module), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFunction:
+    """A function of weft's own that kernels take, by its text."""
+
+    source: str
+
+    @property
+    def identity(self) -> str:
+        return self.source
+
+    @property
+    def jit(self) -> Any:
+        return jit_function(self.source)
+
+
+class Whole:
+    """A named tuple among a kernel's constants that the compiler hands on in one piece.
+
+    Since 3.8 it takes tuples apart, at every call within a kernel: a schedule has some thousand values, and a kernel
+    then takes five times as long to compile. A kernel reads fields as ever.
+    """
+
+    __slots__ = ("_fields_of",)
+
+    def __init__(self, fields: tuple[Any, ...]) -> None:
+        self._fields_of = fields
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return whole(getattr(self._fields_of, name))
+
+    def __getitem__(self, place: int) -> Any:
+        return whole(self._fields_of[place])
+
+    def __len__(self) -> int:
+        return len(self._fields_of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Whole) and self._fields_of == other._fields_of
+
+    def __hash__(self) -> int:
+        return hash(self._fields_of)
+
+    def __repr__(self) -> str:
+        return repr(self._fields_of)
+
+    def mangle(self) -> str:
+        """Its part of the names of functions."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+def whole(value: Any) -> Any:
+    """A constant, and named tuples in it in one piece."""
+    if isinstance(value, tuple):
+        return Whole(value) if hasattr(value, "_fields") else tuple(map(whole, value))
+    return value
+
+
+def meant(value: Any) -> Any:
+    """A constant as Triton takes it. Functions and types stand alone, or in plain tuples."""
+    if isinstance(value, ElementType):
+        return value.meant
+    if type(value) is tuple:
+        return tuple(map(meant, value))
+    return getattr(value, "jit", value)
+
+
+class UnspelledError(Exception):
+    """A constant that no text tells apart from others."""
+
+
+def spelled(value: Any) -> str:
+    """A text that two constants share only if they are the same. `UnspelledError` where there is none."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, ElementType):
+        return value.name
+    if isinstance(value, tuple):
+        return f"{type(value).__name__}({', '.join(map(spelled, value))})"
+    identity = getattr(value, "identity", None)
+    if isinstance(identity, str):
+        return f"function {identity!r}"
+    raise UnspelledError(type(value).__name__)
+
+
+def calls(constants: dict[str, Any]) -> bool:
+    """Whether functions are among them."""
+    return any(hasattr(value, "identity") for value in constants.values())
