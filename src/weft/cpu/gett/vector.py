@@ -170,6 +170,31 @@ def stack(typingctx: Any, size: Any) -> Any:
     return types.int64(size), code
 
 
+def _of_c(name: str, result: ir.Type, builder: Any, argument: Any) -> Any:
+    """A call of a function of the C library."""
+    shape = ir.FunctionType(result, [argument.type])
+    return builder.call(cgutils.get_or_insert_function(builder.module, shape, name), [argument])
+
+
+@intrinsic
+def allocate(typingctx: Any, size: Any) -> Any:
+    """The address of so many bytes, until `release`: an array of numba's would tie kernels to its runtime."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(_of_c("malloc", BYTE.as_pointer(), builder, args[0]), WORD)
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def release(typingctx: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _of_c("free", ir.VoidType(), builder, at(builder, args[0], BYTE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
+
+
 @intrinsic
 def fetch_add(typingctx: Any, address: Any) -> Any:
     """The word at an address, and one more there: threads draw tasks by it."""

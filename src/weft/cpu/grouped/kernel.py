@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 from weft.cpu.gett.vector import (
+    allocate,
     copy_item,
     copy_vector,
     fetch_add,
@@ -22,6 +22,7 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    release,
     row_count,
     store_word,
 )
@@ -263,11 +264,11 @@ def run(frame, kind):
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
     rounded_m, rounded_n = tile_m + height, tile_n + width
     room = rounded_m * rounded_n + (rounded_m + rounded_n) * depth
-    workspace = np.empty(16 * (tile_m + tile_n) + 16 * K_BLOCK + room * size + 4096, np.uint8)
-    start = (workspace.ctypes.data + 63) // 64 * 64
+    workspace = allocate(16 * (tile_m + tile_n) + 16 * K_BLOCK + room * size + 4096)
+    start = (workspace + 63) // 64 * 64
     while True:
         tile = fetch_add(frame + 8 * COUNTER)
         if tile >= load_word(frame + 8 * TILE_COUNT):
             break
         finish_tile(frame, load_word(frame + 8 * TILES) + 16 * tile, start, kind)
-    workspace[0] = 0  # it lives until here
+    release(workspace)

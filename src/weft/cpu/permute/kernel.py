@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -28,6 +27,7 @@ from weft.cpu.gett.vector import (
     KINDS,
     WORD,
     Kind,
+    allocate,
     at,
     copy_vector,
     fetch_add,
@@ -35,6 +35,7 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    release,
     store_word,
     transposed,
     word,
@@ -311,8 +312,8 @@ def tiles_in_line(plan, frame, places, x, d, c, count, streams, room):
 def run(frame):
     """Tiles until none is left; every thread of a team runs this, with buffers of its own."""
     plan = load_word(frame + 8 * params.PLAN)
-    workspace = np.empty(load_word(plan + 8 * params.WORKSPACE) + LINE, np.uint8)
-    places = (workspace.ctypes.data + LINE - 1) // LINE * LINE
+    workspace = allocate(load_word(plan + 8 * params.WORKSPACE) + LINE)
+    places = (workspace + LINE - 1) // LINE * LINE
     outer, modes = load_word(plan + 8 * params.OUTER), load_word(plan + 8 * params.OUTER_COUNT)
     room = places + (8 * modes + LINE - 1) // LINE * LINE
     tiles, chunk = load_word(plan + 8 * params.TILES), load_word(plan + 8 * params.CHUNK)
@@ -347,4 +348,4 @@ def run(frame):
                 x, d = x + load_word(mode + 8), d + load_word(mode + 16)
     if streams:
         fence()
-    workspace[0] = 0  # it lives until here
+    release(workspace)
