@@ -21,7 +21,7 @@ from weft.fn.algebra import TracedAlgebra
 from weft.spec.dtypes import dtype_name
 
 BLOCK = 1 << 20  # pairs at once by torch's operations
-_KINDS = (torch.float32, torch.float64, torch.int32, torch.int64)
+KINDS = (torch.float32, torch.float64, torch.int32, torch.int64)
 _COMBINE = {
     torch.add: "{kind}(x + y)", torch.mul: "{kind}(x * y)", torch.maximum: "x if x != x or x > y else y",
     torch.minimum: "x if x != x or x < y else y",
@@ -82,7 +82,7 @@ def select(
     The index is the smallest one with the best value; NaN is better than any number, as in torch.maximum.
     """
     text = next((code for one, code in _COMBINE.items() if _identity(one, a.dtype) == algebra.combine.identity), None)
-    if text is not None and a.dtype in _KINDS and jit.fault() is None and a.shape[1] < 2**31:
+    if text is not None and a.dtype in KINDS and jit.fault() is None and a.shape[1] < 2**31:
         return _compiled(a, b, text, largest)
     return _in_blocks(a, b, algebra.combine, largest)
 

@@ -13,7 +13,8 @@ from weft.cpu.gett.forms import MatrixForm, matrix_form
 from weft.cpu.gett.layout import Axes, axes_of, one_by_one, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
 from weft.cpu.gett.split import parts_of, steps_of
-from weft.cpu.host import costs, vector_bytes
+from weft.cpu.host import costs
+from weft.cpu.level import vector_bytes
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from weft.cpu.host import vector_bytes
+from weft.cpu.level import vector_bytes
 
 WORD, BYTE, HALF_WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
 

@@ -55,7 +55,7 @@ class _Entry(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _entry(dtype: torch.dtype, functions: Functions) -> _Entry:
+def entry_of(dtype: torch.dtype, functions: Functions) -> _Entry:
     kind = dtype_name(dtype)
     found = [
         Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
@@ -73,7 +73,7 @@ class GroupLaunch:
     def __init__(self, dtype: torch.dtype, functions: Functions, add: bool, table: GroupTable) -> None:
         self._table = table
         self._tiles = tiles_of(table, *TILE)
-        entry = _entry(dtype, functions)
+        entry = entry_of(dtype, functions)
         self._address = entry.kernel
         depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
         largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]

@@ -11,8 +11,9 @@ import torch
 
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.gett.stages import words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together, vector_bytes
+from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
+from weft.cpu.level import vector_bytes
 from weft.cpu.permute import kernel, params
 from weft.cpu.permute.schedule import LINE, LONG, PermuteSchedule, Side, Tiling, tiling
 from weft.cpu.permute.stage import Values, stage
@@ -21,7 +22,7 @@ from weft.spec.permutation import Permutation
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
 
-_RUN = """\
+RUN = """\
 from numba import cfunc
 from weft.cpu.permute.kernel import run
 
@@ -69,7 +70,7 @@ class KernelLaunch:
 
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule) -> None:
         self._kept: list[np.ndarray] = []
-        self._address = compiled(_RUN, kernel=True)
+        self._address = compiled(RUN, kernel=True)
         self._run = callback(self._address)
         self._threads = schedule.threads
         self._scale = permutation.scale if permutation.scaled else None
