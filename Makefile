@@ -4,6 +4,7 @@
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
 #   make docs      render the pages          make dist     build wheels and sdists
+#   make kernels   build ahead all that weft-kernels holds, some minutes
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
@@ -21,7 +22,7 @@ ifdef PY
 READY :=
 # Without an installation the entry points of weft-bench are read from what stands in its project file.
 METADATA := $(shell $(PY) tools/entry_points.py packages/weft-bench out/metadata)
-export PYTHONPATH := src:packages/weft-bench/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PYTHONPATH := src:packages/weft-bench/src:packages/weft-kernels/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -66,10 +67,25 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 12
 
-demo: $(READY)
+demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
+
+.PHONY: kernels kernels-cpu
+kernels: kernels-cpu
+
+# Object code for every level of CPUs, whatever this one is.
+kernels-cpu: $(READY)
+	$(PY) -m weft_kernels.build_cpu $(ARGS)
+
+# That of this machine's CPU, a minute on two cores.
+KERNEL_CODE := $(wildcard packages/weft-kernels/src/weft_kernels/*cpu*.py $(addprefix src/weft/, \
+  cpu/*/*kernel.py cpu/*/params.py cpu/gett/*.py cpu/stream/items.py cpu/level.py fn/numba/*.py))
+
+$(VENV)/.kernels: $(VENV)/.installed $(KERNEL_CODE)
+	$(VENV)/bin/python -m weft_kernels.build_cpu host --if-stale
+	@touch $@
 
 # A process for each core; the tests of one file stay together, as they share what they have made.
 PYTEST := -m pytest -n auto --dist loadfile
@@ -124,9 +140,10 @@ $(VENV)/.docs: $(VENV)/.installed
 
 # Wheels and sdists to out/dist.
 .PHONY: dist
-dist: $(READY)
+dist: $(READY) kernels
 	$(PY) -m build --no-isolation --outdir out/dist .
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
+	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
@@ -156,12 +173,12 @@ clean:
 	rm -rf $(VENV)
 
 # Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
-$(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml constraints.txt src/weft/base/version.py
+$(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml packages/weft-kernels/pyproject.toml constraints.txt src/weft/base/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	  exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench --editable packages/weft-kernels
 	@touch $@

@@ -108,6 +108,7 @@ def _has_all(names: Iterable[str]) -> bool:
     """Whether the linker knows all of these: it ends the process where one is missing."""
     from llvmlite import binding
 
+    _tell_llvm()
     return all(binding.address_of_symbol(name) for name in names)
 
 
@@ -115,9 +116,7 @@ def _linked(code: Code) -> _Function | None:
     from llvmlite import binding
 
     try:
-        _tell_llvm()
-        target = binding.Target.from_default_triple().create_target_machine(jit=True)
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+        engine = _engine()
         engine.add_object_file(binding.ObjectFileRef.from_data(code.content))
         engine.finalize_object()
         address = int(engine.get_function_address(code.symbol))
@@ -127,13 +126,21 @@ def _linked(code: Code) -> _Function | None:
     return _Function(address, engine) if address else None
 
 
+def _engine() -> Any:
+    from llvmlite import binding
+
+    target = binding.Target.from_default_triple().create_target_machine(jit=True)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+
+
 @lru_cache
 def _tell_llvm() -> None:
-    """Which processor it links for, as numba does when it is imported."""
+    """Which processor it links for; with its first engine LLVM learns what this process has loaded."""
     from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    _engine()
 
 
 @lru_cache

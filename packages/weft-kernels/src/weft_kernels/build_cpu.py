@@ -40,7 +40,7 @@ def main() -> None:
         return
     levels = [level for level in map(_level, asked.levels or _BY_NAME) if level is not None]
     if asked.if_stale:
-        levels = [level for level in levels if _stale(asked.out / f"{level.name}.pack")]
+        levels = [level for level in levels if stale(asked.out / f"{level.name}.pack")]
     if levels:
         build(levels, asked.out)
 
@@ -53,7 +53,7 @@ def _level(name: str) -> Level | None:
     return _BY_NAME[name]
 
 
-def _stale(path: Path) -> bool:
+def stale(path: Path) -> bool:
     try:
         return Shelf(path).about.get("code") != digest()
     except (OSError, ValueError, KeyError, TypeError):
@@ -79,9 +79,10 @@ def build(levels: list[Level], out: Path) -> None:
             job.result()
         for level in levels:
             shelves = [Shelf(part) for part in parts[level]]
-            entries = {key: shelf.get(key) or b"" for shelf in shelves for key in shelf.keys()}
+            entries = {key: shelf.get(key) or b"" for shelf in shelves for key in sorted(shelf.keys())}
             path = out / f"{level.name}.pack"
             write_shelf(path, entries, _about(level))
+            path.chmod(0o644)  # whoever installs it, others read it
             print(f"{path.name}: {len(entries)} kernels, {path.stat().st_size / 1e6:.1f} MB")
     print(f"built in {time.monotonic() - begun:.0f} s")
 

@@ -1,7 +1,7 @@
 """numba as a compiler for a processor that is not there: sources to objects for a level.
 
-numba compiles for the host and links what it compiles. In a process that has called `prepare` its code generator has the
-target machine of a level instead, and links nothing. A C callback reports no errors to Python, as kernels raise none.
+numba compiles for the host and links what it compiles. In a process that has called `prepare` its code generator has
+the target machine of a level instead, and links nothing. A C callback reports no errors to Python: kernels raise none.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import torch
 import weft
 from weft.cpu import jit, selection
 from weft.cpu.gett import family as gett
-from weft.cpu.grouped import launch as grouped
 from weft.cpu.gett.family import LOADABLE
+from weft.cpu.grouped import launch as grouped
 from weft.cpu.permute import launch as permute
 from weft.cpu.permute import stage, transpose
 from weft.cpu.permute.schedule import LINE, SQUARES
@@ -68,7 +68,7 @@ def _products(a: torch.dtype, b: torch.dtype, conjugate: tuple[bool, bool]) -> N
 
 
 def _algebras() -> None:
-    for dtype, name in itertools.product((torch.float32, torch.float64, torch.int32, torch.int64, torch.bool), _ALGEBRAS):
+    for dtype, name in itertools.product((*selection.KINDS, torch.bool), _ALGEBRAS):
         x = torch.zeros((64, 64), dtype=dtype)
         for equation in ("ab,bc->ac", "ab,bc->ca"):
             with suppress(weft.WeftError):

@@ -14,6 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from weft.cpu.gett.params import BLOCK_ROWS
 from weft.cpu.level import vector_bytes
 
 WORD, BYTE, HALF_WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
@@ -43,12 +44,11 @@ class Kind(NamedTuple):
         return self.size // (2 if self.complex else 1)
 
 
-ROWS = 6  # of a register block; half as many of complex numbers
-
 
 def kind_of(component: ir.Type, size: int, *, is_complex: bool = False, whole: bool = False) -> Kind:
     """A register block is 6 rows of two vectors: 12 of 16 registers hold sums (BLIS, Van Zee 2015)."""
-    return Kind(component, size, vector_bytes() // size, ROWS // 2 if is_complex else ROWS, is_complex, whole)
+    rows = BLOCK_ROWS // 2 if is_complex else BLOCK_ROWS
+    return Kind(component, size, vector_bytes() // size, rows, is_complex, whole)
 
 
 KINDS: dict[Any, Kind] = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numba
 
+from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import (
     allocate,
     copy_item,
@@ -26,14 +27,23 @@ from weft.cpu.gett.vector import (
     row_count,
     store_word,
 )
-
-# Words of the frame that a launch hands to every thread.
-COUNTER, TILES, TILE_COUNT, TABLE, OUTPUTS, WORDS, BASES = 0, 1, 2, 3, 4, 5, 6  # BASES: of A, B and D
-COUNTS, MICRO, STAGES, ADD, TILE_M, TILE_N, DEPTH = 9, 13, 14, 17, 18, 19, 20  # COUNTS: modes of batch, m, n, k
-CONSTANTS = 21  # addresses of those of the three stages' functions
-FRAME = 24
-VECTORS = 2
-K_BLOCK = 256
+from weft.cpu.grouped.params import (
+    ADD,
+    BASES,
+    COUNTER,
+    COUNTS,
+    DEPTH,
+    K_BLOCK,
+    MICRO,
+    OUTPUTS,
+    STAGES,
+    TABLE,
+    TILE_COUNT,
+    TILE_M,
+    TILE_N,
+    TILES,
+    WORDS,
+)
 
 
 @numba.njit(error_model="numpy")

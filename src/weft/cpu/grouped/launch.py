@@ -14,7 +14,7 @@ from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.stages import Stage, in_place, words_of
-from weft.cpu.grouped import kernel as at
+from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
 from weft.fn import Pointwise

@@ -14,7 +14,7 @@ from weft.cpu.gett.stages import words_of
 from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.level import vector_bytes
-from weft.cpu.permute import kernel, params
+from weft.cpu.permute import params
 from weft.cpu.permute.schedule import LINE, LONG, PermuteSchedule, Side, Tiling, tiling
 from weft.cpu.permute.stage import Values, stage
 from weft.planner.schedule import Scalar
@@ -58,7 +58,7 @@ def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     """Address of the kernel that transposes a tile in squares of so many items; narrower where vectors are."""
     side = min(side, max(vector_bytes() // size, 1))
     name = "streamed_squares" if streamed else "squares"
-    return compiled(_SQUARES.format(squares=name, number=kernel.number(size, side)), kernel=True)
+    return compiled(_SQUARES.format(squares=name, number=params.number(size, side)), kernel=True)
 
 
 def cells_kernel() -> int:
