@@ -20,12 +20,13 @@ class Level(NamedTuple):
     processor: str  # as LLVM calls it
     vector: int  # bytes
     needs: tuple[str, ...] = ()  # features of the host, by LLVM's names
+    tuning: str = ""  # features that are not those of the processor
 
 
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2", "cx16")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS = (
-    Level("x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", 64, _V4),
+    Level("x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", 64, _V4, "-prefer-256-bit"),
     Level("x86-64-v3", "x86_64-unknown-linux-gnu", "x86-64-v3", 32, _V3),
     Level("aarch64", "aarch64-unknown-linux-gnu", "generic", 32),
 )
