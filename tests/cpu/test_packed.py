@@ -124,9 +124,7 @@ def test_a_damaged_shelf_is_one_sentence_and_all_goes_on(
 
 
 @on_a_level
-def test_a_pack_of_another_version_is_never_used(
-    shelf: Path, built: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pack_of_another_version_is_never_used(shelf: Path, built: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.write_bytes(built)
     monkeypatch.setattr(packed, "digest", lambda: "of other code")
     jit.folder.cache_clear()

@@ -71,7 +71,12 @@ class _Codegen(codegen.AOTCPUCodegen):
     def _init(self, llvm_module: Any) -> None:
         self._tm_features = self.level.tuning
         self._tm = binding.Target.from_triple(self.level.triple).create_target_machine(
-            cpu=self.level.processor, features=self.level.tuning, opt=3, reloc="static", codemodel="jitdefault", jit=True
+            cpu=self.level.processor,
+            features=self.level.tuning,
+            opt=3,
+            reloc="static",
+            codemodel="jitdefault",
+            jit=True,
         )
         self._target_data = self._tm.target_data
         self._data_layout = str(self._target_data)

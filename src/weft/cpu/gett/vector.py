@@ -44,7 +44,6 @@ class Kind(NamedTuple):
         return self.size // (2 if self.complex else 1)
 
 
-
 def kind_of(component: ir.Type, size: int, *, is_complex: bool = False, whole: bool = False) -> Kind:
     """A register block is 6 rows of two vectors: 12 of 16 registers hold sums (BLIS, Van Zee 2015)."""
     rows = BLOCK_ROWS // 2 if is_complex else BLOCK_ROWS

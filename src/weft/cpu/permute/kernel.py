@@ -46,6 +46,8 @@ from weft.cpu.permute.params import LINE
 FOLLOWING, MOST_AHEAD = 4, 1024  # which cell after this one is prefetched, and how many bytes of it at the most
 AHEAD = {1: 64, 2: 64, 4: 128, 8: 128, 16: 128}  # bytes that are prefetched along X, by the size of an item
 _COMPONENTS = {1: BYTE, 2: ir.IntType(16), 4: ir.FloatType(), 8: ir.DoubleType(), 16: ir.DoubleType()}
+
+
 def _value(size: int, lanes: int) -> tuple[Any, ...]:
     return (numba.int8(0),) * (params.SHAPES.index((size, lanes)) + 1)
 
