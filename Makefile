@@ -79,9 +79,9 @@ kernels: kernels-cpu
 kernels-cpu: $(READY)
 	$(PY) -m weft_kernels.build_cpu $(ARGS)
 
-# That of this machine's CPU, a minute on two cores.
-KERNEL_CODE := $(wildcard packages/weft-kernels/src/weft_kernels/*cpu*.py $(addprefix src/weft/, \
-  cpu/*/*kernel.py cpu/*/params.py cpu/gett/*.py cpu/stream/items.py cpu/level.py fn/numba/*.py))
+# That of this machine's CPU, a minute on two cores; some seconds where nothing has changed that it is made of.
+KERNEL_CODE := $(wildcard packages/weft-kernels/src/weft_kernels/*cpu*.py \
+  src/weft/cpu/*.py src/weft/cpu/*/*.py src/weft/fn/numba/*.py)
 
 $(VENV)/.kernels: $(VENV)/.installed $(KERNEL_CODE)
 	$(VENV)/bin/python -m weft_kernels.build_cpu host --if-stale

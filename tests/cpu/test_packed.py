@@ -269,12 +269,23 @@ print("numba" in sys.modules)
 def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
     """With the shelf of this checkout, where one was built."""
     assert HOST is not None
-    if build_cpu.stale(build_cpu.FOLDER / f"{HOST.name}.pack"):
+    shelf = build_cpu.FOLDER / f"{HOST.name}.pack"
+    if not shelf.exists() or pack.Shelf(shelf).about["code"] != packed.digest():
         pytest.skip("this checkout has no pack of its code: make kernels-cpu")
     places = {"WEFT_CACHE_DIR": str(tmp_path), pack.VARIABLE: str(build_cpu.FOLDER)}
     command = [sys.executable, "-c", CONTRACTS]
     run = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=120)
-    assert (run.stdout, run.returncode) == ("False\n", 0), run.stderr
+    assert (run.stdout, run.returncode) == ("False\n", 0), f"is the pack that of this code? {run.stderr}"
+
+
+def test_a_shelf_is_stale_where_it_holds_other_sources(tmp_path: Path) -> None:
+    shelf = tmp_path / "x86-64-v4.pack"
+    assert build_cpu.stale(shelf, [times(3)])
+    pack.write_shelf(shelf, {packed.key_of(times(3)): b""}, {})
+    assert not build_cpu.stale(shelf, [times(3)])
+    assert build_cpu.stale(shelf, [times(3), times(5)])
+    shelf.write_bytes(b"something else")
+    assert build_cpu.stale(shelf, [times(3)])
 
 
 def test_the_sources_are_known_without_compiling() -> None:

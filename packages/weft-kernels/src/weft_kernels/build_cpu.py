@@ -39,10 +39,14 @@ def main() -> None:
         _compile_part(_BY_NAME[asked.levels[0]], *asked.part)
         return
     levels = [level for level in map(_level, asked.levels or _BY_NAME) if level is not None]
+    if not levels:
+        print("nothing is built ahead for this machine: kernels are compiled when they are first needed")
+        return
+    found = _sources()
     if asked.if_stale:
-        levels = [level for level in levels if stale(asked.out / f"{level.name}.pack")]
+        levels = [level for level in levels if stale(asked.out / f"{level.name}.pack", found)]
     if levels:
-        build(levels, asked.out)
+        build(levels, found, asked.out)
 
 
 def _level(name: str) -> Level | None:
@@ -53,25 +57,29 @@ def _level(name: str) -> Level | None:
     return _BY_NAME[name]
 
 
-def stale(path: Path) -> bool:
+def _sources() -> list[str]:
+    from weft_kernels.cpu_sources import sources
+
+    assume(_BY_NAME["x86-64-v4"])  # sources of shorter vectors are among those of the longest
+    return sources()
+
+
+def stale(path: Path, sources: list[str]) -> bool:
+    """Whether a shelf is missing, or holds other than these."""
     try:
-        return Shelf(path).about.get("code") != digest()
+        return set(Shelf(path).keys()) != set(map(key_of, sources))
     except (OSError, ValueError, KeyError, TypeError):
         return True
 
 
-def build(levels: list[Level], out: Path) -> None:
+def build(levels: list[Level], sources: list[str], out: Path) -> None:
     """Shelves of some levels."""
-    from weft_kernels.cpu_sources import sources
-
     begun = time.monotonic()
-    assume(_BY_NAME["x86-64-v4"])  # sources of shorter vectors are among those of the longest
-    found = sources()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
         parts = {level: [Path(folder, f"{level.name}-{at}") for at in range(cores)] for level in levels}
         jobs = [
-            pool.submit(_run_part, level, found[at::cores], part)
+            pool.submit(_run_part, level, sources[at::cores], part)
             for level in levels
             for at, part in enumerate(parts[level])
         ]

@@ -52,7 +52,7 @@ def compiled(source: str) -> Code:
     return Code(symbol, needs, content)
 
 
-class _Library(codegen.AOTCodeLibrary):
+class _Library(codegen.AOTCodeLibrary):  # type: ignore[misc]
     def _optimize_final_module(self) -> None:
         """Nothing of a part: the whole is optimised once, when it is known what of it is called."""
 
@@ -64,7 +64,7 @@ class _Library(codegen.AOTCodeLibrary):
         return 1  # nothing calls it
 
 
-class _Codegen(codegen.AOTCPUCodegen):
+class _Codegen(codegen.AOTCPUCodegen):  # type: ignore[misc]
     _library_class = _Library
     level: Level
 

@@ -56,7 +56,7 @@ def _contractions() -> None:
             _products(a, b, conjugate)
 
 
-def _products(a: torch.dtype, b: torch.dtype, conjugate: tuple[bool, bool]) -> None:
+def _products(a: torch.dtype, b: torch.dtype, conjugate: tuple[bool, ...]) -> None:
     """Of two types: sums and results of every type that they may have."""
     x, y = (torch.zeros((64, 64), dtype=dtype) for dtype in (a, b))
     x, y = (each.conj() if wanted else each for each, wanted in zip((x, y), conjugate, strict=True))
