@@ -8,7 +8,7 @@
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
-#   make kernels   build the pack of shape-generic GPU kernels, which needs no GPU: ARCHS="90 100", minutes each
+#   make kernels   build all that weft-kernels holds; kernels-cpu and kernels-gpu ARCHS="90 100" are parts, minutes each
 #   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
@@ -69,8 +69,27 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 12
 
-demo: $(READY)
+demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
+
+.PHONY: kernels kernels-cpu kernels-gpu
+kernels: kernels-cpu kernels-gpu
+
+# Cubins of shape-generic kernels, for which no GPU is needed; ARCHS="80 90" are some of the compute capabilities.
+kernels-gpu: $(READY)
+	$(PY) -m weft_kernels.build $(ARCHS) $(ARGS)
+
+# Object code for every level of CPUs, whatever this one is.
+kernels-cpu: $(READY)
+	$(PY) -m weft_kernels.build_cpu $(ARGS)
+
+# That of this machine's CPU, a minute on two cores; some seconds where nothing has changed that it is made of.
+KERNEL_CODE := $(wildcard packages/weft-kernels/src/weft_kernels/*cpu*.py \
+  src/weft/cpu/*.py src/weft/cpu/*/*.py src/weft/fn/numba/*.py)
+
+$(VENV)/.kernels: $(VENV)/.installed $(KERNEL_CODE)
+	$(VENV)/bin/python -m weft_kernels.build_cpu host --if-stale
+	@touch $@
 
 # A process for each core; the tests of one file stay together, as they share what they have made.
 PYTEST := -m pytest -n auto --dist loadfile
@@ -125,15 +144,10 @@ $(VENV)/.docs: $(VENV)/.installed
 
 # Wheels and sdists to out/dist.
 .PHONY: dist
-dist: $(READY)
+dist: $(READY) kernels
 	$(PY) -m build --no-isolation --outdir out/dist .
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
-
-# Kernels compiled ahead, to packages/weft-kernels; ARCHS="80 90" are some of the compute capabilities.
-.PHONY: kernels
-kernels: $(READY)
-	$(PY) -m weft_kernels.build $(ARCHS) $(ARGS)
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)

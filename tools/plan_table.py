@@ -42,7 +42,8 @@ _PLACES = re.compile(r"^\s*(?:\.loc|\.file|//)[^\n]*$|^\s*\.section\s+\.debug.*\
 @cache
 def host() -> str:
     """The machine as far as choices for a CPU depend on it."""
-    from weft.cpu.host import multiplies_bytes, vector_bytes
+    from weft.cpu.host import multiplies_bytes
+    from weft.cpu.level import vector_bytes
 
     return f"vectors of {vector_bytes()} bytes{', products of bytes' if multiplies_bytes() else ''}"
 

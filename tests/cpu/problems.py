@@ -12,7 +12,8 @@ import torch
 from weft.cpu import blas, counting
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.model import form_of
-from weft.cpu.host import multiplies_bytes, vector_bytes
+from weft.cpu.host import multiplies_bytes
+from weft.cpu.level import vector_bytes
 from weft.cpu.ttgt import family as ttgt
 from weft.cpu.ttgt import ways as ttgt_ways
 from weft.fn import Pointwise, trace

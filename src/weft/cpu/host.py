@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import threading
 from collections.abc import Callable
@@ -14,22 +13,9 @@ from typing import Any
 import torch
 
 from weft.base.forks import is_forked
+from weft.cpu.level import vector_bytes
 from weft.planner.coefficients import Fitted, fitted
 from weft.spec import Layout
-
-
-@lru_cache
-def vector_bytes() -> int:
-    """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
-
-    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D.
-    """
-    if importlib.util.find_spec("llvmlite") is None:
-        return 32
-    from llvmlite import binding
-
-    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
-    return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
 
 
 @lru_cache

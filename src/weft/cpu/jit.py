@@ -1,8 +1,9 @@
 """numba at first use: functions compiled to an address, and kept on disk under weft's cache folder.
 
-Each compiled function is a C callback, written as text and compiled in memory. Its machine code is kept
-(`weft.cpu.machine_code`), and later processes link that. The folder's name has the digest of weft's code for the CPU
-and the versions of what compiles it.
+Each compiled function is a C callback, written as text. weft's own are built ahead (`weft.cpu.packed`) and linked
+without numba. Others, and those that the pack lacks, are compiled in memory; their machine code is kept
+(`weft.cpu.machine_code`), and later processes link that. The folder's name has the digest of the code that sources
+name and the versions of what compiles it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -18,16 +21,16 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from weft.base.log import log
+from weft.cpu import packed
 from weft.cpu.machine_code import Code, CodeStore
 from weft.machine.store import cache_directory
-from weft.planner.code_digest import of_files
 
-_CODE = ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py", "fn/triton/activations.py")
 _lock = RLock()
 _functions: dict[str, _Function] = {}
 # A fork waits until nothing is compiled, neither here nor in numba: the child has no thread that would go on.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _told = False
+_collected: tuple[set[str], _Function] | None = None
 
 
 class _Function(NamedTuple):
@@ -52,41 +55,92 @@ def turned_off() -> bool:
 @lru_cache
 def folder() -> Path:
     """Where compiled functions lie."""
-    software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {of_files(*_CODE)}"
+    software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {packed.digest()}"
     return cache_directory() / "cpu" / hashlib.sha256(software.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def collecting(address: int) -> Iterator[set[str]]:
+    """The sources that are asked for meanwhile: nothing is compiled, all have one address."""
+    global _collected
+    found: set[str] = set()
+    _collected = found, _Function(address, None)
+    try:
+        yield found
+    finally:
+        _collected = None
 
 
 def compiled(source: str, *, kernel: bool = False) -> int:
     """The address of `entry`, a C callback that `source` defines. `kernel`: one of weft's, which takes seconds."""
     known = _functions.get(source)
     if known is None:
+        if _collected is not None:
+            sources, known = _collected
+            sources.add(source)
+            return known.address
         with _lock:
             known = _functions.get(source)
             if known is None:
-                known = _functions[source] = _loaded(source) or _made(source, kernel)
+                known = _functions[source] = _packed(source) or _kept(source) or _made(source, kernel)
     return known.address
 
 
-def _loaded(source: str) -> _Function | None:
-    """A function whose machine code is kept, linked; None where there is none that can be."""
+def _packed(source: str) -> _Function | None:
+    """A function that was built ahead, linked without numba; None where there is none that can be."""
+    code = packed.load(source)
+    return None if code is None or not _has_all(code.needs) else _linked(code)
+
+
+def _kept(source: str) -> _Function | None:
+    """A function that was compiled on this machine before, linked; None where there is none that can be."""
     code = CodeStore(folder()).load(source)
     if code is None:
         return None
+    if not _has_all(code.needs):
+        _tell_linker()
+        if not _has_all(code.needs):
+            return None
+    return _linked(code)
+
+
+def _has_all(names: Iterable[str]) -> bool:
+    """Whether the linker knows all of these: it ends the process where one is missing."""
     from llvmlite import binding
 
-    _tell_linker()
-    if not all(binding.address_of_symbol(name) for name in code.needs):
-        return None
+    _tell_llvm()
+    return all(binding.address_of_symbol(name) for name in names)
+
+
+def _linked(code: Code) -> _Function | None:
+    from llvmlite import binding
+
     try:
-        target = binding.Target.from_default_triple().create_target_machine(jit=True)
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+        engine = _engine()
         engine.add_object_file(binding.ObjectFileRef.from_data(code.content))
         engine.finalize_object()
         address = int(engine.get_function_address(code.symbol))
     except RuntimeError as error:  # of LLVM
-        log.info("kept machine code cannot be linked: %s", error)
+        log.info("machine code cannot be linked: %s", error)
         return None
     return _Function(address, engine) if address else None
+
+
+def _engine() -> Any:
+    from llvmlite import binding
+
+    target = binding.Target.from_default_triple().create_target_machine(jit=True)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+
+
+@lru_cache
+def _tell_llvm() -> None:
+    """Which processor it links for; with its first engine LLVM learns what this process has loaded."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    _engine()
 
 
 @lru_cache

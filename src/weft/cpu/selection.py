@@ -18,72 +18,59 @@ from weft.cpu.host import callback, together
 from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
+from weft.spec.dtypes import dtype_name
 
 BLOCK = 1 << 20  # pairs at once by torch's operations
-_KINDS = {torch.float32: "float32", torch.float64: "float64", torch.int32: "int32", torch.int64: "int64"}
+KINDS = (torch.float32, torch.float64, torch.int32, torch.int64)
 _COMBINE = {
-    torch.add: "x + row[j]", torch.mul: "x * row[j]", torch.maximum: "x if x != x or x > row[j] else row[j]",
-    torch.minimum: "x if x != x or x < row[j] else row[j]",
+    torch.add: "{kind}(x + y)", torch.mul: "{kind}(x * y)", torch.maximum: "x if x != x or x > y else y",
+    torch.minimum: "x if x != x or x < y else y",
 }  # fmt: skip
 _Words = ctypes.c_int64 * 8
 
 # Rows of D in turn: for each index of k one row of B against one value of A. Places are of 32 bits within a row, so
 # that both are vectors of one length; a row of NaN is told by a value that is not equal to itself.
 _SOURCE = """\
-import numpy as np
-from numba import carray, cfunc, njit, types
-from weft.cpu.gett.vector import fetch_add, load_word
+from numba import cfunc, float32, float64, int32, int64
+from weft.cpu.gett.vector import allocate, fetch_add, load_word, release
+from weft.fn.numba.values import LOADS, STORES
 
-
-@njit(error_model="numpy")
-def run(a, b, values, places, batch, k, m, n, frame):
-    best = np.empty(n, np.{kind})
-    place = np.empty(n, np.int32)
-    while True:
-        task = fetch_add(frame)
-        if task >= batch * m:
-            break
-        which, i = task // m, task % m
-        x = a[which, 0, i]
-        row = b[which, 0]
-        for j in range(n):
-            best[j] = {combine}
-            place[j] = 0
-        for l in range(1, k):
-            x = a[which, l, i]
-            row = b[which, l]
-            for j in range(n):
-                value = {combine}
-                better = (value {better} best[j]) | ((value != value) & (best[j] == best[j]))
-                best[j] = value if better else best[j]
-                place[j] = np.int32(l) if better else place[j]
-        for j in range(n):
-            values[which, i, j] = best[j]
-            places[which, i, j] = place[j]
+load, store = LOADS["{kind}"], STORES["{kind}"]
+load_place, store_place, store_index = LOADS["int32"], STORES["int32"], STORES["int64"]
 
 
 @cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     batch, k, m, n = load_word(frame + 8), load_word(frame + 16), load_word(frame + 24), load_word(frame + 32)
     pointers = load_word(frame + 40)
-    a = carray(address(load_word(pointers)), (batch, k, m), np.{kind})
-    b = carray(address(load_word(pointers + 8)), (batch, k, n), np.{kind})
-    values = carray(address(load_word(pointers + 16)), (batch, m, n), np.{kind})
-    places = carray(address(load_word(pointers + 24)), (batch, m, n), np.int64)
-    run(a, b, values, places, batch, k, m, n, frame)
-"""
-_ADDRESS = """\
-from numba.extending import intrinsic
-
-
-@intrinsic
-def address(typingctx, value):
-    def code(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), code
-
-
+    a, b = load_word(pointers), load_word(pointers + 8)
+    values, indices = load_word(pointers + 16), load_word(pointers + 24)
+    best = allocate(({size} + 4) * n)
+    place = best + {size} * n
+    while True:
+        task = fetch_add(frame)
+        if task >= batch * m:
+            break
+        which = task // m
+        items, row = a + {size} * (which * k * m + task - which * m), b + {size} * which * k * n
+        x = load(items, 0)
+        for j in range(n):
+            y = load(row, j)
+            store(best, j, {combine})
+            store_place(place, j, int32(0))
+        for l in range(1, k):
+            items, row = items + {size} * m, row + {size} * n
+            x = load(items, 0)
+            for j in range(n):
+                y, known = load(row, j), load(best, j)
+                value = {combine}
+                better = (value {better} known) | ((value != value) & (known == known))
+                store(best, j, value if better else known)
+                store_place(place, j, int32(l) if better else load_place(place, j))
+        for j in range(n):
+            store(values, task * n + j, load(best, j))
+            store_index(indices, task * n + j, int64(load_place(place, j)))
+    release(best)
 """
 
 
@@ -95,7 +82,7 @@ def select(
     The index is the smallest one with the best value; NaN is better than any number, as in torch.maximum.
     """
     text = next((code for one, code in _COMBINE.items() if _identity(one, a.dtype) == algebra.combine.identity), None)
-    if text is not None and a.dtype in _KINDS and jit.fault() is None and a.shape[1] < 2**31:
+    if text is not None and a.dtype in KINDS and jit.fault() is None and a.shape[1] < 2**31:
         return _compiled(a, b, text, largest)
     return _in_blocks(a, b, algebra.combine, largest)
 
@@ -112,11 +99,9 @@ def _identity(operation: Callable[..., Any], dtype: torch.dtype) -> str | None:
 
 def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     (batch, k, m), n = a.shape, b.shape[2]
-    head, body = _SOURCE.split("\n\n\n", 1)
-    source = f"{head}\n{_ADDRESS}{body}".format(
-        kind=_KINDS[a.dtype], combine=combine, better=">" if largest else "<"
-    )
-    entry = jit.compiled(source, kernel=True)
+    kind = dtype_name(a.dtype)
+    names = {"kind": kind, "size": a.itemsize, "combine": combine.format(kind=kind), "better": ">" if largest else "<"}
+    entry = jit.compiled(_SOURCE.format(**names), kernel=True)
     values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
     places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))

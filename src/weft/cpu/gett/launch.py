@@ -16,7 +16,8 @@ from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.model import VECTORS, Form, GettSchedule, form_of, k_step
 from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage, words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together, vector_bytes
+from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.level import vector_bytes
 from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction

@@ -13,11 +13,11 @@ and D. So functions of users are compiled apart, and this never again.
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 from weft.cpu.gett import params as at
 from weft.cpu.gett.pack import copy_any, gather, pack_rows, pack_slots, read_entries
 from weft.cpu.gett.vector import (
+    allocate,
     copy_item,
     copy_vector,
     fetch_add,
@@ -26,6 +26,7 @@ from weft.cpu.gett.vector import (
     lane_count,
     load_word,
     opaque,
+    release,
     row_count,
     store_word,
 )
@@ -245,8 +246,8 @@ def run(frame, kind):
     """Tasks until none is left; every thread of a team runs this, with a workspace of its own."""
     plan = load_word(frame + 8 * at.PLAN)
     sizes = (load_word(plan + 8 * at.ROW_PANEL), load_word(plan + 8 * at.SLOT_PANEL), load_word(plan + 8 * at.PARTIALS))
-    workspace = np.empty(sizes[0] + sizes[1] + sizes[2] + load_word(plan + 8 * at.SCRATCH) + 1024, np.uint8)
-    start = (workspace.ctypes.data + 63) // 64 * 64
+    workspace = allocate(sizes[0] + sizes[1] + sizes[2] + load_word(plan + 8 * at.SCRATCH) + 1024)
+    start = (workspace + 63) // 64 * 64
     panels = (start, start + sizes[0])
     partials = panels[1] + sizes[1]
     bases = partials + sizes[2]
@@ -262,4 +263,4 @@ def run(frame, kind):
         for index in range(group * chunk, min((group + 1) * chunk, total)):
             moved(plan, frame, bases, index)
             blocks(plan, frame, bases, part, panels, partials, scratch, kind)
-    workspace[0] = 0  # it lives until here
+    release(workspace)

@@ -12,13 +12,13 @@ import torch
 from weft.cpu.gett.forms import MatrixForm, matrix_form
 from weft.cpu.gett.layout import Axes, axes_of, one_by_one, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
+from weft.cpu.gett.params import BLOCK_ROWS, VECTORS
 from weft.cpu.gett.split import parts_of, steps_of
-from weft.cpu.host import costs, vector_bytes
+from weft.cpu.host import costs
+from weft.cpu.level import vector_bytes
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
 
-ROWS = 6  # of a register block; 3 of complex numbers
-VECTORS = 2
 # Blocks for the caches: a panel of rows and one of slots share L2 (1 MiB and more on current cores).
 K_BLOCK = 384
 ROW_PANEL, SLOT_PANEL = 384 << 10, 256 << 10  # bytes
@@ -80,7 +80,7 @@ class Form(NamedTuple):
 
     @property
     def height(self) -> int:
-        return ROWS // 2 if self.dtype.is_complex else ROWS
+        return BLOCK_ROWS // 2 if self.dtype.is_complex else BLOCK_ROWS
 
 
 @lru_cache(maxsize=256)
@@ -153,7 +153,7 @@ def _parts(outer: int, row_blocks: int, pairs: int, k: int, threads: int) -> tup
     if threads == 1 or outer >= 2 * threads:
         return 1, 1
     wanted = max(1, (2 * threads if k <= THIN else threads) // outer)
-    if pairs >= wanted and pairs * VECTORS * 8 >= row_blocks * ROWS:
+    if pairs >= wanted and pairs * VECTORS * 8 >= row_blocks * BLOCK_ROWS:
         return 1, wanted
     if row_blocks >= wanted:
         return wanted, 1

@@ -43,3 +43,4 @@ INT32_COORDINATE, INT64_COORDINATE = -4, -8  # as the size of what is no memory:
 READ_CONTIGUOUS, WRITE_CONTIGUOUS, TRANSPOSED_GROUP = 1, 2, 4
 ABSENT = -(1 << 62)  # a row or lane that stands twice: it is stored once
 VECTORS = 2  # of a register block: its columns are the lanes of so many vectors
+BLOCK_ROWS = 6  # of a register block; half as many of complex numbers

@@ -14,7 +14,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from weft.cpu.host import vector_bytes
+from weft.cpu.gett.params import BLOCK_ROWS
+from weft.cpu.level import vector_bytes
 
 WORD, BYTE, HALF_WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
 
@@ -43,12 +44,10 @@ class Kind(NamedTuple):
         return self.size // (2 if self.complex else 1)
 
 
-ROWS = 6  # of a register block; half as many of complex numbers
-
-
 def kind_of(component: ir.Type, size: int, *, is_complex: bool = False, whole: bool = False) -> Kind:
     """A register block is 6 rows of two vectors: 12 of 16 registers hold sums (BLIS, Van Zee 2015)."""
-    return Kind(component, size, vector_bytes() // size, ROWS // 2 if is_complex else ROWS, is_complex, whole)
+    rows = BLOCK_ROWS // 2 if is_complex else BLOCK_ROWS
+    return Kind(component, size, vector_bytes() // size, rows, is_complex, whole)
 
 
 KINDS: dict[Any, Kind] = {
@@ -168,6 +167,31 @@ def stack(typingctx: Any, size: Any) -> Any:
         return builder.ptrtoint(memory, WORD)
 
     return types.int64(size), code
+
+
+def _of_c(name: str, result: ir.Type, builder: Any, argument: Any) -> Any:
+    """A call of a function of the C library."""
+    shape = ir.FunctionType(result, [argument.type])
+    return builder.call(cgutils.get_or_insert_function(builder.module, shape, name), [argument])
+
+
+@intrinsic
+def allocate(typingctx: Any, size: Any) -> Any:
+    """The address of so many bytes, until `release`: an array of numba's would tie kernels to its runtime."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(_of_c("malloc", BYTE.as_pointer(), builder, args[0]), WORD)
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def release(typingctx: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _of_c("free", ir.VoidType(), builder, at(builder, args[0], BYTE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), code
 
 
 @intrinsic

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from weft import algebra as ready
+from weft.cpu.gett.params import BLOCK_ROWS
 from weft.cpu.gett.stages import HEAD, memory_functions
-from weft.cpu.gett.vector import ROWS
 from weft.cpu.jit import compiled
 from weft.errors import WeftError
 from weft.fn.algebra import TracedAlgebra
@@ -98,7 +98,7 @@ def micro_kernel(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.d
 def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtype, swapped: bool) -> str:
     """Raises `UnsupportedError` where a function of the algebra has no code here."""
     kind = dtype_name(dtype)
-    height = ROWS // 2 if dtype.is_complex else ROWS
+    height = BLOCK_ROWS // 2 if dtype.is_complex else BLOCK_ROWS
     identity = NumbaWriter().constant(algebra.identity, dtype)
     names: dict[str, Any] = {"kind": kind, "item": dtype.itemsize, "height": height, "identity": identity}
     if is_log(algebra, accumulate):

@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 import numba
-import numpy as np
 
+from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import (
+    allocate,
     copy_item,
     copy_vector,
     fetch_add,
@@ -22,17 +23,27 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    release,
     row_count,
     store_word,
 )
-
-# Words of the frame that a launch hands to every thread.
-COUNTER, TILES, TILE_COUNT, TABLE, OUTPUTS, WORDS, BASES = 0, 1, 2, 3, 4, 5, 6  # BASES: of A, B and D
-COUNTS, MICRO, STAGES, ADD, TILE_M, TILE_N, DEPTH = 9, 13, 14, 17, 18, 19, 20  # COUNTS: modes of batch, m, n, k
-CONSTANTS = 21  # addresses of those of the three stages' functions
-FRAME = 24
-VECTORS = 2
-K_BLOCK = 256
+from weft.cpu.grouped.params import (
+    ADD,
+    BASES,
+    COUNTER,
+    COUNTS,
+    DEPTH,
+    K_BLOCK,
+    MICRO,
+    OUTPUTS,
+    STAGES,
+    TABLE,
+    TILE_COUNT,
+    TILE_M,
+    TILE_N,
+    TILES,
+    WORDS,
+)
 
 
 @numba.njit(error_model="numpy")
@@ -263,11 +274,11 @@ def run(frame, kind):
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
     rounded_m, rounded_n = tile_m + height, tile_n + width
     room = rounded_m * rounded_n + (rounded_m + rounded_n) * depth
-    workspace = np.empty(16 * (tile_m + tile_n) + 16 * K_BLOCK + room * size + 4096, np.uint8)
-    start = (workspace.ctypes.data + 63) // 64 * 64
+    workspace = allocate(16 * (tile_m + tile_n) + 16 * K_BLOCK + room * size + 4096)
+    start = (workspace + 63) // 64 * 64
     while True:
         tile = fetch_add(frame + 8 * COUNTER)
         if tile >= load_word(frame + 8 * TILE_COUNT):
             break
         finish_tile(frame, load_word(frame + 8 * TILES) + 16 * tile, start, kind)
-    workspace[0] = 0  # it lives until here
+    release(workspace)

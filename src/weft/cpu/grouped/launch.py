@@ -14,7 +14,7 @@ from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.stages import Stage, in_place, words_of
-from weft.cpu.grouped import kernel as at
+from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
 from weft.fn import Pointwise
@@ -55,7 +55,7 @@ class _Entry(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _entry(dtype: torch.dtype, functions: Functions) -> _Entry:
+def entry_of(dtype: torch.dtype, functions: Functions) -> _Entry:
     kind = dtype_name(dtype)
     found = [
         Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
@@ -73,7 +73,7 @@ class GroupLaunch:
     def __init__(self, dtype: torch.dtype, functions: Functions, add: bool, table: GroupTable) -> None:
         self._table = table
         self._tiles = tiles_of(table, *TILE)
-        entry = _entry(dtype, functions)
+        entry = entry_of(dtype, functions)
         self._address = entry.kernel
         depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
         largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]

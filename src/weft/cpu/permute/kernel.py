@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -28,6 +27,7 @@ from weft.cpu.gett.vector import (
     KINDS,
     WORD,
     Kind,
+    allocate,
     at,
     copy_vector,
     fetch_add,
@@ -35,30 +35,24 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    release,
     store_word,
     transposed,
     word,
 )
 from weft.cpu.permute import params
+from weft.cpu.permute.params import LINE
 
-LINE = 64
 FOLLOWING, MOST_AHEAD = 4, 1024  # which cell after this one is prefetched, and how many bytes of it at the most
 AHEAD = {1: 64, 2: 64, 4: 128, 8: 128, 16: 128}  # bytes that are prefetched along X, by the size of an item
 _COMPONENTS = {1: BYTE, 2: ir.IntType(16), 4: ir.FloatType(), 8: ir.DoubleType(), 16: ir.DoubleType()}
-#: (bytes of an item, items of a vector); kernels know an entry by a tuple of so many numbers as it has place.
-SHAPES = tuple((size, lanes) for size in _COMPONENTS for lanes in (1, 2, 4, 8, 16, 32, 64) if size * lanes <= LINE)
-
-
-def number(size: int, lanes: int) -> str:
-    """The value that tells an entry of `SHAPES`, as text."""
-    return f"({'int8(0), ' * (SHAPES.index((size, lanes)) + 1)})"
 
 
 def _value(size: int, lanes: int) -> tuple[Any, ...]:
-    return (numba.int8(0),) * (SHAPES.index((size, lanes)) + 1)
+    return (numba.int8(0),) * (params.SHAPES.index((size, lanes)) + 1)
 
 
-for _place, (_size, _lanes) in enumerate(SHAPES):
+for _place, (_size, _lanes) in enumerate(params.SHAPES):
     KINDS[types.UniTuple(types.int8, _place + 1)] = Kind(_COMPONENTS[_size], _size, _lanes, 0, complex=_size == 16)
 _1, _2, _4, _8, _16, _32, _64 = (_value(1, lanes) for lanes in (1, 2, 4, 8, 16, 32, 64))
 
@@ -311,8 +305,8 @@ def tiles_in_line(plan, frame, places, x, d, c, count, streams, room):
 def run(frame):
     """Tiles until none is left; every thread of a team runs this, with buffers of its own."""
     plan = load_word(frame + 8 * params.PLAN)
-    workspace = np.empty(load_word(plan + 8 * params.WORKSPACE) + LINE, np.uint8)
-    places = (workspace.ctypes.data + LINE - 1) // LINE * LINE
+    workspace = allocate(load_word(plan + 8 * params.WORKSPACE) + LINE)
+    places = (workspace + LINE - 1) // LINE * LINE
     outer, modes = load_word(plan + 8 * params.OUTER), load_word(plan + 8 * params.OUTER_COUNT)
     room = places + (8 * modes + LINE - 1) // LINE * LINE
     tiles, chunk = load_word(plan + 8 * params.TILES), load_word(plan + 8 * params.CHUNK)
@@ -347,4 +341,4 @@ def run(frame):
                 x, d = x + load_word(mode + 8), d + load_word(mode + 16)
     if streams:
         fence()
-    workspace[0] = 0  # it lives until here
+    release(workspace)

@@ -11,9 +11,10 @@ import torch
 
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.gett.stages import words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together, vector_bytes
+from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
-from weft.cpu.permute import kernel, params
+from weft.cpu.level import vector_bytes
+from weft.cpu.permute import params
 from weft.cpu.permute.schedule import LINE, LONG, PermuteSchedule, Side, Tiling, tiling
 from weft.cpu.permute.stage import Values, stage
 from weft.planner.schedule import Scalar
@@ -21,7 +22,7 @@ from weft.spec.permutation import Permutation
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
 
-_RUN = """\
+RUN = """\
 from numba import cfunc
 from weft.cpu.permute.kernel import run
 
@@ -57,7 +58,7 @@ def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     """Address of the kernel that transposes a tile in squares of so many items; narrower where vectors are."""
     side = min(side, max(vector_bytes() // size, 1))
     name = "streamed_squares" if streamed else "squares"
-    return compiled(_SQUARES.format(squares=name, number=kernel.number(size, side)), kernel=True)
+    return compiled(_SQUARES.format(squares=name, number=params.number(size, side)), kernel=True)
 
 
 def cells_kernel() -> int:
@@ -69,7 +70,7 @@ class KernelLaunch:
 
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule) -> None:
         self._kept: list[np.ndarray] = []
-        self._address = compiled(_RUN, kernel=True)
+        self._address = compiled(RUN, kernel=True)
         self._run = callback(self._address)
         self._threads = schedule.threads
         self._scale = permutation.scale if permutation.scaled else None

@@ -37,3 +37,12 @@ CALL_WORDS = 9
     PLACE_TASKS, ROOM,  # tasks, and bytes of a thread's workspace
     PLACE_WORDS,
 ) = range(22)  # fmt: skip
+
+LINE = 64  # bytes of one of the caches
+#: (bytes of an item, items of a vector); kernels know an entry by a tuple of so many numbers as it has place.
+SHAPES = tuple((size, lanes) for size in (1, 2, 4, 8, 16) for lanes in (1, 2, 4, 8, 16, 32, 64) if size * lanes <= LINE)
+
+
+def number(size: int, lanes: int) -> str:
+    """The value that tells an entry of `SHAPES`, as text."""
+    return f"({'int8(0), ' * (SHAPES.index((size, lanes)) + 1)})"

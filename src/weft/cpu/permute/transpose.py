@@ -27,7 +27,8 @@ SIDE = 64  # of the tiles of square matrices
 LEAST = 128  # bytes of a vector: panels of wider matrices take more than PANEL
 
 _Words = ctypes.c_int64 * at.CALL_WORDS
-_SOURCE = """\
+KERNELS = ("pairs", "panels", "cycles")
+SOURCE = """\
 from numba import cfunc
 from weft.cpu.permute.transpose_kernel import {name}
 
@@ -110,7 +111,7 @@ class _Call:
             self._words[place] = value
         self._words[at.PLACE_TASKS] = tasks
         frame = _Words(self._words.ctypes.data, 0, *self._scalars, self._address)
-        address = jit.compiled(_SOURCE.format(name=name), kernel=True)
+        address = jit.compiled(SOURCE.format(name=name), kernel=True)
         threads = min(torch.get_num_threads(), tasks) if 2 * self._bytes > SMALL else 1
         if threads == 1:
             callback(address)(frame)

@@ -6,9 +6,8 @@ Each function is run by every thread of a team, draws tasks, and has a workspace
 from __future__ import annotations
 
 import numba
-import numpy as np
 
-from weft.cpu.gett.vector import fetch_add, invoke, load_word, store_word
+from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release, store_word
 from weft.cpu.permute import params as at
 from weft.cpu.permute.kernel import FOLLOWING, LINE, MOST_AHEAD, fill_table, prefetch
 
@@ -62,8 +61,8 @@ def written(plan, values, x, rows, columns, height, width, tables):
 def pairs(frame):
     """Square matrices: a tile and its mirror image are read, transposed and written in each other's place."""
     plan = load_word(frame + 8 * at.PLAN)
-    workspace = np.empty(load_word(plan + 8 * at.ROOM) + LINE, np.uint8)
-    pointers = (workspace.ctypes.data + LINE - 1) // LINE * LINE
+    workspace = allocate(load_word(plan + 8 * at.ROOM) + LINE)
+    pointers = (workspace + LINE - 1) // LINE * LINE
     n, side, sides = load_word(plan + 8 * at.WIDTH), load_word(plan + 8 * at.SIDE), load_word(plan + 8 * at.SIDES)
     most, item = n - side * (sides - 1), load_word(plan + 8 * at.ITEM)
     row_step, column_step = load_word(plan + 8 * at.ROW_STEP), load_word(plan + 8 * at.COLUMN_STEP)
@@ -94,15 +93,15 @@ def pairs(frame):
             scaled(plan, frame, lower, height * width, pointers)
             written(plan, lower, above, rows, columns, height, width, tables)
         written(plan, upper, below, rows, columns, width, height, tables)
-    workspace[0] = 0  # it lives until here
+    release(workspace)
 
 
 @numba.njit(error_model="numpy")
 def panels(frame):
     """Panels of whole rows, each transposed in a buffer and written back where it was, its rows now columns."""
     plan = load_word(frame + 8 * at.PLAN)
-    workspace = np.empty(load_word(plan + 8 * at.ROOM) + LINE, np.uint8)
-    pointers = (workspace.ctypes.data + LINE - 1) // LINE * LINE
+    workspace = allocate(load_word(plan + 8 * at.ROOM) + LINE)
+    pointers = (workspace + LINE - 1) // LINE * LINE
     width, item = load_word(plan + 8 * at.WIDTH), load_word(plan + 8 * at.ITEM)
     count, step = load_word(plan + 8 * at.PANELS), load_word(plan + 8 * at.COLUMN_STEP)
     most = max(load_word(plan + 8 * at.HEIGHT), load_word(plan + 8 * at.LAST_HEIGHT))
@@ -129,7 +128,13 @@ def panels(frame):
         else:
             fill_table(rows, width, height * step)
             written(plan, values, x, rows, columns, width, height, tables)
-    workspace[0] = 0  # it lives until here
+    release(workspace)
+
+
+@numba.njit(error_model="numpy")
+def mark(bits, place):
+    here = bits + 8 * (place >> 6)
+    store_word(here, load_word(here) | 1 << (place & 63))
 
 
 @numba.njit(error_model="numpy")
@@ -139,9 +144,10 @@ def cycles(frame):
     size, parts = load_word(plan + 8 * at.VECTOR), load_word(plan + 8 * at.PARTS)
     rows, columns = load_word(plan + 8 * at.VECTOR_ROWS), load_word(plan + 8 * at.VECTOR_COLUMNS)
     copy = load_word(plan + 8 * at.COPY)
-    done = np.empty((rows * columns + 7) // 8, np.uint8)
-    workspace = np.empty(size + 8, np.uint8)
-    zero, kept = workspace.ctypes.data, workspace.ctypes.data + 8
+    words = (rows * columns + 63) // 64
+    done = allocate(8 * words)  # a bit for each vector
+    workspace = allocate(size + 8)
+    zero, kept = workspace, workspace + 8
     store_word(zero, 0)
     while True:
         part = fetch_add(frame + 8 * at.COUNTER)
@@ -149,9 +155,9 @@ def cycles(frame):
             break
         begin = size * part // parts
         length, x = size * (part + 1) // parts - begin, load_word(frame + 8 * at.X) + begin
-        done[:] = 0
+        fill_table(done, words, 0)
         for start in range(rows * columns):
-            if done[start >> 3] >> (start & 7) & 1:
+            if load_word(done + 8 * (start >> 6)) >> (start & 63) & 1:
                 continue
             place, source = start, start % rows * columns + start // rows
             if source == start:
@@ -165,8 +171,9 @@ def cycles(frame):
                 for line in range(0, min(length, MOST_AHEAD), LINE):
                     prefetch(x + ahead * size + line)
                 invoke(copy, (x + source * size, zero, zero, x + place * size, zero, zero, 1, 1, length, 0))
-                done[place >> 3] |= 1 << (place & 7)
+                mark(done, place)
                 place, source = source, source % rows * columns + source // rows
             invoke(copy, (kept, zero, zero, x + place * size, zero, zero, 1, 1, length, 0))
-            done[place >> 3] |= 1 << (place & 7)
-    workspace[0] = 0  # it lives until here
+            mark(done, place)
+    release(done)
+    release(workspace)

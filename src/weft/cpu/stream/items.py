@@ -10,19 +10,10 @@ from typing import Any
 from numba import types
 from numba.extending import overload
 
+from weft.cpu.stream.params import NAMES, SIZES
 from weft.fn.numba.values import LOADS, STORES
 
-SIZES = {
-    "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2,
-    "int8": 1, "uint8": 1, "int16": 2,
-}  # fmt: skip
-NAMES = tuple(SIZES)
 _WIDE = {types.float32: types.float64, types.complex64: types.complex128, types.int32: types.int64}
-
-
-def marker(name: str) -> str:
-    """The value that tells a type, as text."""
-    return f"({'int8(0), ' * (NAMES.index(name) + 1)})"
 
 
 def _name(kind: Any) -> str:

@@ -13,9 +13,8 @@ exact as sums by halves, and conversions cost little.
 from __future__ import annotations
 
 import numba
-import numpy as np
 
-from weft.cpu.gett.vector import fetch_add, invoke, load_word
+from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release
 from weft.cpu.stream import params as at
 from weft.cpu.stream.items import item_size, load, load_sum, store, store_sum, sum_size
 
@@ -241,8 +240,8 @@ def run(frame, kind, held, to):
     """Draw tasks until there are no more."""
     plan = load_word(frame + 8 * at.PLAN)
     room, sums_room = load_word(plan + 8 * at.TILE_ROOM), load_word(plan + 8 * at.SUMS_ROOM)
-    workspace = np.empty(sums_room + 2 * room + LINE, np.uint8)
-    sums = (workspace.ctypes.data + LINE - 1) // LINE * LINE
+    workspace = allocate(sums_room + 2 * room + LINE)
+    sums = (workspace + LINE - 1) // LINE * LINE
     tile_a = sums + sums_room
     chunk, total = load_word(plan + 8 * at.CHUNK), load_word(plan + 8 * at.TOTAL)
     while True:
@@ -251,4 +250,4 @@ def run(frame, kind, held, to):
             break
         for index in range(task * chunk, min((task + 1) * chunk, total)):
             block(plan, frame, sums, tile_a, tile_a + room, index, kind, held, to)
-    workspace[0] = 0  # it lives until here
+    release(workspace)

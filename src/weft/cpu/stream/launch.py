@@ -13,8 +13,8 @@ from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
-from weft.cpu.stream.items import marker
 from weft.cpu.stream.nest import Axis, Nest, nest_of, rooms, side_of
+from weft.cpu.stream.params import marker
 from weft.cpu.stream.schedule import StreamSchedule
 from weft.cpu.stream.types import Types, types_of
 from weft.planner.schedule import AuxTensors, Scalar

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cpu.host import vector_bytes
+from weft.cpu.level import vector_bytes
 from weft.cpu.stream.params import IN_PLACE, ONE_BY_ONE, SQUARES
 from weft.cpu.stream.types import Types, types_of
 from weft.planner.schedule import AuxTensors, Scalar

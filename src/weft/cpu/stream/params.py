@@ -25,3 +25,15 @@ A_BASE, B_BASE, D_BASE = range(3)
 ) = range(34)  # fmt: skip
 
 IN_PLACE, SQUARES, ONE_BY_ONE = range(3)  # contiguous along x or the same for all of it; along y; along neither
+
+# Types of elements, and their bytes.
+SIZES = {
+    "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2,
+    "int8": 1, "uint8": 1, "int16": 2,
+}  # fmt: skip
+NAMES = tuple(SIZES)
+
+
+def marker(name: str) -> str:
+    """The value that tells a type, as text."""
+    return f"({'int8(0), ' * (NAMES.index(name) + 1)})"

@@ -11,11 +11,10 @@ Stages are those of `weft.cpu.gett`: of contiguous values, each with what it rea
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 from weft.cpu.gett.pack import copy_any
 from weft.cpu.gett.params import C_BASE
-from weft.cpu.gett.vector import copy_1, copy_8, fetch_add, invoke, load_word, store_word
+from weft.cpu.gett.vector import allocate, copy_1, copy_8, fetch_add, invoke, load_word, release, store_word
 from weft.cpu.ttgt import params as at
 
 POINTERS = 256  # bytes for what a stage is given
@@ -117,8 +116,8 @@ def run(frame):
     rows, columns = load_word(frame + 8 * at.ROWS), load_word(frame + 8 * at.COLUMNS)
     block, width = load_word(plan + 8 * at.ROW_BLOCK), load_word(plan + 8 * at.CHUNK)
     down, across = (rows + block - 1) // block, (columns + width - 1) // width
-    workspace = np.empty(load_word(plan + 8 * at.SCRATCH) + 64, np.uint8)
-    scratch = (workspace.ctypes.data + 63) // 64 * 64
+    workspace = allocate(load_word(plan + 8 * at.SCRATCH) + 64)
+    scratch = (workspace + 63) // 64 * 64
     while True:
         task = fetch_add(frame + 8 * at.COUNTER)
         if task >= down * across:
@@ -127,4 +126,4 @@ def run(frame):
         i = task - j * down
         end, count = min((i + 1) * block, rows), min(width, columns - j * width)
         chunk(plan, frame, i * block, end, j * width, count, scratch)
-    workspace[0] = 0  # it lives until here
+    release(workspace)

@@ -30,7 +30,7 @@ CHUNK = 1024  # items of each entry that are in the first cache at a time
 POINTERS = 256
 
 _Words = ctypes.c_int64 * (at.BASES + AUX_BASE + AUX)
-_SOURCE = """\
+SOURCE = """\
 from numba import cfunc
 from weft.cpu.ttgt.kernel import run
 
@@ -64,7 +64,7 @@ class Pass:
     def __init__(self, contraction: Contraction, matrix: Matrix, item: int, route: Route, threads: int) -> None:
         """`item`: bytes of one in the workspace."""
         self._shape = matrix.shape
-        self._address = compiled(_SOURCE, kernel=True)
+        self._address = compiled(SOURCE, kernel=True)
         self._threads = threads
         self._kept: list[np.ndarray] = []
         self._words = words = np.zeros(at.WORDS, np.int64)

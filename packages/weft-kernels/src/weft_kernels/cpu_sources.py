@@ -1,0 +1,141 @@
+"""The sources of weft's own kernels for the CPU: what its families compile for small problems of every number type.
+
+Families are asked to build and call kernels while `weft.cpu.jit` collects what it is given; a function that does
+nothing stands for each kernel. Functions and algebras of users are not among them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+import weft
+from weft.cpu import jit, selection
+from weft.cpu.gett import family as gett
+from weft.cpu.gett.family import LOADABLE
+from weft.cpu.grouped import launch as grouped
+from weft.cpu.permute import launch as permute
+from weft.cpu.permute import stage, transpose
+from weft.cpu.permute.schedule import LINE, SQUARES
+from weft.cpu.stream import family as stream
+from weft.cpu.ttgt import family as ttgt
+from weft.cpu.ttgt import passes
+from weft.planner.schedule import Target
+from weft.spec.dtypes import REAL_OF
+
+TARGET = Target("cpu", name="CPU", processors=1)
+# By the operands' type: the types of sums, and of results, each with every kind of sum.
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+_COMPLEX = (torch.complex64, torch.complex128)
+_WHOLE = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_ALGEBRAS = ("max_plus", "min_plus", "max_times", "min_max", "max_min", "or_and", "log", "gf2")
+_SCALARS = ((1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2))  # alpha and beta, as far as kernels tell them apart
+
+
+def sources() -> list[str]:
+    """Every source once, in an order that depends on nothing else."""
+    nothing = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value
+    assert nothing is not None
+    with jit.collecting(nothing) as found:
+        for each in (_contractions, _algebras, _permutations, _groups, _selections):
+            each()
+    return sorted(found)
+
+
+def _contractions() -> None:
+    of_reals = {real: number for number, real in REAL_OF.items()}
+    pairs = [(each, each) for each in (*_FLOATS, *_COMPLEX, *_WHOLE)]
+    pairs += [*REAL_OF.items(), *of_reals.items()]
+    for a, b in pairs:
+        for conjugate in itertools.product(*((False, True) if each.is_complex else (False,) for each in (a, b))):
+            _products(a, b, conjugate)
+
+
+def _products(a: torch.dtype, b: torch.dtype, conjugate: tuple[bool, ...]) -> None:
+    """Of two types: sums and results of every type that they may have."""
+    x, y = (torch.zeros((64, 64), dtype=dtype) for dtype in (a, b))
+    x, y = (each.conj() if wanted else each for each, wanted in zip((x, y), conjugate, strict=True))
+    results = (None, *_FLOATS, *_COMPLEX, torch.int32, torch.int64)
+    sums = (None, torch.float64, torch.complex128, torch.int64)
+    for accumulate, result, equation in itertools.product(sums, results, ("ab,bc->ac", "ab,bc->ca", "ab,ab->ab")):
+        with suppress(weft.WeftError):
+            _served(equation, x, y, accumulate=accumulate, out_dtype=result)
+
+
+def _algebras() -> None:
+    for dtype, name in itertools.product((*selection.KINDS, torch.bool), _ALGEBRAS):
+        x = torch.zeros((64, 64), dtype=dtype)
+        for equation in ("ab,bc->ac", "ab,bc->ca"):
+            with suppress(weft.WeftError):
+                _served(equation, x, x, algebra=name)
+
+
+def _served(equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> None:
+    """One contraction by each family that compiles kernels, without C and with it."""
+    plan = weft.plan(equation, a, b, backend="reference", **options)
+    d = torch.zeros(plan.contraction.d.shape, dtype=plan.contraction.d.dtype)
+    for c in (None, d.clone()):
+        described = weft.plan(equation, a, b, c=c, backend="reference", **options).contraction
+        for family in (gett, stream):
+            if family.supports(described, TARGET) is None:
+                for schedule in family.schedules(described, TARGET).schedules:
+                    launch = family.build(described, schedule, TARGET)
+                    for alpha, beta in _SCALARS if family is gett else ((1, 0),):
+                        launch(a, b, c, d, alpha, beta)
+        if ttgt.supports(described, TARGET) is None:
+            _passes(described)
+
+
+def _passes(described: Any) -> None:
+    for operand in (0, 1):
+        passes.packing(described, operand)
+    held = described.d.dtype == described.arithmetic.accumulate
+    for in_place in (False, True) if held else (False,):
+        for scaled, weighted in itertools.product((False, True), repeat=2):
+            added = described.c is not None
+            passes.finishing(described, in_place, (scaled, added, added and weighted))
+    jit.compiled(passes.SOURCE)
+
+
+def _permutations() -> None:
+    permute.cells_kernel()
+    jit.compiled(permute.RUN)
+    for name in transpose.KERNELS:
+        jit.compiled(transpose.SOURCE.format(name=name))
+    for size, sides in SQUARES.items():
+        for side in sides:
+            permute.squares_of(size, side)
+        permute.squares_of(size, LINE // size, streamed=True)
+    for values in _values():
+        if stage.fault(values) is None:
+            stage.stage(values)
+
+
+def _values() -> Iterator[stage.Values]:
+    """What permutations compute without functions: conversions; alpha; beta and C."""
+    for dtype in LOADABLE:
+        ways = ((False, True), (False, True)) if dtype.is_complex else ((False,), (False, True))
+        for conjugate, scaled in itertools.product(*ways):
+            yield stage.Values(dtype, dtype, None, conjugate, scaled, False)
+            yield stage.Values(dtype, dtype, None, conjugate, True, True)
+    for family in (_FLOATS, _COMPLEX, _WHOLE):
+        for x, d in itertools.permutations(family, 2):
+            yield stage.Values(x, d)
+
+
+def _groups() -> None:
+    for dtype in grouped.TYPES:
+        grouped.entry_of(dtype, (None, None, None))
+
+
+def _selections() -> None:
+    for dtype, name in itertools.product(selection.KINDS, _ALGEBRAS):
+        algebra = getattr(weft.algebra, name)
+        with suppress(weft.WeftError):
+            x = torch.zeros((1, 2, 2), dtype=dtype)
+            selection.select(x, x, algebra.traced(dtype), algebra.reduce is torch.maximum)

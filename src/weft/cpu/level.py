@@ -1,0 +1,71 @@
+"""Levels of processors that kernels are built for ahead of time, and the level and vectors of the host.
+
+A level fixes the width of vectors that kernels are written for, so that the code of a kernel depends on its source and
+the level alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """One shelf of the pack."""
+
+    name: str
+    triple: str
+    processor: str  # as LLVM calls it
+    vector: int  # bytes
+    needs: tuple[str, ...] = ()  # features of the host, by LLVM's names
+    tuning: str = ""  # features that are not those of the processor
+
+
+_V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2", "cx16")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+LEVELS = (
+    Level("x86-64-v4", "x86_64-unknown-linux-gnu", "x86-64-v4", 64, _V4, "-prefer-256-bit"),
+    Level("x86-64-v3", "x86_64-unknown-linux-gnu", "x86-64-v3", 32, _V3),
+    Level("aarch64", "aarch64-unknown-linux-gnu", "generic", 32),
+)
+_assumed: Level | None = None
+
+
+def assume(level: Level) -> None:
+    """Write kernels for a level, whatever the host is; for a process that builds them ahead."""
+    global _assumed
+    _assumed = level
+    vector_bytes.cache_clear()
+
+
+@lru_cache
+def vector_bytes() -> int:
+    """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
+
+    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D.
+    """
+    if _assumed is not None:
+        return _assumed.vector
+    if importlib.util.find_spec("llvmlite") is None:
+        return 32
+    from llvmlite import binding
+
+    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
+    return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
+
+
+@lru_cache
+def host_level() -> Level | None:
+    """The level whose code this host runs, with the vectors that it is best at; None where there is none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    from llvmlite import binding
+
+    architecture, features = binding.get_process_triple().split("-")[0], binding.get_host_cpu_features()
+    for level in LEVELS:
+        fits = level.triple.startswith(f"{architecture}-") and level.vector == vector_bytes()
+        if fits and all(features.get(need) for need in level.needs):
+            return level
+    return None
