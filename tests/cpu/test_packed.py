@@ -20,13 +20,12 @@ import weft
 pytest.importorskip("numba")
 pytest.importorskip("weft_kernels")
 
-from weft_kernels import build_cpu
-
 from weft.cpu import jit, level, packed
 from weft.cpu.level import LEVELS
 from weft.cpu.machine_code import Code
 from weft.machine import folder as folders
 from weft.machine import pack
+from weft_kernels import build_cpu
 
 HOST = level.host_level()
 on_a_level = pytest.mark.skipif(HOST is None, reason="the host is of no level")
@@ -73,7 +72,7 @@ def in_a_process(names: list[str], folder: Path, sources: list[str]) -> None:
 def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Where the host's shelf belongs, in a process that has linked nothing."""
     assert HOST is not None
-    monkeypatch.setenv(pack.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("WEFT_KERNELS", str(tmp_path))
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(jit, "_functions", {})
     monkeypatch.setattr(folders, "_told", set())
@@ -272,7 +271,7 @@ def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
     shelf = build_cpu.FOLDER / f"{HOST.name}.pack"
     if not shelf.exists() or pack.Shelf(shelf).about["code"] != packed.digest():
         pytest.skip("this checkout has no pack of its code: make kernels-cpu")
-    places = {"WEFT_CACHE_DIR": str(tmp_path), pack.VARIABLE: str(build_cpu.FOLDER)}
+    places = {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_KERNELS": str(build_cpu.FOLDER)}
     command = [sys.executable, "-c", CONTRACTS]
     run = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=120)
     assert (run.stdout, run.returncode) == ("False\n", 0), f"is the pack that of this code? {run.stderr}"

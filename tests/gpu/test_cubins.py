@@ -66,7 +66,7 @@ def sizes_of(launch: KernelLaunch) -> tuple[int, ...]:
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store, and an empty folder for a pack."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv(pack.VARIABLE, str(tmp_path))
+    monkeypatch.setenv("WEFT_KERNELS", str(tmp_path))
     monkeypatch.setattr(cubins, "_refused", set())
     for remembered in (pack._opened, pack._tell, loading._tell):
         remembered.cache_clear()
@@ -115,7 +115,7 @@ def test_the_pack_comes_first_then_the_store_then_triton(
     assert len(asked) == 1, "it was kept"
     shelve(places, **{key(choice): cubin("packed", sizes)})
     assert loaded() == b"packed"
-    monkeypatch.setenv(pack.VARIABLE, "0")
+    monkeypatch.setenv("WEFT_KERNELS", "0")
     assert loaded() == b"compiled"
     assert len(asked) == 1
     assert gpu.named[-1] == b"kernel"
@@ -395,7 +395,7 @@ class TestOnADevice:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WEFT_CACHE_DIR", str(folder))
             patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
-            patch.setenv(pack.VARIABLE, kernels)
+            patch.setenv("WEFT_KERNELS", kernels)
             found: dict[str, Any] = json.loads(_python(_ON_A_DEVICE, how))
         assert found["right"]
         assert found["family"] == "at_hand"
@@ -423,7 +423,7 @@ class TestOnADevice:
     ) -> None:
         folder, before = first
         monkeypatch.setenv("WEFT_CACHE_DIR", str(folder))
-        monkeypatch.setenv(pack.VARIABLE, "0")
+        monkeypatch.setenv("WEFT_KERNELS", "0")
         major, minor = torch.cuda.get_device_capability()
         kept = {key: dict(cubins.found(key, 10 * major + minor))[cubins.STORE] for key in before["keys"]}
         pack.write_shelf(

@@ -26,7 +26,7 @@ HALF = (torch.float16, torch.bfloat16)
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv(pack.VARIABLE, "0")
+    monkeypatch.setenv("WEFT_KERNELS", "0")
     monkeypatch.setattr(os, "environ", os.environ.copy())
     pack._opened.cache_clear()
     return tmp_path
@@ -99,9 +99,9 @@ def test_a_shelf_has_all_kernels_and_says_what_made_them(
     assert build.main(["90", "--few", "--into", str(places / "made"), "--jobs", "1"]) == 0
     assert capsys.readouterr().out.startswith(f"sm_90.pack: {len(few)} kernels, ")
     assert sorted(pack.Shelf(places / "made" / "sm_90.pack").keys()) == sorted(few)
-    for name in ("TRITON_DISABLE_LINE_INFO", pack.VARIABLE):
+    for name in ("TRITON_DISABLE_LINE_INFO", "WEFT_KERNELS"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv(pack.VARIABLE, str(places / "made"))
+    monkeypatch.setenv("WEFT_KERNELS", str(places / "made"))
     for key in few:
         [(place, found)] = cubins.found(key, 90)
         assert place == cubins.PACK
@@ -112,7 +112,7 @@ def test_a_shelf_has_all_kernels_and_says_what_made_them(
 
 def test_of_other_code_nothing_fits(places: Path, few: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     build.main(["90", "--into", str(places)])
-    monkeypatch.setenv(pack.VARIABLE, str(places))
+    monkeypatch.setenv("WEFT_KERNELS", str(places))
     monkeypatch.setattr(cubins, "of_kernel", lambda module: "of another version")
     assert f"kernels built ahead: 0 of {len(few)} in " in cubins.told(90)
     assert not [key for launch in few.values() for key in cubins.found(str(cubins.key_of(launch)), 90)]

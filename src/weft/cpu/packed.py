@@ -7,6 +7,7 @@ is never used. An entry is a line that names what the code takes from elsewhere,
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 from weft.cpu.level import host_level
 from weft.cpu.machine_code import Code
@@ -32,6 +33,14 @@ def key_of(source: str) -> str:
 def symbol_of(key: str) -> str:
     """The name of the C callback in an entry."""
     return f"weft_{key[:16]}"
+
+
+@lru_cache(maxsize=4)
+def is_there() -> bool:
+    """Whether the pack has kernels of this version for the host."""
+    level = host_level()
+    shelf = pack.shelf(level.name) if level is not None else None
+    return shelf is not None and shelf.about.get("code") == digest()
 
 
 def load(source: str) -> Code | None:

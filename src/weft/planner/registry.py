@@ -20,10 +20,10 @@ from weft.machine.stamp import package_version
 from weft.planner.schedule import Description
 from weft.spec.permutation import Permutation
 
-_BLAS = "weft.gpu.blas.family"  # needs no Triton: it calls the vendor's library
+BLAS = "weft.gpu.blas.family"  # needs no Triton: it calls the vendor's library
 FAMILIES = {
     "triton": (
-        _BLAS,
+        BLAS,
         "weft.gpu.tma.family",
         "weft.gpu.warp_specialized.family",
         "weft.gpu.gett.family",
@@ -56,7 +56,7 @@ LIBRARIES = frozenset(LIBRARY.values())
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
     "triton": {
-        "contraction": (_BLAS, "weft.gpu.at_hand.contraction.family", "weft.gpu.composite.ttgt.at_hand"),
+        "contraction": (BLAS, "weft.gpu.at_hand.contraction.family", "weft.gpu.composite.ttgt.at_hand"),
         "permutation": ("weft.gpu.at_hand.permutation.family",),
     }
 }
@@ -137,7 +137,7 @@ def first_line(error: BaseException) -> str:
 @lru_cache
 def imported(name: str) -> ModuleType | str:
     """The module, or why there is none. Remembered, as a failed import is not quick."""
-    of_triton = name.startswith("weft.gpu.") and name != _BLAS
+    of_triton = name.startswith("weft.gpu.") and name != BLAS
     if of_triton and (fault := supposed_fault()) is not None:
         return fault
     try:

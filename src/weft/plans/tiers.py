@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from weft.algebra import NAMED
+from weft.cpu import packed
 from weft.errors import UnsupportedError
 from weft.planner import promotion
 from weft.planner.at_hand import at_hand, has_shape_generic, library
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import LIBRARIES
+from weft.planner.registry import BLAS, LIBRARIES
 from weft.planner.schedule import Description, Schedule, Target
 from weft.plans.arrival import Built
 from weft.plans.building import chosen_and_built
 from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
+from weft.spec.permutation import Permutation
 
 GROSS = 1.5  # times of its prediction that a schedule may take before another one is looked for
 LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
@@ -143,11 +146,13 @@ def _specialised(asked: Asked, why: str, known: Choice | None = None) -> Served:
 
 def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
     """The better kernels that a plan may change to, the one that is prepared soonest first."""
+    kept = promotion.kept(*asked[:4])
     if not has_shape_generic(asked.backend):
-        choice = select(*asked)
-        yield Offer(SPECIALISED, choice.best.seconds, _ready(choice), choice)
+        choice = (kept and kept.choice) or select(*asked)
+        ready = promotion.LOADING if kept is not None else _ready(choice)
+        yield Offer(SPECIALISED, choice.best.seconds, ready, choice)
         return
-    if (kept := promotion.kept(*asked[:4])) is not None:
+    if kept is not None:
         seconds = promotion.expected(asked.description, asked.target)
         yield Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice)
         return
@@ -158,10 +163,34 @@ def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
 
 def _ready(choice: Choice) -> float:
     """Seconds that it takes until a choice can run, by what is compiled already."""
-    compiled: Any = getattr(choice.best.family, "is_compiled", None)
-    if compiled is not None and compiled(choice.description, choice.best.schedule, choice.target):
-        return promotion.LOADING
-    return promotion.COMPILING_CPU if choice.target.kind == "cpu" else promotion.COMPILING
+    if choice.target.kind == "cpu":
+        return promotion.LOADING if _is_linked(choice) else promotion.COMPILING_CPU
+    return promotion.LOADING if _is_kept(choice) else promotion.COMPILING
+
+
+def _is_linked(choice: Choice) -> bool:
+    """Whether a CPU's choice is of weft's own kernels alone, which are built ahead, or stored."""
+    return choice.best.family.__name__ in LIBRARIES or (is_own(choice.description) and packed.is_there())
+
+
+def is_own(description: Description) -> bool:
+    """Whether nothing of a user's is compiled into kernels of a description."""
+    if isinstance(description, Permutation):
+        return description.fn is None
+    hooks = (description.a_fn, description.b_fn, description.c_fn, description.epilogue)
+    return not any(hooks) and (description.algebra is None or description.algebra.name in NAMED)
+
+
+def _is_kept(choice: Choice) -> bool:
+    """Whether all GPU kernels of a choice are built ahead or stored."""
+    if choice.best.family.__name__ in (*LIBRARIES, BLAS):
+        return True
+    from weft.gpu.common.cubins import is_kept
+    from weft.gpu.common.launch import collected
+
+    with collected() as kernels:
+        choice.best.build(choice.description, choice.target)
+    return all(map(is_kept, kernels))
 
 
 def made(asked: Asked, offer: Offer) -> Built:

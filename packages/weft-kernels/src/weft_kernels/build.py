@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := sorted({*given.capabilities} - {*DEVICES}):
         parser.error(f"kernels are built for {[*DEVICES]}, not for {unknown}")
-    os.environ[pack.VARIABLE] = "0"  # what is built here comes from no pack
+    os.environ["WEFT_KERNELS"] = "0"  # what is built here comes from no pack
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # the same machine code, in a third of the bytes
     return sum([built(each, given.into, given.jobs, given.few) for each in given.capabilities or DEVICES])
 
