@@ -118,9 +118,15 @@ def supposed_fault() -> str | None:
 
     Where it does not, building a kernel says so.
     """
-    if "triton" in sys.modules or triton_fault.cache_info().currsize or find_spec("triton") is None:
-        return triton_fault()
-    return None
+    known = "triton" in sys.modules or triton_fault.cache_info().currsize
+    return triton_fault() if known or not _is_installed() else None
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec("triton") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def need_triton(what: str) -> None:

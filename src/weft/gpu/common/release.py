@@ -6,7 +6,8 @@ import sys
 
 from weft.planner.registry import triton_version
 
-RELEASE = tuple(int(part) for part in (triton_version() or "0.0").split(".")[:2])
+_INSTALLED = triton_version() or "0.0"
+RELEASE = tuple(int(part) for part in _INSTALLED.split(".")[:2])
 """(0, 0) where there is none."""
 
 # Whether a run that holds no aligned groups, such as 0 1 2 | 90 91 92 | ..., is stated as groups of two. That is not
@@ -30,7 +31,7 @@ run on a GPU; with the others the self-test of families decides on each machine.
 
 def version() -> str:
     """The whole version, as Triton itself says it where it is imported."""
-    return str(getattr(sys.modules.get("triton"), "__version__", None) or triton_version())
+    return str(getattr(sys.modules.get("triton"), "__version__", None) or _INSTALLED)
 
 
 def is_tested() -> bool:
