@@ -24,7 +24,6 @@ from weft.api.keywords import (
     signed,
 )
 from weft.api.lookup import as_key, find_plan, one_of, read_pair, said_options
-from weft.api.options import Options, read_operands, read_options
 from weft.api.selection import check_selected, selected
 from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
@@ -32,12 +31,14 @@ from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, out
 from weft.base.factors import addition
 from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
+from weft.planner.options import Options, read_operands
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.keywords import read_options
 from weft.plans.memo import CallCache
 from weft.spec.arguments import read_flag
 

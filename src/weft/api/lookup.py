@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from weft.api.keywords import Equation
-from weft.api.options import Options, resolved
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
 from weft.errors import NotationError
+from weft.planner.options import Options
 from weft.plans.call_cache import KnownCall, call_signature, said_operands
 from weft.plans.contraction import Plan
 from weft.plans.memo import CallCache, Memo
+from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
 from weft.spec.notation import from_sequences, terms_of
@@ -70,8 +71,8 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
 def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
-    signature, asked = call_signature(a, b), options.key()
-    key = (notation_key, signature, *asked) if signature is not None and asked is not None else None
+    signature, asked = call_signature(a, b, *options.tensors.values()), options.said()
+    key = (notation_key, signature, asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)
     if known is not None:
         found: Plan = known.plan

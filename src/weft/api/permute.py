@@ -11,7 +11,6 @@ import torch
 
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import as_key, said_options
-from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -20,6 +19,7 @@ from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedErr
 from weft.fn import Pointwise, trace
 from weft.fn.fingerprint import fingerprints
 from weft.planner.at_hand import check_specialize
+from weft.planner.options import OF_NAME, check_limit, check_schedule
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
@@ -27,10 +27,9 @@ from weft.planner.target import check_backend, resolve_backend, target_of
 from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
-from weft.plans.keywords import default_of, refuse_unknown
+from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import CallCache, Memo
 from weft.plans.permutation import PermutePlan
-from weft.plans.select import check_schedule
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name
@@ -211,7 +210,7 @@ def _read(
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
     promote = read_flag("promote", options.get("promote", False))
     check_tune(options.get("tune"))
-    check_specialize(options.get("specialize", default_of(call, "specialize")))
+    check_specialize(options.get("specialize", OF_NAME["specialize"].default_of(call)))
     check_backend(options.get("backend", "auto"))
     check_schedule(options.get("schedule"))
     check_limit(options.get("workspace_limit"))
@@ -233,7 +232,7 @@ def _find_plan(
     """The plan for this request, remembered by everything it depends on."""
     out_dtype, workspace_limit = options.get("out_dtype"), options.get("workspace_limit")
     backend, tune, schedule = options.get("backend", "auto"), options.get("tune"), options.get("schedule")
-    specialize = options.get("specialize", default_of(call, "specialize"))
+    specialize = options.get("specialize", OF_NAME["specialize"].default_of(call))
     promote = read_flag("promote", options.get("promote", False))
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}

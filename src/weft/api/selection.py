@@ -16,14 +16,15 @@ import torch
 from weft.algebra import NAMED
 from weft.api.keywords import Equation
 from weft.api.lookup import find_plan, one_of, read_notation
-from weft.api.options import Options, resolved
 from weft.base.memory import check_room
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
+from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
+from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type

@@ -10,7 +10,6 @@ from torch.autograd import forward_ad
 
 from weft.api.contract import contract as plain_contract
 from weft.api.lookup import one_of, read_notation, read_pair
-from weft.api.options import read_options
 from weft.api.permute import plan_permute
 from weft.autograd.algebras import Composed, plain_rule
 from weft.autograd.explain import lines_of, lines_of_permutation
@@ -27,6 +26,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
+from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
 from weft.spec.arguments import read_flag
 

@@ -14,12 +14,12 @@ import torch
 from weft.algebra import find
 from weft.api.contract import contract
 from weft.api.lookup import read_notation
-from weft.api.options import HOOKS, read_indices, read_operands
 from weft.base.arrays import as_tensor
 from weft.base.factors import is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import parameters
-from weft.planner.request import Request
+from weft.planner.options import read_indices, read_operands
+from weft.planner.request import HOOKS, Request
 from weft.plans.contraction import Plan
 from weft.spec.notation import expand
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from weft.api.options import Options, resolved
 from weft.base.arrays import outside_transforms
+from weft.planner.options import Options
 from weft.planner.request import PermuteRequest, Request
 from weft.planner.target import target_of
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 
 _UNKNOWN = 1024  # an extent of which a tracer knows nothing

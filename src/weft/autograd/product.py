@@ -21,7 +21,6 @@ from typing import Any, Self
 import torch
 
 from weft.api.lookup import find_plan
-from weft.api.options import read_options
 from weft.api.permute import permute
 from weft.autograd import hooks
 from weft.autograd.backward import (
@@ -44,6 +43,7 @@ from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
+from weft.plans.keywords import read_options
 
 
 class Product:

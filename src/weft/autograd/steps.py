@@ -11,13 +11,14 @@ import torch
 from weft.api.contract import contract, recalled, words_of
 from weft.api.describe import choice_for
 from weft.api.lookup import one_of
-from weft.api.options import read_options, resolved
 from weft.base.dispatch import is_dynamo_compiling
 from weft.fn import Pointwise
 from weft.fn.writer import HALF_TYPES
 from weft.planner.planner import Choice
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.dtypes import dtype_name
 

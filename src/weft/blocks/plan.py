@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from weft.api.contract import contract
-from weft.api.options import read_options, resolved
 from weft.base.arrays import outside_transforms
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import launch_of
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec.group import SIDES, GroupTable, contiguous_strides, group_form, group_table
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from weft.api.options import read_options, resolved
 from weft.compiled.text import read
 from weft.machine.counts import contraction_work
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Layout
 
 _COUNTER = "torch.utils.flop_counter"

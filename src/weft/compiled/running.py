@@ -13,12 +13,13 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.lookup import find_plan
-from weft.api.options import Options, read_options
 from weft.base.describe import describe_call
 from weft.compiled.text import Call, read
 from weft.errors import call_context
+from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import call_signature
+from weft.plans.keywords import read_options
 from weft.plans.memo import CallCache
 
 _KNOWN = 256  # calls of one text

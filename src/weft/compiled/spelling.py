@@ -18,7 +18,6 @@ from weft.api.autocast import autocast_keywords
 from weft.api.einsum import lone
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import read_options, resolved
 from weft.api.selection import check_selected, reduced_labels
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
@@ -31,6 +30,8 @@ from weft.networks.ahead import Pair, path_of
 from weft.planner.request import HOOKS, hook_types
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name, read_types, resolve
@@ -134,7 +135,7 @@ def _written(
         plain["validate"] = read_flag("validate", keywords.pop("validate", False))
         options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
         plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
-        plain["kept_dtype"] = None if options.kept is None else dtype_name(options.kept)
+        plain["kept_dtype"] = None if options.kept_dtype is None else dtype_name(options.kept_dtype)
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         places, structure = None, "one" if request.outputs is None else "several"

@@ -8,7 +8,6 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.keywords import signed
-from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
@@ -18,7 +17,8 @@ from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_keywords
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options, refuse_unknown
+from weft.plans.resolving import resolved
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import read_types

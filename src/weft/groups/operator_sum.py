@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.contract import contract
-from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.planner.options import check_limit
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown

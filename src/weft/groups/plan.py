@@ -14,7 +14,6 @@ from torch.autograd import forward_ad
 from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import Options, read_options, resolved
 from weft.base.arrays import as_result, is_transforming, outside_transforms
 from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, near_dynamo, outside
@@ -28,9 +27,12 @@ from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
+from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
+from weft.plans.keywords import read_options
 from weft.plans.memo import Memo
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
@@ -91,7 +93,7 @@ class GroupedPlan:
         def make() -> Request:
             return resolved(self._notation, text, a, b, options, longest)
 
-        said = None if any(each is not None for each in options.functions) else options.key()
+        said = None if any(each is not None for each in options.functions) else options.said()
         if said is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
             return make()
         found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, said), make)

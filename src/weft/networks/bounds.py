@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from weft.api.contract import contract
-from weft.api.options import read_options
 from weft.errors import UnsupportedError
 from weft.networks.planned import Planned
 from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
+from weft.plans.keywords import read_options
 from weft.spec.dtypes import FP8, resolve
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, find, plus_times
-from weft.api.options import read_options
 from weft.base.arrays import is_transforming
 from weft.base.dispatch import is_traced
 from weft.base.figures import read_limit
@@ -21,7 +20,7 @@ from weft.networks.tree import Tree
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.intermediates import intermediate_type
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec.arguments import read_flag
 from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, resolve, storage_type
 from weft.spec.type_names import read_dtype

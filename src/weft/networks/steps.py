@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.lookup import find_plan
-from weft.api.options import read_options
 from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_keywords
+from weft.plans.keywords import read_options
 from weft.plans.tiers import PromotingLaunch, Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]

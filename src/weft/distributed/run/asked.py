@@ -12,7 +12,6 @@ import torch
 from weft.algebra import Algebra
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import Options, read_options, resolved
 from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor
 from weft.distributed.gradient.calls import refuse_transforms
@@ -21,8 +20,11 @@ from weft.distributed.planned.placement import Placed, Places, dtensor_places, r
 from weft.distributed.planned.problem import Problem
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
+from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
 from weft.plans.derivatives import asks
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents

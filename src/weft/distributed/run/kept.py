@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from weft.api.lookup import read_notation
-from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.link import fitted_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.run.asked import is_dtensor
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import WeftError
+from weft.fn.fingerprint import fingerprints
 from weft.plans.memo import Memo, Place
 
 _HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
