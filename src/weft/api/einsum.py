@@ -11,7 +11,8 @@ import torch
 
 from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.contract import contract, repeated
+from weft.api.contract import contract
+from weft.api.entry import repeated
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of
 from weft.api.permute import moved_again, permute
@@ -91,8 +92,9 @@ def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
         return repeated(*arguments)
     if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
         return None
-    moved = moved_again(*arguments)
-    return repeated(against_one(arguments[0]), arguments[1]) if moved is None else moved
+    equation, x = arguments
+    found: torch.Tensor | None = moved_again(x, equation, (), ())[1]
+    return repeated(against_one(equation), x) if found is None else found
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,8 @@ from weft.spec.dtypes import promoted
 from weft.spec.notation import from_sequences, terms_of
 from weft.spec.type_names import read_dtype
 
+Terms = Equation | Notation  # an equation as it is given, or read before
+
 _CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
 _PLANS = Memo("contract: plans", 4096)  # by request: asked where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
@@ -68,7 +70,7 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
     return tuple(said), tensors
 
 
-def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
+def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
     signature, asked = call_signature(a, b, *options.tensors.values()), options.said()
@@ -96,7 +98,7 @@ def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return constant(1, dtype, device)
 
 
-def _notation_key(equation: Equation | Notation) -> str | Notation:
+def _notation_key(equation: Terms) -> str | Notation:
     """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, (str, Notation)):
         return equation
@@ -106,7 +108,7 @@ def _notation_key(equation: Equation | Notation) -> str | Notation:
     return from_sequences(*terms)
 
 
-def read_notation(equation: Equation | Notation) -> Notation:
+def read_notation(equation: Terms) -> Notation:
     """An equation of two operands, text or sequences of labels."""
     return _read(_notation_key(equation))
 

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED
-from weft.api.keywords import Equation
-from weft.api.lookup import find_plan, one_of, read_notation
+from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
@@ -44,7 +43,7 @@ class Roles:
 
 
 def selected(
-    equation: Equation,
+    equation: Terms,
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor | None,
@@ -246,7 +245,7 @@ def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, 
 
 
 def _validate(
-    equation: Equation, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, result: torch.Tensor, options: Options
+    equation: Terms, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, result: torch.Tensor, options: Options
 ) -> None:
     """`AccuracyError` where D is not what the validated contraction without places finds."""
     expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(

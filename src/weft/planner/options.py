@@ -18,11 +18,12 @@ from weft.errors import ArgumentError, FunctionError, NotationError, Unsupported
 from weft.fn.fingerprint import fingerprints
 from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
-from weft.planner.request import HOOKS
+from weft.planner.request import HOOKS, Request
 from weft.planner.schedule import Schedule
 from weft.planner.target import check_backend
 from weft.spec import Label
 from weft.spec.arguments import read_flag
+from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import read_types
 from weft.spec.type_names import read_dtype
 
@@ -81,6 +82,27 @@ class Options:
             self.deterministic, self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
             self.kept_dtype, self.peak,
         )  # fmt: skip
+
+
+def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Options:
+    """What a call says to do what a plan does."""
+    terms = {each.name: each.term for each in request.named if each.layout is not None}
+    return Options(
+        (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
+        *types_of(request.arithmetic),
+        request.functions.raw,
+        {name: (terms[name], tensor) for name, tensor in operands.items()},
+        {each.name: each.term[0] for each in request.named if each.layout is None},
+        request.raw_algebra,
+        backend=request.backend, workspace_limit=request.workspace_limit, tune=request.tune,
+        specialize=request.specialize, promote=request.promote, kept_dtype=request.kept,
+    )  # fmt: skip
+
+
+def types_of(types: Arithmetic) -> tuple[Any, torch.dtype]:
+    """`precision` and `accumulate` that ask for this arithmetic."""
+    precision = types.precision if types.precision != "ieee" else "3m" if types.three else types.product
+    return precision, types.accumulate
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------
