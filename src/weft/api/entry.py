@@ -24,6 +24,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.memo import CallCache
+from weft.spec.whole_sums import result_types
 
 #: By signature, equation and options: the plan of a call, and where that suffices its launch.
 CALLS = CallCache("contract: calls", 4096)
@@ -46,11 +47,13 @@ def contraction(
     return_arg: bool = False,
     validate: bool = False,
 ) -> Any:
-    """The result of `weft.contract` on tensors, of options that are read."""
+    """The result of `weft.contract` on tensors, of options that are read; D's type is that of `out` where none is said."""
     if is_dynamo_compiling():
         return outside(
             contraction, equation, a, b, options, c, alpha, beta, out, return_arg=return_arg, validate=validate
         )
+    if out is not None and options.out_dtype is None:
+        options = replace(options, out_dtype=result_types(out))
     words = None if return_arg or validate else words_of(equation, options)
     key, beside = None, list(options.tensors.values())
     if words is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:

@@ -25,7 +25,7 @@ from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
 from weft.planner.options import Options
 from weft.planner.request import HOOKS
-from weft.plans.intermediates import is_of_halves, step_keywords
+from weft.plans.intermediates import is_of_halves, step_changes
 
 _HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.
@@ -228,14 +228,14 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     steps = steps_of_einsum(
         equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
     )
+    asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
+    halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
+    halves = halves and asked("precision") in (None, "ieee")
     each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
-    asked = keywords.get
-    dtypes = [operand.dtype for operand in operands]
-    of_halves = is_of_halves(dtypes)
     for _, step, left, right in steps[:-1]:
         a, b = operands[left], operands[right]
-        said = dict(step_keywords(each, a.dtype, b.dtype, of_halves))
+        said = {**each, **step_changes(a.dtype, b.dtype, halves)}
         if a.dtype == b.dtype == torch.float16:
             said["out_dtype"] = torch.float32
         operands.append(contract(
@@ -249,7 +249,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         operands = [operands[0], operands[0].new_ones(())]
         last["alone"] = True
     functions = tuple([asked(hook) for hook in _HOOKS])
-    last = dict(step_keywords(last, operands[left].dtype, operands[right].dtype, of_halves))
+    last |= step_changes(operands[left].dtype, operands[right].dtype, halves)
     halves = len(steps) > 1 and of_halves and asked("out_dtype") is None and asked("out") is None
     if halves and asked("epilogue") is None:
         last["out_dtype"] = torch.float16

@@ -251,7 +251,7 @@ def along(
     ]
     try:
         each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
-        return path_of(notation, filled, [dtype] * len(shapes), device, each)
+        return path_of(notation, filled, [dtype] * len(shapes), device, read_options("einsum", each))
     except WeftError:
         return left_to_right(notation)
 

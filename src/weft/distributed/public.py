@@ -166,7 +166,7 @@ def _in_blocks(
     options: Mapping[str, Any],
 ) -> OutOfCorePlan:  # fmt: skip
     """A plan for one device, which is asked for as one for a single rank is."""
-    refuse_unknown(call, options, "distributed")
+    refuse_unknown("contract", options, "distributed")
     place, limit = read_place(device, memory_limit)
     asked = read_asked(call, equation, a, b, (1,), None, options)
     if asked.a.device.type != "cpu":
@@ -202,7 +202,7 @@ def _planned(
     ranks = over.ranks
 
     def read() -> Asked:
-        refuse_unknown(call, options, "distributed")
+        refuse_unknown("contract", options, "distributed")
         read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
         found = read_asked(call, equation, a, b, mesh, placements, options)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
 from weft.groups.one_by_one import one_by_one
+from weft.plans.keywords import read_options
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
 
@@ -28,7 +29,7 @@ def with_gradient(
     a, b = operands[::2], operands[1::2]
     if _plain(notation, a, b, keywords):
         return list(_apply(run, notation, *a, *b))
-    return one_by_one(notation, operands, keywords)
+    return one_by_one(notation, operands, read_options("grouped", keywords))
 
 
 def _plain(
@@ -107,7 +108,7 @@ class _Grouped(torch.autograd.Function):
         if plain:
             return _Grouped.apply(run, widened, *moved), (0,) * half
         whole = (*widened.inputs, widened.output)
-        return tuple(contract(whole, x, y) for x, y in _pairs(moved)), (0,) * half
+        return tuple(contraction(whole, x, y) for x, y in _pairs(moved)), (0,) * half
 
 
 _plainly: Any = super(torch.autograd.Function, _Grouped).apply  # as in `weft.autograd.function`

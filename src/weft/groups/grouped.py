@@ -21,7 +21,7 @@ from weft.groups.operands import as_operands, read_pairs
 from weft.groups.plan import GroupedPlan, given_of
 from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked_of_many
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.plans.memo import Memo, Place
 from weft.spec import Notation
 
@@ -111,7 +111,7 @@ def _results(
     """The results, by the plan of an earlier group that lay alike, else by a new one."""
     if is_traced(operands):
         out = keywords.get("out")
-        return one_by_one(read_notation(equation), operands, given_of(keywords), out, check_added(add, out))
+        return one_by_one(read_notation(equation), operands, read_options("grouped", keywords), out, check_added(add, out))
     place = _place(equation, operands, add, keywords)
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
     found = plan.again(operands) if plan is not None else None

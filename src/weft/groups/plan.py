@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.base.arrays import as_result, is_transforming, outside_transforms
@@ -70,7 +70,8 @@ class GroupedPlan:
         self._check_out()
         self._keywords = given_of(keywords)
         target = None if self._out is None else self._out.tensors[0]
-        self._request = self._requested(str(equation), read_options("grouped", keywords, target))
+        self._options = read_options("grouped", keywords, target)
+        self._request = self._requested(str(equation), self._options)
         raw = self._request.raw
         self._watched = Watched(raw, self._request.again) if any(raw) else None
         if self._watched is not None:
@@ -232,7 +233,7 @@ class GroupedPlan:
         self._check_shapes(tensors)
         if out is None and self._out is not None:
             out = self._out.tensors
-        return one_by_one(self._notation, tensors, self._keywords, out, self._add)
+        return one_by_one(self._notation, tensors, self._options, out, self._add)
 
     def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None) -> None:
         """Take other operands and places, all or, where one does not fit, none."""
@@ -316,13 +317,13 @@ class GroupedPlan:
 
         def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
             target = views[2] if len(views) == 3 else d.view(shape)
-            contract(terms, views[0], views[1], out=target, **self._keywords)
+            contraction(terms, views[0], views[1], self._options, out=target)
 
         return _Described(run, "one contraction with a batch mode")
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         places = self._out.tensors if self._out is not None else self._places.all(d)
-        one_by_one(self._notation, self._held(), self._keywords, places, self._add)
+        one_by_one(self._notation, self._held(), self._options, places, self._add)
 
 
 class _Described:

@@ -17,7 +17,6 @@ from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
-from weft.spec.whole_sums import result_types
 
 Spans = Mapping[Label, Run]
 _one_at_a_time = threading.Lock()  # on a CPU: a lane reduces by the same kernels, which have all cores to themselves
@@ -129,7 +128,7 @@ class Work:
         target = places if len(places) > 1 else places[0]
         if self.algebra is not None:
             alpha = beta = 1.0
-        options = replace(options, out_dtype=result_types(target))
+        options = replace(options, out_dtype=None)
         with _guard(a), torch.no_grad():
             contraction((*terms, out[0][1]), a, b, options, c, alpha, beta if c is not None else 1.0, target)
 
