@@ -277,11 +277,10 @@ def plan(
         keywords: dict[str, Any] = dict(options)
         if any_autocast():
             keywords = with_autocast(keywords, a, b, out)
-        promote = read_flag("promote", keywords.get("promote", False))
-        x, y = read_pair(a, b, promote)
-        addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
+        x, y = read_pair(a, b, asked.promote)
+        addend = as_tensor("c", c, asked.promote) if c is not None else None
         if read_flag("return_arg", return_arg):
             return _selecting(equation, (x, y, addend, target), asked)
         tensors = (x, y, addend, *asked.tensors.values())

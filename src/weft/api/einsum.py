@@ -131,7 +131,7 @@ def _of_one(
 def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Tensor | None = None) -> torch.Tensor:
     """The same of options that are read, with no function among them."""
     (term,), output = notation.inputs, notation.output
-    if set(term) == set(output) and options.algebra is options.precision is options.accumulate is None:
+    if set(term) == set(output) and (options.algebra, options.precision, options.accumulate) == (None, None, None):
         return moved((term, output), x, options, out=out)
     if options.algebra is not None:
         options = replace(options, algebra=lone(options.algebra))

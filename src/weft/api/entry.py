@@ -18,7 +18,7 @@ from weft.base.arrays import without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
-from weft.planner.options import Options
+from weft.planner.options import Options, read_operands
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
@@ -27,7 +27,7 @@ from weft.plans.memo import CallCache
 from weft.spec.whole_sums import result_types
 
 #: By signature, equation and options: the plan of a call, and where that suffices its launch.
-CALLS = CallCache("contract: calls", 4096)
+CALLS = CallCache("calls", 4096)
 _LONE = torch.Size(())
 _USUAL = Options(specialize="auto")
 
@@ -47,7 +47,7 @@ def contraction(
     return_arg: bool = False,
     validate: bool = False,
 ) -> Any:
-    """The result of `weft.contract` on tensors, of options that are read; D's type is that of `out` where none is said."""
+    """The result of `weft.contract` on tensors, of options that are read; `out` says D's type where they do not."""
     if is_dynamo_compiling():
         return outside(
             contraction, equation, a, b, options, c, alpha, beta, out, return_arg=return_arg, validate=validate
@@ -55,7 +55,7 @@ def contraction(
     if out is not None and options.out_dtype is None:
         options = replace(options, out_dtype=result_types(out))
     words = None if return_arg or validate else words_of(equation, options)
-    key, beside = None, list(options.tensors.values())
+    key, beside = None, [tensor for _, tensor in options.operands.values()] if options.operands else []
     if words is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:
         key = (signature, *words)
         known = CALLS.get(key)
@@ -63,8 +63,7 @@ def contraction(
             return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         if any(each.is_conj() or each.is_neg() for each in beside):
-            seen = {name: (modes, each.resolve_conj().resolve_neg()) for name, (modes, each) in options.operands.items()}
-            options = replace(options, operands=seen)
+            options = replace(options, operands=read_operands(options.operands))
         return made(
             equation, without_neg(a), without_neg(b), options, c, alpha, beta, out, return_arg=return_arg,
             validate=validate, key=key,

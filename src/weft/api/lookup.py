@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ from weft.spec.type_names import read_dtype
 
 Terms = Equation | Notation  # an equation as it is given, or read before
 
-_CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
-_PLANS = Memo("contract: plans", 4096)  # by request: asked where a call is not known
+_CALLS = CallCache("plans of calls", 4096)  # by the operands' signature and all options
+_PLANS = Memo("plans", 4096)  # by request: asked where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
 
@@ -73,18 +73,27 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
 def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
-    signature, asked = call_signature(a, b, *options.tensors.values()), options.said()
-    key = (notation_key, signature, asked) if signature is not None and asked is not None else None
+    found: Plan = remembered(
+        Plan, (notation_key,), (a, b), options,
+        lambda: resolved(_read(notation_key), str(notation_key), a, b, options),
+    )  # fmt: skip
+    return found
+
+
+def remembered(
+    kind: Callable[[Any], Any], said: tuple[Hashable, ...], tensors: Sequence[torch.Tensor], options: Options,
+    request: Callable[[], Any],
+) -> Any:  # fmt: skip
+    """The plan of a `kind` for what a call says, and for tensors that lie so; `request` is made where none is known."""
+    signature, asked = call_signature(*tensors, *options.tensors.values()), options.said()
+    key = (kind, said, signature, asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)
     if known is not None:
-        found: Plan = known.plan
-        return found.given(options.functions, options.algebra)
-    request = resolved(_read(notation_key), str(notation_key), a, b, options)
+        return known.plan.given(options.functions, options.algebra)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    place = _PLANS.place(request)
-    plan: Plan | None = _PLANS.get(place)
-    if plan is None:
-        plan = Plan(request)
+    wanted = request()
+    place = _PLANS.place(wanted)
+    plan = _PLANS.get(place) or kind(wanted)
     if not plan.is_lasting:
         return plan
     _PLANS.put(place, plan)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
 
+from weft.api.entry import CALLS
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
-from weft.api.lookup import Terms, as_key, said_options
+from weft.api.lookup import Terms, as_key, remembered, said_options
 from weft.base.arrays import as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -22,11 +23,10 @@ from weft.planner.options import Options, OutDtype
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.call_cache import KnownCall, call_signature, is_plain
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import read_options, refuse_unknown
-from weft.plans.memo import CallCache, Memo
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.dtypes import dtype_name
@@ -35,9 +35,6 @@ from weft.spec.permutation import checked_extents, permutation_extents
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
-_CALLS = CallCache("permute: plans of calls", 4096)  # plans by all that a call says
-_PLANS = Memo("permute: plans", 4096)  # by request: asked where a call is not known
-_KNOWN = CallCache("permute: calls", 4096)  # launches of calls that add nothing and scale nothing
 _PLAIN = (float, int)  # of alpha and beta
 
 
@@ -110,7 +107,7 @@ def permute(
     key: Any = None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         key = _said(x, equation, fn, out, options)
-        known = _KNOWN.get(key) if key is not None else None
+        known = CALLS.get(key) if key is not None else None
         if known is not None and (again := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return again
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
@@ -139,7 +136,7 @@ def moved(
     if asked(x, c):
         result, call = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
         if key is not None and call is not None:
-            _KNOWN.put(key, call)
+            CALLS.put(key, call)
         return cast(torch.Tensor, result)
     if is_traced((x, out, c)):
         return cast(
@@ -147,16 +144,16 @@ def moved(
         )
     found = find_permutation(equation, x, out, options, extents)
     result = found.run(x, out, alpha, beta, c)
-    if key is not None and is_plain(key[1]) and result.numel():
-        _KNOWN.put(key, found.known_call(x, out, result))
+    if key is not None and is_plain(key[0]) and result.numel():
+        CALLS.put(key, found.known_call(x, out, result))
     return result
 
 
 def moved_again(x: Any, *words: Any) -> tuple[Any, torch.Tensor | None]:
     """The key of a call that says `words` of `x` alone, and its result where an equal call is known."""
     signature = call_signature(x, None)
-    key = None if signature is None else (words[0], signature, *words[1:])
-    known = None if key is None else _KNOWN.get(key)
+    key = None if signature is None else (signature, *words)
+    known = None if key is None else CALLS.get(key)
     return key, None if known is None else known.run(x, x, None, 1.0, 1.0, None, ())
 
 
@@ -168,7 +165,7 @@ def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping
     signature = call_signature(x, out) if text is not None and said is not None and prints is not None else None
     if signature is None or signature[0] is None:
         return None
-    key = (text, signature, prints, said)
+    key = (signature, text, prints, said)
     try:
         hash(key)
     except TypeError:  # it is refused where it is read
@@ -234,30 +231,13 @@ def find_permutation(
     equation: Terms, x: torch.Tensor, out: torch.Tensor | None, options: Options, extents: Mapping[Label, int] | None
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
-    notation_key = _notation_key(equation)
+    notation_key, shape = _notation_key(equation), None if out is None else tuple(out.shape)
     given = checked_extents(extents) if extents is not None else {}
-    shape = tuple(out.shape) if out is not None else None
-    signature, said = call_signature(x), options.said()
-    key: Hashable | None = None
-    if signature is not None and said is not None:  # a function that cannot be seen through is traced each time
-        key = (notation_key, signature, shape, tuple(given.items()), said)
-    known = _CALLS.get(key)
-    fn = options.functions[0]
-    if known is not None:
-        found: PermutePlan = known.plan
-        return found.given(fn)
-    request = requested(notation_key, x, shape, given, options)
-    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    place = _PLANS.place(request)
-    plan: PermutePlan | None = _PLANS.get(place)
-    if plan is None:
-        plan = PermutePlan(request)
-    if not plan.is_lasting:
-        return plan
-    _PLANS.put(place, plan)
-    if key is not None:
-        _CALLS.put(key, KnownCall(plan))
-    return plan.given(fn)
+    found: PermutePlan = remembered(
+        PermutePlan, (notation_key, shape, *given.items()), (x,), options,
+        lambda: requested(notation_key, x, shape, given, options),
+    )  # fmt: skip
+    return found
 
 
 def requested(

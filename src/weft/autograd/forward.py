@@ -18,6 +18,7 @@ from weft.autograd.backward import SUMS, arithmetic, operand_source
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
 from weft.autograd.steps import with_modes
 from weft.fn.derivative import Derived, converted, derived, push
+from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
 
@@ -69,12 +70,9 @@ def _operand(
     taken = {each: given[each] for each in spec.taken(other)}
     indices = {each: label for each, label in spec.indices if each in spec.names[other]}
     a, b = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
-    functions = [None, None, None, None]
-    functions[other] = spec.functions[other]
     options = spec.asked(
-        out_dtype=spec.accumulate, promote=a.dtype != b.dtype, functions=tuple(functions), operands=taken,
-        indices=indices, **arithmetic(spec),
-    )  # fmt: skip
+        out_dtype=spec.accumulate, promote=a.dtype != b.dtype, operands=taken, indices=indices, **arithmetic(spec)
+    ).having(**{HOOKS[other]: spec.functions[other]})
     found: Tensor = contraction(spec.text, a, b, options, total, alpha)
     return found
 

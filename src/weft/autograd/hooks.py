@@ -16,8 +16,7 @@ from torch import Tensor
 from weft.autograd.spec import C_FN, EPILOGUE, Spec, is_smooth
 from weft.fn import Pointwise, trace
 from weft.fn.derivative import Derived, compute, converted, derived, pull, recorded
-
-HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
+from weft.planner.request import HOOKS
 
 Pattern = tuple[bool, ...]  # which results have a gradient
 

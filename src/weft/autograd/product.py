@@ -337,7 +337,8 @@ class Permuted(Product):
         assert a is not None
         assert b is not None
         text, options, words = self._call
-        extents, key = dict(zip(spec.term_b, b.shape, strict=True)) or None, None
+        extents: dict[Any, int] | None = dict(zip(spec.term_b, b.shape, strict=True)) or None
+        key = None
         if c is None and extents is None and words is not None and alpha == 1 == beta:
             key, found = moved_again(a, text, words)
             if found is not None:

@@ -27,7 +27,6 @@ from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.plans.intermediates import is_of_halves, step_changes
 
-_HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.
 _OF_PATHS = ("precision", "accumulate", "algebra", "backend", "promote")
 #: Keywords that `contract` below takes one by one.
@@ -80,7 +79,7 @@ def contract(
         if taken is None or combining is None:
             if instead is not None:
                 return unread(instead[0], *instead[1], **instead[2])
-            hooks = dict(zip(_HOOKS, functions, strict=True))
+            hooks = dict(zip(HOOKS, functions, strict=True))
             return unread(
                 public_contract, equation, a, b, c=c, alpha=alpha, beta=beta, out=out, return_arg=return_arg,
                 validate=validate, **hooks, **options,
@@ -231,8 +230,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
     halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
     halves = halves and asked("precision") in (None, "ieee")
-    each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
-    last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
+    each = {name: value for name, value in keywords.items() if name not in LAST and name not in HOOKS}
+    last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in HOOKS}
     for _, step, left, right in steps[:-1]:
         a, b = operands[left], operands[right]
         said = {**each, **step_changes(a.dtype, b.dtype, halves)}
@@ -248,7 +247,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if kind == "alone":
         operands = [operands[0], operands[0].new_ones(())]
         last["alone"] = True
-    functions = tuple([asked(hook) for hook in _HOOKS])
+    functions = tuple([asked(hook) for hook in HOOKS])
     last |= step_changes(operands[left].dtype, operands[right].dtype, halves)
     halves = len(steps) > 1 and of_halves and asked("out_dtype") is None and asked("out") is None
     if halves and asked("epilogue") is None:
@@ -298,8 +297,8 @@ def _check_planned(name: str, tensor: Any, planned: Any) -> None:
 
 
 for _name, _operation in (
-    ("contract", contract), ("contraction", contraction), ("plan", plan), ("permute", permute), ("permutation", permutation), ("permutation plan", permutation_plan),
-    ("einsum", einsum),
+    ("contract", contract), ("contraction", contraction), ("plan", plan), ("permute", permute),
+    ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum),
 ):  # fmt: skip
     taken_by(_name, _operation)
 taken_by("text of a plan's call", spelled_plan)

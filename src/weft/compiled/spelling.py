@@ -188,7 +188,8 @@ def spelled_plan(
     options = replace(options_of(request, {}), backend=backend_of(request), schedule=request.schedule)
     order = tuple(named.name for named in request.named if named.layout is not None)
     structure = "one" if request.outputs is None else "several"
-    return text_of(request, options, order, added, validate=validate), structure, order, (lies(request.a), lies(request.b))
+    text = text_of(request, options, order, added, validate=validate)
+    return text, structure, order, (lies(request.a), lies(request.b))
 
 
 def algebra_of(said: Any) -> Any:

@@ -154,7 +154,9 @@ def _in_two(
     first, middle, right = notation.inputs
     halves = is_of_halves([tensor.dtype for tensor in tensors])
     kept = intermediate_type(x.dtype, options.out_dtype, options.accumulate)
-    sums, last = replace(options, out_dtype=None), options
+    sums = last = options
+    if options.out_dtype is not None:
+        sums = replace(options, out_dtype=None)
     if kept is not x.dtype:  # what it meets is of the operands' own type
         sums, last = replace(options, out_dtype=kept), step_options(options, kept, x.dtype, halves)
     if halves and last.out_dtype is None:

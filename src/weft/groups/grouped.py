@@ -111,7 +111,8 @@ def _results(
     """The results, by the plan of an earlier group that lay alike, else by a new one."""
     if is_traced(operands):
         out = keywords.get("out")
-        return one_by_one(read_notation(equation), operands, read_options("grouped", keywords), out, check_added(add, out))
+        options = read_options("grouped", keywords)
+        return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
     place = _place(equation, operands, add, keywords)
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
     found = plan.again(operands) if plan is not None else None

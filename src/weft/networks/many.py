@@ -22,7 +22,7 @@ from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
 from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
-from weft.planner.options import Options
+from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import HOOKS
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
@@ -102,7 +102,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     last = places or any(said(name) is not None for name in _LAST)
     plain = not (last or several or checked) and options.workspace_limit is None
     each = replace(
-        options, out_dtype=options.out_dtype if plain else None, functions=(None,) * 4, operands={}, indices={},
+        options, out_dtype=options.out_dtype if plain else None, functions=NO_FUNCTIONS, operands={}, indices={},
         workspace_limit=None, schedule=None, kept_dtype=None,
     )  # fmt: skip
     network = _network(notation, tensors, each, order)
@@ -118,7 +118,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     c, beta = addition(said("c"), said("beta"), out)
     c = None if c is None else as_tensor("c", c, options.promote)
     factors = c, said("alpha", 1.0), beta
-    return _one_by_one(network, tensors, options, factors, out, return_arg=places, validate=checked)
+    return _one_by_one(network, tensors, options, factors, out, (places, checked))
 
 
 def _network(notation: Notation, tensors: list[torch.Tensor], options: Options, order: Any) -> Network:
@@ -164,14 +164,14 @@ def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
 
 def _one_by_one(
     network: Network, tensors: list[torch.Tensor], options: Options, factors: tuple[Any, Any, Any], out: Any,
-    **last: bool,
+    flags: tuple[bool, bool],
 ) -> Any:  # fmt: skip
-    """Steps as contractions of their own, where the last one is asked for more than the others: C, alpha, beta ..."""
-    scheme, validate = network.scheme, last["validate"]
+    """Steps as contractions of their own, where the last one is asked for more: C, alpha, beta; indices, a check."""
+    scheme, (return_arg, validate) = network.scheme, flags
     values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
     for leaf, operand in enumerate(scheme.tree.graph.operands):
         values[leaf] = operand.view(tensors[leaf])
-    each = replace(options, functions=(None,) * 4, operands={}, indices={}, kept_dtype=None)
+    each = replace(options, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None)
     halves = scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
@@ -183,7 +183,9 @@ def _one_by_one(
             if free and options.functions[EPILOGUE] is None:
                 options, free = replace(options, out_dtype=network.dtype), False
             asked_of_last = step_options(options, left.dtype, right.dtype, halves)
-            found = contraction(called, left, right, asked_of_last, *factors, out, **last)
+            found = contraction(
+                called, left, right, asked_of_last, *factors, out, return_arg=return_arg, validate=validate
+            )
             return first_in(network.dtype, found) if free else found
         kept = intermediate_type(scheme.dtypes[step.node], options.out_dtype, options.accumulate)
         inner = replace(step_options(each, left.dtype, right.dtype, halves), out_dtype=kept)

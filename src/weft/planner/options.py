@@ -31,6 +31,8 @@ OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
 Functions = tuple[Callable[..., Any] | None, ...]
 Reader = Callable[[str, Any], Any]
 
+NO_FUNCTIONS: Functions = (None, None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -39,8 +41,8 @@ class Options:
     out_dtype: OutDtype = None
     precision: str | torch.dtype | None = None
     accumulate: torch.dtype | None = None
-    functions: Functions = (None, None, None, None)  # in the order of HOOKS
-    operands: Mapping[str, tuple[Hashable, torch.Tensor]] = field(default_factory=dict, hash=False)  # modes, tensor
+    functions: Functions = NO_FUNCTIONS  # in the order of HOOKS
+    operands: Mapping[str, tuple[Hashable, Any]] = field(default_factory=dict, hash=False)  # modes, tensor
     indices: Mapping[str, Label] = field(default_factory=dict, hash=False)
     algebra: Algebra | None = None  # None for plus-times
     deterministic: bool = True
@@ -65,7 +67,7 @@ class Options:
 
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
-        prints, schedule = fingerprints(self.functions), self.schedule
+        prints = () if self.functions == NO_FUNCTIONS else fingerprints(self.functions)
         algebra: Hashable = None
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
@@ -75,8 +77,10 @@ class Options:
             algebra = None if parts is None else (self.algebra.name, parts, whole, self.algebra.requires)
         if prints is None or (self.algebra is not None and algebra is None):
             return None
-        placed = tuple([(name, modes) for name, (modes, _) in self.operands.items()])
-        forced = schedule if isinstance(schedule, Hashable) else str(schedule)
+        placed = tuple([(name, modes) for name, (modes, _) in self.operands.items()]) if self.operands else ()
+        schedule, forced = self.schedule, None
+        if schedule is not None:
+            forced = schedule if isinstance(schedule, Hashable) else str(schedule)
         return (
             self.out_dtype, self.precision, self.accumulate, prints, placed, tuple(self.indices.items()), algebra,
             self.deterministic, self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,

@@ -60,8 +60,9 @@ class PermutePlan(PlanBase):
         """Whether it computes in each run what was traced: the reference backend runs the function itself."""
         return self._request.backend != "reference" or self._request.raw is None
 
-    def given(self, fn: Callable[..., Any] | None) -> PermutePlan:
-        """The plan for a caller who gave this function, which computes what was planned."""
+    def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: None = None) -> PermutePlan:
+        """The plan for a caller who gave this function, the first of these, which computes what was planned."""
+        fn = functions[0]
         return self if self._request.raw is fn else self._over(replace(self._request, raw=fn))
 
     @property
