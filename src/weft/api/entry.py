@@ -54,10 +54,10 @@ def contraction(
         )
     if out is not None and options.out_dtype is None:
         options = replace(options, out_dtype=result_types(out))
-    words = None if return_arg or validate else words_of(equation, options)
+    said = None if return_arg or validate else options.said()
     key, beside = None, [tensor for _, tensor in options.operands.values()] if options.operands else []
-    if words is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:
-        key = (signature, *words)
+    if said is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:
+        key = (signature, equation, said)
         known = CALLS.get(key)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found

@@ -17,10 +17,10 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
-from weft.fn import Pointwise, trace
+from weft.fn import trace
 from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options, OutDtype
-from weft.planner.request import PermuteRequest
+from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature, is_plain
@@ -29,6 +29,7 @@ from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
+from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
@@ -243,41 +244,45 @@ def find_permutation(
 def requested(
     equation: str | Notation, x: torch.Tensor, out_shape: tuple[int, ...] | None, extents: Mapping[Label, int],
     options: Options,
-) -> PermuteRequest:  # fmt: skip
+) -> Request:  # fmt: skip
     """Check everything that does not need the result but its shape."""
     notation = parse(equation, new_labels=True) if isinstance(equation, str) else equation
     if len(notation.inputs) != 1:
         raise NotationError(f"permute takes one operand, '{notation}' names {len(notation.inputs)}")
     notation = expand(notation, [x.dim()])
     found = permutation_extents(notation, x.shape, extents, out_shape)
+    (term,), output = notation.inputs, notation.output
+    have = dict(zip(term, x.shape, strict=True))
+    new = tuple(label for label in output if have.get(label) != found[label])
     reject_gradient("x", x)
     fn = options.functions[0]
     traced = trace(fn, (x.dtype,), hook="fn") if fn is not None else None
+    value = x.dtype if traced is None else traced.result
+    if isinstance(value, tuple):
+        raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
     chosen = resolve_backend(options.backend, x.device)
-    return PermuteRequest(
-        notation=notation,
+    return Request(
+        notation=Notation((term, new), output),
         text=str(equation),
-        x=Layout.of(x),
-        extents=tuple(found.items()),
-        conjugate=x.is_conj(),
-        d_dtype=_result_type(x.dtype, traced, options.out_dtype),
-        fn=traced,
+        a=Layout.of(x),
+        b=Layout(tuple(found[label] for label in new), (0,) * len(new), x.dtype),
+        conjugate=(x.is_conj(), False),
+        arithmetic=Arithmetic(x.dtype, value),
+        d_dtype=_result_type(value, options.out_dtype),
+        functions=Functions(traced, raw=options.functions),
         backend=chosen,
         device=x.device,
         target=target_of(chosen, x.device),
         workspace_limit=options.workspace_limit,
         tune=options.tune,
         specialize=options.specialize,
-        raw=fn,
         schedule=options.schedule,
         promote=options.promote,
+        moves=True,
     )
 
 
-def _result_type(x: torch.dtype, fn: Pointwise | None, out_dtype: OutDtype) -> torch.dtype:
-    value = fn.result if fn is not None else x
-    if isinstance(value, tuple):
-        raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
+def _result_type(value: torch.dtype, out_dtype: OutDtype) -> torch.dtype:
     if out_dtype is None:
         return value
     if isinstance(out_dtype, tuple):

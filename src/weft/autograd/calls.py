@@ -23,8 +23,9 @@ from weft.autograd.spec import Plain, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
 from weft.planner.options import Options
-from weft.planner.request import PermuteRequest, Request
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
+from weft.planner.target import target_of
 from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
@@ -127,16 +128,15 @@ class DifferentiablePermutation:
 
     plan = None
 
-    def __init__(self, call: DifferentiableCall, shape: tuple[int, ...], new: tuple[int, ...]) -> None:
-        self._call, self._shape, self._new = call, shape, new  # x at its full extents; those of new modes
+    def __init__(self, call: DifferentiableCall, new: tuple[int, ...]) -> None:
+        self._call, self._new = call, new  # the extents of new modes
 
     def run(self, x: Any, _: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result, or None where the call must be read in full."""
         if out is not None or c is not None:
             return None
         one = one_of(x.dtype, x.device).expand(self._new)
-        wide = x if x.shape == self._shape else x.expand(self._shape)
-        return self._call.run(wide, one, None, alpha, beta, None, operands)
+        return self._call.run(x, one, None, alpha, beta, None, operands)
 
 
 def permute(
@@ -168,13 +168,13 @@ def permute_plan_call(
 
 
 def _permuted(
-    request: PermuteRequest, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
+    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
 ) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
     with outside_transforms():
-        asked, one = as_contraction(request, x)
-    x = x.expand(asked.a.shape)  # extents of 1 that were asked to be longer
+        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
+        one = torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
     found, call = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
-    return found, None if call is None else DifferentiablePermutation(call, tuple(x.shape), tuple(one.shape))
+    return found, None if call is None else DifferentiablePermutation(call, request.b.shape)
 
 
 def refuse_out(out: Any) -> None:

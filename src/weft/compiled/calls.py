@@ -202,7 +202,7 @@ def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: A
     """A call of a `weft.PermutePlan`."""
     taken = None
     if is_dynamo_compiling() and planned.follows:
-        taken = capture(planned.request.raw, (), (x.dtype,))
+        taken = capture(planned.request.functions.raw[0], (), (x.dtype,))
         if is_unread(taken):
             return unread(planned, x, c=c, alpha=alpha, beta=beta, out=out)
     text, extents, layout = planned.text_of_call(taken)

@@ -23,7 +23,7 @@ from weft.compiled.text import backend_of, lies, plain_of, read_plain
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.fn import portable
 from weft.planner.options import Options
-from weft.planner.request import PermuteRequest
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend
 from weft.plans.keywords import read_options
@@ -83,17 +83,17 @@ class Move:
         return found
 
 
-def move_text(request: PermuteRequest, options: Options, labels: tuple[Label, ...]) -> str:
+def move_text(request: Request, options: Options, labels: tuple[Label, ...]) -> str:
     """The text of a checked permutation; `labels`: whose extents the operation is given."""
-    names = letters((*request.notation.inputs, request.notation.output))
+    names = letters((*request.moved.inputs, request.notation.output))
     said: dict[str, Any] = {
-        "equation": spelled_equation(request.notation, names),
+        "equation": spelled_equation(request.moved, names),
         "extents": [names[label] for label in labels],
         "result": dtype_name(request.d_dtype),
         **plain_of(options),
     }
-    if request.fn is not None:
-        said["fn"] = portable.written(request.fn)
+    if request.functions.a is not None:
+        said["fn"] = portable.written(request.functions.a)
     return json.dumps(said, sort_keys=True)
 
 
@@ -140,7 +140,7 @@ def move_of_options(
     shape = (1,) * place[1] if place is not None else None
     asked = replace(options, backend="reference", schedule=None)
     request = requested(_read(equation), x, shape, dict.fromkeys(labels, 1), asked)
-    (term,), output = request.notation.inputs, request.notation.output
+    (term,), output = request.moved.inputs, request.moved.output
     by_place = [at for at, label in enumerate(output) if label not in labels and label not in term]
     return move_text(request, options, (*labels, *(output[at] for at in by_place))), tuple(by_place)
 
@@ -152,15 +152,15 @@ def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...],
     """
     request = plan.request
     if fn is not None:
-        request = replace(request, raw=function_of(fn)).again()
-    (term,), output = request.notation.inputs, request.notation.output
-    extents = dict(request.extents)
-    labels = tuple(label for label in output if label not in term or request.x.shape[term.index(label)] == 1)
+        request = request.given((function_of(fn), None, None, None), None).again()
+    (term,), output = request.moved.inputs, request.moved.output
+    extents = request.extents()
+    labels = tuple(label for label in output if label not in term or request.a.shape[term.index(label)] == 1)
     options = Options(
         workspace_limit=request.workspace_limit, backend=backend_of(request), tune=request.tune,
         specialize=request.specialize, schedule=request.schedule,
     )  # fmt: skip
-    return move_text(request, options, labels), tuple(extents[label] for label in labels), lies(request.x)
+    return move_text(request, options, labels), tuple(extents[label] for label in labels), lies(request.a)
 
 
 spelled_move._dynamo_marked_constant = True  # type: ignore[attr-defined]

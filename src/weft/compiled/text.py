@@ -21,7 +21,7 @@ from weft.errors import DTypeError, ShapeError
 from weft.fn import portable
 from weft.fn.algebra import TracedAlgebra
 from weft.planner.options import Options
-from weft.planner.request import HOOKS, PermuteRequest, Request
+from weft.planner.request import HOOKS, Request
 from weft.planner.target import resolve_backend
 from weft.spec import Layout, Notation, parse
 from weft.spec.contraction import Arithmetic, mode_extents, output_shape
@@ -156,7 +156,7 @@ def lies(layout: Layout) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
     return layout.dtype, tuple(layout.shape), tuple(layout.strides)
 
 
-def backend_of(request: Request | PermuteRequest) -> str:
+def backend_of(request: Request) -> str:
     """The backend as a call asks for it: by name only where it is not what the device gets anyway."""
     usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
     return "auto" if usual else request.backend
