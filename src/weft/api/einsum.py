@@ -31,9 +31,6 @@ from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
-# What holds for the last step alone; all other keywords hold for each.
-LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg",
-        "kept_dtype")  # fmt: skip
 # What a mere rearrangement of one operand can be asked for, too.
 MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",

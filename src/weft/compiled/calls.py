@@ -11,7 +11,7 @@ import torch
 
 from weft.algebra import NAMED, Algebra
 from weft.api.contract import contract as public_contract
-from weft.api.einsum import LAST, MOVING
+from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
 from weft.base.dispatch import is_dynamo_compiling, taken_by
@@ -23,7 +23,7 @@ from weft.compiled.spelling import spelled, spelled_options, spelled_plan, steps
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
-from weft.planner.options import Options
+from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.intermediates import is_of_halves, step_changes
 

@@ -22,7 +22,7 @@ from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
 from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
-from weft.planner.options import NO_FUNCTIONS, Options
+from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
@@ -35,8 +35,8 @@ from weft.spec.memory import overlaps_itself, share_memory
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
-# What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
-_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices", "kept_dtype")
+# What else the last step may be asked for: a call with any of it has no replay of its own.
+_LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
 EPILOGUE = HOOKS.index("epilogue")
 
 
@@ -101,10 +101,9 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     several = isinstance(out, tuple) or isinstance(options.out_dtype, tuple)
     last = places or any(said(name) is not None for name in _LAST)
     plain = not (last or several or checked) and options.workspace_limit is None
-    each = replace(
-        options, out_dtype=options.out_dtype if plain else None, functions=NO_FUNCTIONS, operands={}, indices={},
-        workspace_limit=None, schedule=None, kept_dtype=None,
-    )  # fmt: skip
+    each = replace(options.of_steps(), workspace_limit=None, schedule=None)
+    if plain:
+        each = replace(each, out_dtype=options.out_dtype)
     network = _network(notation, tensors, each, order)
     _check(network, tensors, out)
     check_signs(network.graph, dict(enumerate(tensors)))
@@ -171,8 +170,7 @@ def _one_by_one(
     values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
     for leaf, operand in enumerate(scheme.tree.graph.operands):
         values[leaf] = operand.view(tensors[leaf])
-    each = replace(options, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None)
-    halves = scheme.asked.halves
+    each, halves = options.of_steps(), scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
         left, right = values[step.left], values[step.right]

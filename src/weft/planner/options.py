@@ -65,6 +65,12 @@ class Options:
         pairs = zip(HOOKS, self.functions, strict=True)
         return replace(self, functions=tuple(functions.get(hook, own) for hook, own in pairs))
 
+    def of_steps(self) -> Options:
+        """Those that hold for each of several contractions, and not for the last one alone."""
+        return replace(
+            self, out_dtype=None, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None
+        )  # fmt: skip
+
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
         prints = () if self.functions == NO_FUNCTIONS else fingerprints(self.functions)
@@ -280,6 +286,8 @@ OPTIONS: Sequence[Option] = (
     Option("cuda_graph", "bool | str", "auto", "network", "whether calls are replayed as a CUDA graph"),
 )  # fmt: skip
 OF_NAME = {option.name: option for option in OPTIONS}
+#: Of several contractions these are asked of the last one; all others hold for each.
+LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg", "kept_dtype")
 #: The options of each call.
 TAKEN: dict[str, tuple[str, ...]] = {
     call: tuple(option.name for option in OPTIONS if call in option.calls)
