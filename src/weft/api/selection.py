@@ -17,7 +17,6 @@ from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
-from weft.fn.binding import bind
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
@@ -157,10 +156,9 @@ def _packed(
     if function is not None:
         tensor = tensor.to(value_type(tensor.dtype, request.arithmetic.product))
         own = tuple(dict.fromkeys(term))
-        given = _taken(hook, options)
         asked = Options(
             request.arithmetic.accumulate, options.precision, functions=(function, None, None, None),
-            backend=request.backend, **given,
+            backend=request.backend, **_taken(hook, request, options),
         )  # fmt: skip
         tensor = _computed((term, (), own), tensor, asked, None)
         term = own
@@ -181,8 +179,9 @@ def _with_addend(
     added = c.resolve_conj().resolve_neg().to(accumulate).expand(values.shape)
     if function is not None:
         asked = Options(
-            accumulate, functions=(function, None, None, None), backend=request.backend, **_taken("c_fn", options)
-        )
+            accumulate, functions=(function, None, None, None), backend=request.backend,
+            **_taken("c_fn", request, options),
+        )  # fmt: skip
         output = request.notation.output
         added = _computed((output, (), output), added.contiguous(), asked, None)
     better = added > values if largest else added < values
@@ -201,8 +200,9 @@ def _finished(values: torch.Tensor, request: Request, options: Options, out: Res
         return values.to(request.d_dtype)
     output = request.notation.output
     asked = Options(
-        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend, **_taken("epilogue", options)
-    )
+        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend,
+        **_taken("epilogue", request, options),
+    )  # fmt: skip
     return _computed((output, (), output), values, asked, out)
 
 
@@ -214,9 +214,9 @@ def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.
     return found
 
 
-def _taken(hook: str, options: Options) -> dict[str, Any]:
+def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
     """The operands and indices that one function takes."""
-    names = bind(dict(zip(HOOKS, options.functions, strict=True)), [*options.operands, *options.indices])[hook]
+    names = request.functions.names[HOOKS.index(hook)]
     return {
         "operands": {name: pair for name, pair in options.operands.items() if name in names},
         "indices": {name: label for name, label in options.indices.items() if name in names},
