@@ -240,6 +240,7 @@ class TestOneSignature:
         """A new option has its type where type checkers look, its field where it is read, and its bullet."""
         typed = {**ContractKeywords.__annotations__, "epilogue": "Function | None", "return_arg": "bool"}
         if "contract" in option.calls:
+            assert option.name in typed, "type checkers read the keywords of contract in weft.api.keywords"
             kind = typed[option.name]
             assert getattr(kind, "__forward_arg__", kind) == option.type
             assert option.name in BULLETS, "contract's documentation has a bullet for each of its options"

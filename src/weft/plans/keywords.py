@@ -109,7 +109,7 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
         elif name.lower() in _WITHOUT:
             hint = f": {_WITHOUT[name.lower()]}"
         elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
-            hint = f": did you mean {near[0]!r}? It is {OF_NAME[near[0]].says}"
+            hint = f": did you mean {near[0]!r}? ({OF_NAME[near[0]].says})"
         else:
             hint = f": it takes {', '.join(taken)}"
         raise ArgumentError(f"{what or call} takes no keyword {name!r}{hint}")
