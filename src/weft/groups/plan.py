@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from threading import RLock
 from typing import Any, cast
@@ -30,7 +31,6 @@ from weft.groups.results import Places, Results
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
-from weft.plans.keywords import read_options
 from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Notation
@@ -51,12 +51,12 @@ class GroupedPlan:
     """
 
     def __init__(
-        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any],
-        derived: Derived,
+        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, options: Options,
+        derived: Derived, out: Any = None,
     ) -> None:  # fmt: skip
         self._notation, self._derived = read_notation(equation), derived
         form = group_form(self._notation)
-        self._add = check_added(accumulate_into, keywords.get("out"))
+        self._add = check_added(accumulate_into, out)
         self._turn = RLock()  # calls of one plan take turns: each tells the launch where its tensors begin
         tensors = as_operands(operands)
         self._leaves = tensors if asked_of_many(tensors) else None
@@ -64,13 +64,13 @@ class GroupedPlan:
         if x.device != y.device:
             raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
         self._lies = Likeness(operands)
-        self._out = None if keywords.get("out") is None else self._read_out(keywords["out"])
+        self._out = None if out is None else self._read_out(out)
         strides = None if self._out is None else self._out.strides
         self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
         self._check_out()
-        self._keywords = given_of(keywords)
-        target = None if self._out is None else self._out.tensors[0]
-        self._options = read_options("grouped", keywords, target)
+        if self._out is not None and options.out_dtype is None:
+            options = replace(options, out_dtype=self._out.dtype)
+        self._options = options
         self._request = self._requested(str(equation), self._options)
         raw = self._request.raw
         self._watched = Watched(raw, self._request.again) if any(raw) else None
@@ -169,8 +169,7 @@ class GroupedPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as what it was made of, with the tensors that it holds now."""
         terms, out = (*self._notation.inputs, self._notation.output), None if self._out is None else self._out.tensors
-        keywords = self._keywords if out is None else {**self._keywords, "out": list(out)}
-        return type(self), (terms, self._held(), self._add, keywords, self._derived)
+        return type(self), (terms, self._held(), self._add, self._options, self._derived, out)
 
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
@@ -337,11 +336,6 @@ class _Described:
 
     def __str__(self) -> str:
         return self._text
-
-
-def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that say something, but for `out`."""
-    return {name: value for name, value in keywords.items() if name != "out" and value is not None}
 
 
 def _some(operands: list[Any]) -> list[Any]:
