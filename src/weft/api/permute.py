@@ -26,7 +26,7 @@ from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
-from weft.plans.keywords import read_options, refuse_unknown
+from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import Arithmetic
@@ -112,7 +112,7 @@ def permute(
         if known is not None and (again := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return again
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
-        source, target, addend, read = _read("permute", x, c, out, {**options, "fn": fn})
+        source, target, addend, read = _read("permute", x, c, out, fn, options)
         key = None if is_subclass(x) else key  # known calls have plain tensors as results
         result = moved(equation, source, read, addend, alpha, beta, target, extents, key=key)
     return out if out is not None else like(source_of(x, c), result)
@@ -205,7 +205,7 @@ def plan_permute(
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):
-        source, target, addend, read = _read("plan_permute", x, c, out, {**options, "fn": fn})
+        source, target, addend, read = _read("plan_permute", x, c, out, fn, options)
         gradient = asked(source, addend)
         if gradient:
             source, addend = detached(source), None if addend is None else detached(addend)
@@ -215,14 +215,15 @@ def plan_permute(
 
 
 def _read(
-    call: str, x: Any, c: Any, out: Any, keywords: Mapping[str, Any]
+    call: str, x: Any, c: Any, out: Any, fn: Function | None, keywords: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Options]:
     """The operand, the place for the result, what is added, and the options."""
-    refuse_unknown(call, keywords)
+    target = as_result(out) if out is not None else None
+    options = read_options(call, keywords, target)
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
-    target = as_result(out) if out is not None else None
-    options = replace(read_options(call, keywords, target), functions=(keywords["fn"], None, None, None))
+    if fn is not None:
+        options = replace(options, functions=(fn, None, None, None))
     source = without_neg(as_tensor("x", x, options.promote))
     addend = None if c is None else target if c is out else as_tensor("c", c, options.promote)
     return source, target, addend, options

@@ -80,14 +80,21 @@ _WITHOUT = {
 }
 
 
+#: Of calls without keywords.
+_BARE = {specialize: Options(specialize=specialize) for specialize in ("auto", "now")}
+
+
 def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:
     """A call's keywords, checked and read; D's type is that of `target` where none is given.
 
     Keywords that belong to the call alone (`c`, `alpha`, ...) are not among them. Raises `ArgumentError` for one that
     the call does not take, else what the reading of each raises.
     """
+    specialize = OF_NAME["specialize"].default_of(call)
+    if not keywords and target is None:
+        return _BARE[specialize]
     refuse_unknown(call, keywords)
-    found = {"specialize": OF_NAME["specialize"].default_of(call), "out_dtype": result_types(target)}
+    found = {"specialize": specialize, "out_dtype": result_types(target)}
     for name, value in keywords.items():
         read = OF_NAME[name].read
         if read is not None and (value is not None or name != "out_dtype"):
