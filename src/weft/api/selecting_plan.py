@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from weft.api.entry import made
+from weft.api.selection import reduced_labels
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
 from weft.errors import call_context
 from weft.planner.options import Options
@@ -32,6 +33,7 @@ class SelectingPlan(Plan):
         """`options` are those of the call without operands, which have `modes`."""
         super().__init__(request)
         self._options, self._modes = options, dict(modes)
+        self.places = len(reduced_labels(request))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._request, self._options, self._modes)
@@ -41,14 +43,13 @@ class SelectingPlan(Plan):
         operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
     ) -> Any:  # fmt: skip
         """Run on `a` and `b`, which lie as the planned ones did; returns D and the indices, as `weft.contract` does."""
+        c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
-            call = {"c": c, "alpha": alpha, "beta": beta, "out": out, "operands": operands, "validate": validate}
-            return outside(self, a, b, **call, **unknown)
+            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
             read_flag("validate", validate)
-            c, factor = addition(c, beta, out)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             target = as_results(out)
@@ -59,7 +60,7 @@ class SelectingPlan(Plan):
             placed = {name: (self._modes[name], tensor) for name, tensor in given.items()}
             options = replace(self._options, operands=placed)
             found = made(
-                self._request.notation, x, y, options, addend, alpha, factor, target, return_arg=True,
+                self._request.notation, x, y, options, addend, alpha, beta, target, return_arg=True,
                 validate=validate,
             )  # fmt: skip
         return returned(a, out, found, True)

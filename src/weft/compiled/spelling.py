@@ -29,7 +29,7 @@ from weft.compiled.text import backend_of, lies, text_of
 from weft.errors import WeftError, call_context
 from weft.networks.ahead import Pair, path_of
 from weft.planner.options import Options, options_of
-from weft.planner.request import HOOKS, hook_types
+from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
 from weft.plans.keywords import read_options
@@ -162,12 +162,12 @@ def text_of_options(
     asked = replace(options, operands=operands, backend="reference", schedule=None)
     notation = read_notation(equation)
     request = resolved(notation, str(notation), a, b, asked)
-    places, structure = None, "one" if request.outputs is None else "several"
+    places = None
     if return_arg:
         check_selected(request, added=False)
         places = len(reduced_labels(request))
-        structure = "place" if places == 1 else "places"
-    return text_of(request, options, tuple(operands), added, places=places, validate=validate), structure
+    text = text_of(request, options, tuple(operands), added, places=places, validate=validate)
+    return text, structure_of(request, places)
 
 
 def _stand_in(dtype: torch.dtype, rank: int) -> torch.Tensor:
@@ -187,9 +187,15 @@ def spelled_plan(
         request = request.given(tuple(map(function_of, functions)), made).again()
     options = replace(options_of(request, {}), backend=backend_of(request), schedule=request.schedule)
     order = tuple(named.name for named in request.named if named.layout is not None)
-    structure = "one" if request.outputs is None else "several"
-    text = text_of(request, options, order, added, validate=validate)
-    return text, structure, order, (lies(request.a), lies(request.b))
+    text = text_of(request, options, order, added, places=plan.places, validate=validate)
+    return text, structure_of(request, plan.places), order, (lies(request.a), lies(request.b))
+
+
+def structure_of(request: Request, places: int | None) -> str:
+    """How the results of a call come, which finds so many indices; None where it is not asked."""
+    if places is not None:
+        return "place" if places == 1 else "places"
+    return "one" if request.outputs is None else "several"
 
 
 def algebra_of(said: Any) -> Any:

@@ -56,6 +56,8 @@ class Plan(PlanBase):
     says what was chosen and why.
     """
 
+    places: int | None = None  # how many indices a call finds besides; None where it is not asked
+
     def __init__(self, request: Request) -> None:
         self._asked_for(request)
         self.shape = output_shape(request.notation, request.extents())
