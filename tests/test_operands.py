@@ -184,7 +184,8 @@ class TestIndices:
         long = torch.empty(1, dtype=torch.int8).expand(2**31 + 1)
         scalar = torch.ones((), dtype=torch.int8)
         options = {"out_dtype": torch.int64, "epilogue": lambda x, i: x + i, "indices": {"i": "i"}}
-        from weft.api.options import Options, resolved
+        from weft.planner.options import Options
+        from weft.plans.resolving import resolved
         from weft.spec import parse
 
         asked = Options(torch.int64, functions=(None, None, None, options["epilogue"]), indices={"i": "i"}, **on)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,11 +15,33 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.api.keywords import CallKeywords, ContractKeywords, PermuteKeywords, PlanKeywords
-from weft.plans.keywords import DEFAULTS, TAKEN, default_of
+from weft.api.keywords import (
+    Backend,
+    CallKeywords,
+    ContractKeywords,
+    PermuteKeywords,
+    PlanKeywords,
+    Precision,
+    Specialize,
+    Tune,
+)
+from weft.planner.at_hand import SPECIALIZE
+from weft.planner.options import OF_NAME, OPTIONS, TAKEN, Option, Options
+from weft.planner.planner import TUNE
+from weft.planner.request import HOOKS
+from weft.planner.target import BACKENDS
+from weft.spec.dtypes import PRECISIONS
 
 A, B, C = torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(3, 4) - 5, torch.ones(2, 4)
 AB = A @ B
+SIGNED = [weft.contract, weft.plan, weft.einsum, weft.matmul, weft.permute, weft.plan_permute, weft.grouped,
+          weft.plan_grouped, weft.chain]  # fmt: skip
+#: Arguments that have a bullet in the documentation of `weft.contract`.
+BULLETS = {
+    name
+    for names in re.findall(r"^    \* ((?:`\w+`(?:, )?)+):", weft.contract.__doc__ or "", re.MULTILINE)
+    for name in re.findall(r"\w+", names)
+}
 
 
 class TestNoSilentSurprise:
@@ -124,7 +148,6 @@ class TestTypes:
             weft.contract("mk,kn->mn", A, B, **options)
         assert str(caught.value).startswith(said)
 
-
     def test_a_word_near_to_none_gets_the_list(self) -> None:
         with pytest.raises(weft.DTypeError, match=r"precision='highest' .* or one of ieee, tf32, tf32x3, 3m"):
             weft.contract("mk,kn->mn", A, B, precision="highest")  # torch's word
@@ -212,19 +235,47 @@ class TestNumpysWords:
 
 
 class TestOneSignature:
-    def test_typed_keywords_are_those_that_calls_take(self) -> None:
-        typed = {**ContractKeywords.__annotations__}
-        assert set(typed) == set(DEFAULTS) - {"epilogue", "return_arg"}
-        assert set(PlanKeywords.__annotations__) | {"epilogue", "return_arg", "c", "out"} == set(TAKEN["plan"])
-        assert set(CallKeywords.__annotations__) | {"operands"} == set(TAKEN["a plan's call"])
-        assert set(PermuteKeywords.__annotations__) < set(TAKEN["permute"])
+    @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+    def test_options_are_typed_read_and_documented(self, option: Option) -> None:
+        """A new option has its type where type checkers look, its field where it is read, and its bullet."""
+        typed = {**ContractKeywords.__annotations__, "epilogue": "Function | None", "return_arg": "bool"}
+        if "contract" in option.calls:
+            assert option.name in typed, "type checkers read the keywords of contract in weft.api.keywords"
+            kind = typed[option.name]
+            assert getattr(kind, "__forward_arg__", kind) == option.type
+            assert option.name in BULLETS, "contract's documentation has a bullet for each of its options"
+        if "plan" in option.calls:
+            assert option.name in {*PlanKeywords.__annotations__, "epilogue", "return_arg", "c", "out"}
+        if option.name in PermuteKeywords.__annotations__:
+            assert "permute" in option.calls
+        if option.name in CallKeywords.__annotations__:
+            assert "a plan's call" in option.calls
+        fields = {each.name for each in dataclasses.fields(Options)}
+        of_a_call = {"return_arg", *CallKeywords.__annotations__}
+        if "contract" in option.calls and option.name not in (*HOOKS, *of_a_call):
+            assert option.read is not None
+            assert option.name in fields
+        elif option.read is not None:
+            assert option.name in fields
+        assert option.says
+        assert option.calls
 
-    @pytest.mark.parametrize("call", [weft.contract, weft.plan, weft.einsum, weft.matmul, weft.permute])
+    def test_what_is_typed_and_read_is_in_the_table(self) -> None:
+        names = {option.name for option in OPTIONS}
+        assert set(ContractKeywords.__annotations__) <= set(TAKEN["contract"])
+        assert {each.name for each in dataclasses.fields(Options)} - names == {"peak"}
+        assert not BULLETS - {*TAKEN["contract"], "equation", "a", "b"}
+
+    def test_types_name_what_readers_take(self) -> None:
+        for kind, words in ((Backend, BACKENDS), (Specialize, SPECIALIZE), (Tune, TUNE), (Precision, PRECISIONS)):
+            assert set(get_args(kind)) == set(words) - {None}
+
+    @pytest.mark.parametrize("call", SIGNED)
     def test_help_shows_every_keyword_with_its_default(self, call: Any) -> None:
         shown = inspect.signature(call).parameters
         for name in TAKEN[call.__name__]:
             assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
-            assert shown[name].default == (default_of(call.__name__, name) if name in DEFAULTS else shown[name].default)
+            assert shown[name].default == OF_NAME[name].default_of(call.__name__)
         assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown.values())
 
     def test_matmul_and_einsum_take_what_contract_takes(self) -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import weft
-from weft.api import contract as contracting
-from weft.api import lookup, permute
+from weft.api import entry, lookup
 from weft.plans import select
 
 
@@ -83,7 +82,7 @@ def test_repeated_calls_are_known(name: str) -> None:
     call, most = CALLS[name]
     for _ in range(3):
         call()
-    caches = (contracting._CALLS, lookup._CALLS, permute._CALLS, permute._KNOWN)
+    caches = (entry.CALLS, lookup._CALLS)
     before = [len(cache) for cache in caches]
     found = frames(call)
     assert found <= most, f"{found} functions are entered"

@@ -11,8 +11,9 @@ import torch
 import weft
 from cpu.problems import GETT, Way, all_ways
 from weft.algebra import find
-from weft.api.options import Options, read_indices, read_operands, resolved
+from weft.planner.options import Options, read_indices, read_operands
 from weft.planner.request import HOOKS, Request
+from weft.plans.resolving import resolved
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned
 

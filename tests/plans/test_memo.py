@@ -10,7 +10,6 @@ from typing import Any
 import cotengra as ctg
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import weft
 from support import own_cache
@@ -33,14 +32,6 @@ def _network() -> Callable[[], Any]:
     return lambda: net(A.clone(), B, C)  # not the tensors of the last call, which are known as such
 
 
-def _compiled() -> Callable[[], Any]:
-    def call() -> Any:
-        with FlopCounterMode(display=False):
-            return weft.contract("ij,jk->ik", A, B)
-
-    return call
-
-
 def _blocks() -> Callable[[], Any]:
     a, b = weft.blocks.BlockTensor({(0, 0): A}), weft.blocks.BlockTensor({(0, 0): B})
     return lambda: weft.blocks.contract("ij,jk->ik", a, b)
@@ -61,14 +52,10 @@ def _over_ranks() -> Callable[[], Any]:
 
 
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
-    "contract: calls": lambda: lambda: weft.contract("ij,jk->ik", A, B),
-    "contract: plans of calls": lambda: lambda: weft.plan("ij,jk->ik", A, B),
-    "contract: plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
-    "permute: calls": lambda: lambda: weft.permute(A, "ij->ji"),
-    "permute: plans of calls": lambda: lambda: weft.plan_permute(A, "ij->ji"),
-    "permute: plans": lambda: lambda: weft.permute(A, "ij->ji", fn=_opaque),
+    "calls": lambda: lambda: weft.contract("ij,jk->ik", A, B),
+    "plans of calls": lambda: lambda: weft.plan("ij,jk->ik", A, B),
+    "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "plan: calls": _plan,
-    "compiled: calls": _compiled,
     "einsum: calls": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
     "network: programs": _network,

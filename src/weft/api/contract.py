@@ -6,8 +6,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
@@ -15,35 +14,28 @@ import numpy as np
 import torch
 
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.keywords import (
-    ContractKeywords,
-    Equation,
-    Function,
-    PlanKeywords,
-    refuse_swapped,
-    signed,
-)
-from weft.api.lookup import as_key, find_plan, one_of, read_pair, said_options
-from weft.api.options import Options, read_operands, read_options
-from weft.api.selection import check_selected, selected
+from weft.api.entry import CALLS, made
+from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
+from weft.api.lookup import as_key, find_plan, read_pair, said_options
+from weft.api.selection import check_selected
 from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.base.factors import addition
 from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
+from weft.planner.options import Options, read_operands
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
+from weft.plans.derivatives import any_tensor, detached
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.memo import CallCache
+from weft.plans.keywords import read_options
 from weft.spec.arguments import read_flag
 
-_CALLS = CallCache("contract: calls", 4096)  # by all that a call says: its plan, and where that suffices its launch
 _FORM = "equation, a, b"
-_LONE = torch.Size(())
+
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
@@ -203,9 +195,9 @@ def contract(
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
         if signature is not None and prints is not None and return_arg is False:
-            key = (text, signature, prints, asked)
+            key = (signature, text, prints, asked)
             try:
-                known = _CALLS.get(key)
+                known = CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read
                 key = None
             if known is not None and validate is False:
@@ -219,106 +211,34 @@ def contract(
         if is_subclass(source):
             key = None  # known calls have plain tensors as results
         read_flag("validate", validate)
-        if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
-            given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-            found, known = differentiable("contract")(
-                equation, a, b, c, alpha, beta, out, given, return_arg, validate
-            )
-            if key is not None and known is not None:
-                _CALLS.put(key, known)
-            return returned(source, out, found, return_arg)
         promote = read_flag("promote", options.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
-        if signature is None and is_traced((x, y, addend, *_each(target), *_beside(options))):
-            return as_operation("contract")(
-                equation, x, y, addend, alpha, beta, target, functions, return_arg, validate, options
-            )
         if signature is None and prints is not None and validate is return_arg is False:  # arrays, read by now
-            key, signature, known = _known((text, prints, asked), x, y, target, addend, *beside)
+            key, known = _known((text, prints, asked), x, y, target, addend, *beside)
             found = None if known is None else known.run(x, y, addend, alpha, beta, target, beside)
             if found is not None:
-                return returned(a, out, found, False)
-        if known is None or validate:  # that is of the functions as they were given
-            given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-            read = read_options("contract", given, target)
-            if return_arg:
-                found, places = selected(equation, x, y, addend, alpha, beta, target, read, validate)
-                return returned(source, out, (found, places), True)
-            planned, tensors = find_plan(equation, x, y, read), read.tensors
-        else:
-            planned = known.plan
+                return returned(source, out, found, False)
+        if known is not None and known.plan is not None and not validate and not any_tensor(alpha, beta):
             tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()}
-        run = planned.run_validated if validate else planned.run
-        result = run(x, y, addend, alpha, beta, target, tensors)
-    # A C that is not read has no launch of its own.
-    if key is not None and known is None and (c is None or beta != 0) and planned.is_lasting:
-        assert signature is not None
-        _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
-    return returned(source, out, result, False)
+            result = known.plan.run(x, y, addend, alpha, beta, target, tensors)
+        else:
+            read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)
+            result = made(
+                equation, x, y, read, addend, alpha, beta, target, return_arg=return_arg, validate=validate, key=key
+            )
+    return returned(source, out, result, return_arg)
 
 
-def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | None]:
-    """Key and signature of a call on these tensors, and what is known of it; None for what must be read anew."""
-    text, prints, asked = said
+def _known(words: tuple[Any, ...], *tensors: Any) -> tuple[Any, KnownCall | None]:
+    """The key of a call on these tensors, and what is known of it; None for what must be read anew."""
     signature = call_signature(*tensors)
-    key = (text, signature, prints, asked)
+    key = (signature, *words)
     try:
-        return (None, None, None) if signature is None else (key, signature, _CALLS.get(key))
+        return (None, None) if signature is None else (key, CALLS.get(key))
     except TypeError:  # it is refused where it is read
-        return None, None, None
-
-
-def repeated(equation: str | tuple[Any, ...], a: Any, b: Any = None) -> torch.Tensor | None:
-    """The result of `contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
-
-    Without `b`: against the number one.
-    """
-    known = recalled((equation, (), ()), a, b)
-    if known is None:
-        return None
-    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
-    return found
-
-
-def words_of(equation: str, keywords: dict[str, Any]) -> tuple[Hashable, ...] | None:
-    """All that a call says but for its tensors and factors, as `recalled` takes it; None for what is read each time."""
-    given = dict(keywords)
-    prints = fingerprints(tuple(given.pop(hook, None) for hook in HOOKS))
-    asked, _ = said_options(given)
-    words = (equation, prints, asked)
-    with suppress(TypeError):
-        hash(words)
-        return None if prints is None or asked is None else words
-    return None
-
-
-def recalled(words: tuple[Any, ...], a: Any, b: Any, c: Any = None, beside: Sequence[Any] = ()) -> KnownCall | None:
-    """The known call of these words, and of tensors that lie so; without `b` it is of the number one.
-
-    `beside` are the tensors of operands. Autocast is not asked for: `words` say the types, or the caller has looked.
-    """
-    signature = call_signature(a, b, None, c, *beside)
-    if signature is None:
-        return None
-    if b is None:
-        one = (_LONE, (), a.dtype, a.device, 0, None)
-        signature = (signature[0], one, *signature[2:])
-    text, prints, asked = words
-    found: KnownCall | None = _CALLS.get((text, signature, prints, asked))
-    return found
-
-
-def _each(out: Any) -> tuple[Any, ...]:
-    return out if isinstance(out, tuple) else (out,)
-
-
-def _beside(options: dict[str, Any]) -> Iterator[Any]:
-    """The tensors among a call's operands, read or not."""
-    operands = options.get("operands")
-    for pair in operands.values() if isinstance(operands, dict) else ():
-        yield from pair if isinstance(pair, (tuple, list)) else ()
+        return None, None
 
 
 @signed("plan", ("equation", "a", "b"), Plan)
@@ -357,37 +277,38 @@ def plan(
         keywords: dict[str, Any] = dict(options)
         if any_autocast():
             keywords = with_autocast(keywords, a, b, out)
-        promote = read_flag("promote", keywords.get("promote", False))
-        x, y = read_pair(a, b, promote)
-        addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
+        x, y = read_pair(a, b, asked.promote)
+        addend = as_tensor("c", c, asked.promote) if c is not None else None
         if read_flag("return_arg", return_arg):
-            return _selecting(equation, (x, y, addend, target), asked, {**keywords, "epilogue": epilogue})
+            return _selecting(equation, (x, y, addend, target), asked)
         tensors = (x, y, addend, *asked.tensors.values())
         if not asked_of(*tensors):
             return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         needs = tuple(each is not None and asked_of(each) for each in tensors)
-        x, y, addend = detached(x), detached(y), None if addend is None else detached(addend)
-        placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in asked.operands.items()}
-        asked = replace(asked, operands=placed)
+        x, y, addend, asked = _detached(x, y, addend, asked)
         found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         return found.differentiated(needs)
 
 
 def _selecting(
-    equation: Equation, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Any], read: Options,
-    keywords: dict[str, Any],
-) -> Plan:  # fmt: skip
+    equation: Equation, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Any], options: Options
+) -> Plan:
     """A plan whose calls find places, too; what does not fit it is refused now."""
     from weft.api.selecting_plan import SelectingPlan
 
-    x, y, addend, out = tensors
-    placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in read.operands.items()}
-    request = find_plan(equation, detached(x), detached(y), replace(read, operands=placed)).request
+    x, y, addend, options = _detached(*tensors[:3], options)
+    request = find_plan(equation, x, y, options).request
     check_selected(request, added=False)
-    given = {name: value for name, value in keywords.items() if name != "operands" and value is not None}
-    modes = {name: modes for name, (modes, _) in read.operands.items()}
-    found = SelectingPlan(request, contract, equation, given, modes)
-    others = {name: tensor for name, (_, tensor) in placed.items()}
-    return found.prepare(detached(x), detached(y), None if addend is None else detached(addend), out, others)
+    modes = {name: modes for name, (modes, _) in options.operands.items()}
+    found = SelectingPlan(request, replace(options, operands={}), modes)
+    return found.prepare(x, y, addend, tensors[3], options.tensors)
+
+
+def _detached(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, options: Options
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Options]:
+    """Tensors to plan for."""
+    placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in options.operands.items()}
+    return detached(a), detached(b), None if c is None else detached(c), replace(options, operands=placed)

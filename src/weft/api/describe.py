@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.algebra import Algebra, find
-from weft.api.options import Options, resolved
 from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
+from weft.planner.options import Options
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.planner.schedule import Target
 from weft.planner.target import BACKENDS, target_of
+from weft.plans.resolving import resolved
 from weft.plans.select import select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape

@@ -11,14 +11,16 @@ import torch
 
 from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.contract import contract, repeated
+from weft.api.contract import contract
+from weft.api.entry import contraction, repeated
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of
-from weft.api.permute import moved_again, permute
+from weft.api.permute import moved, moved_again, permute
 from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.planner.options import Options
 from weft.planner.request import Results
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
@@ -29,9 +31,6 @@ from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
-# What holds for the last step alone; all other keywords hold for each.
-LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg",
-        "kept_dtype")  # fmt: skip
 # What a mere rearrangement of one operand can be asked for, too.
 MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",
@@ -91,8 +90,9 @@ def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
         return repeated(*arguments)
     if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
         return None
-    moved = moved_again(*arguments)
-    return repeated(against_one(arguments[0]), arguments[1]) if moved is None else moved
+    equation, x = arguments
+    found: torch.Tensor | None = moved_again(x, equation, (), ())[1]
+    return repeated(against_one(equation), x) if found is None else found
 
 
 @lru_cache(maxsize=4096)
@@ -123,6 +123,18 @@ def _of_one(
     one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
     equation = against_one(text) if text is not None else (term, (), output)
     return contract(equation, x, one, out=target, **last)
+
+
+def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The same of options that are read, with no function among them."""
+    (term,), output = notation.inputs, notation.output
+    if set(term) == set(output) and (options.algebra, options.precision, options.accumulate) == (None, None, None):
+        return moved((term, output), x, options, out=out)
+    if options.algebra is not None:
+        options = replace(options, algebra=lone(options.algebra))
+    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
+    found: torch.Tensor = contraction((term, (), output), x, one, options, out=out)
+    return found
 
 
 def lone(algebra: Algebra) -> Algebra:

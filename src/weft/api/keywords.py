@@ -1,6 +1,6 @@
 """The one signature, as type checkers and `help` read it: the types of the keywords that the public calls share.
 
-What each call takes, and the defaults, stand in `weft.plans.keywords`.
+The table of options, `weft.planner.options`, says which call takes what; type checkers read these classes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 from weft.algebra import Algebra
 from weft.base.arrays import is_array
 from weft.errors import ArgumentError
+from weft.planner.options import OF_NAME, TAKEN
 from weft.planner.schedule import Scalar, Schedule
-from weft.plans.keywords import TAKEN, default_of
 from weft.spec import Label
 from weft.spec.type_names import DTypeLike
 
@@ -66,6 +66,7 @@ class CallKeywords(TypedDict, total=False):
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
     """What `contract` takes besides `epilogue` and `return_arg`, which decide what it returns."""
 
+
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -87,10 +88,7 @@ def signed(call: str, first: Sequence[str], result: Any = Any) -> Callable[[Call
             else given[name]
             for name in first
         ]
-        shared = [
-            kinds(name, kinds.KEYWORD_ONLY, default=given[name].default if name in given else default_of(call, name))
-            for name in TAKEN[call]
-        ]
+        shared = [kinds(name, kinds.KEYWORD_ONLY, default=OF_NAME[name].default_of(call)) for name in TAKEN[call]]
         function.__signature__ = inspect.Signature([*places, *shared], return_annotation=result)  # type: ignore[attr-defined]
         return function
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from weft.api.keywords import Equation
-from weft.api.options import Options, resolved
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
 from weft.errors import NotationError
+from weft.planner.options import Options
 from weft.plans.call_cache import KnownCall, call_signature, said_operands
 from weft.plans.contraction import Plan
 from weft.plans.memo import CallCache, Memo
+from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
 from weft.spec.notation import from_sequences, terms_of
 from weft.spec.type_names import read_dtype
 
-_CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
-_PLANS = Memo("contract: plans", 4096)  # by request: asked where a call is not known
+Terms = Equation | Notation  # an equation as it is given, or read before
+
+_CALLS = CallCache("plans of calls", 4096)  # by the operands' signature and all options
+_PLANS = Memo("plans", 4096)  # by request: asked where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
 
@@ -67,21 +70,30 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
     return tuple(said), tensors
 
 
-def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
+def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
-    signature, asked = call_signature(a, b), options.key()
-    key = (notation_key, signature, *asked) if signature is not None and asked is not None else None
+    found: Plan = remembered(
+        Plan, (notation_key,), (a, b), options,
+        lambda: resolved(_read(notation_key), str(notation_key), a, b, options),
+    )  # fmt: skip
+    return found
+
+
+def remembered(
+    kind: Callable[[Any], Any], said: tuple[Hashable, ...], tensors: Sequence[torch.Tensor], options: Options,
+    request: Callable[[], Any],
+) -> Any:  # fmt: skip
+    """The plan of a `kind` for what a call says, and for tensors that lie so; `request` is made where none is known."""
+    signature, asked = call_signature(*tensors, *options.tensors.values()), options.said()
+    key = (kind, said, signature, asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)
     if known is not None:
-        found: Plan = known.plan
-        return found.given(options.functions, options.algebra)
-    request = resolved(_read(notation_key), str(notation_key), a, b, options)
+        return known.plan.given(options.functions, options.algebra)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    place = _PLANS.place(request)
-    plan: Plan | None = _PLANS.get(place)
-    if plan is None:
-        plan = Plan(request)
+    wanted = request()
+    place = _PLANS.place(wanted)
+    plan = _PLANS.get(place) or kind(wanted)
     if not plan.is_lasting:
         return plan
     _PLANS.put(place, plan)
@@ -95,7 +107,7 @@ def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return constant(1, dtype, device)
 
 
-def _notation_key(equation: Equation | Notation) -> str | Notation:
+def _notation_key(equation: Terms) -> str | Notation:
     """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, (str, Notation)):
         return equation
@@ -105,7 +117,7 @@ def _notation_key(equation: Equation | Notation) -> str | Notation:
     return from_sequences(*terms)
 
 
-def read_notation(equation: Equation | Notation) -> Notation:
+def read_notation(equation: Terms) -> Notation:
     """An equation of two operands, text or sequences of labels."""
     return _read(_notation_key(equation))
 

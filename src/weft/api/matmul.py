@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from weft.api.autocast import any_autocast
-from weft.api.contract import contract, repeated
+from weft.api.contract import contract
+from weft.api.entry import repeated
 from weft.api.keywords import ContractKeywords, Function, signed
 from weft.base.arrays import as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call

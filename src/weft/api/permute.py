@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
 
+from weft.api.entry import CALLS
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
-from weft.api.lookup import as_key, said_options
-from weft.api.options import check_limit
+from weft.api.lookup import Terms, as_key, remembered, said_options
 from weft.base.arrays import as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
-from weft.fn import Pointwise, trace
+from weft.fn import trace
 from weft.fn.fingerprint import fingerprints
-from weft.planner.at_hand import check_specialize
-from weft.planner.planner import check_tune
-from weft.planner.request import PermuteRequest
+from weft.planner.options import Options, OutDtype
+from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
-from weft.planner.target import check_backend, resolve_backend, target_of
-from weft.plans.call_cache import KnownCall, call_signature, is_plain
+from weft.planner.target import resolve_backend, target_of
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
-from weft.plans.keywords import default_of, refuse_unknown
-from weft.plans.memo import CallCache, Memo
+from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
-from weft.plans.select import check_schedule
 from weft.spec import Label, Layout, Notation, parse
-from weft.spec.arguments import read_flag
+from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
-from weft.spec.type_names import read_dtype
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
-_CALLS = CallCache("permute: plans of calls", 4096)  # plans by all that a call says
-_PLANS = Memo("permute: plans", 4096)  # by request: asked where a call is not known
-_KNOWN = CallCache("permute: calls", 4096)  # launches of calls that add nothing and scale nothing
 _PLAIN = (float, int)  # of alpha and beta
 
 
@@ -113,53 +106,72 @@ def permute(
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     key: Any = None
-    signature: Any = None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
-        key, signature = _said(x, equation, fn, out, options)
-        known = _KNOWN.get(key) if key is not None else None
+        key = _said(x, equation, fn, out, options)
+        known = CALLS.get(key) if key is not None else None
         if known is not None and (again := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return again
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
-        source, target, addend = _read("permute", x, c, out, options)
-        if asked(source, addend):
-            given = {**options, "fn": fn, "extents": extents}
-            made, call = differentiable("permute")(equation, source, addend, alpha, beta, target, given)
-            if key is not None and call is not None and not is_subclass(x):
-                _KNOWN.put(key, call)
-            return like(source_of(x, c), made)
-        if is_traced((source, target, addend)):
-            return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
-        found = _find_plan("permute", equation, source, target, fn, extents, options)
-        result = found.run(source, target, alpha, beta, addend)
-        if key is not None and signature is not None and is_plain(signature) and result.numel():
-            _KNOWN.put(key, found.known_call(source, target, result))
+        source, target, addend, read = _read("permute", x, c, out, fn, options)
+        key = None if is_subclass(x) else key  # known calls have plain tensors as results
+        result = moved(equation, source, read, addend, alpha, beta, target, extents, key=key)
     return out if out is not None else like(source_of(x, c), result)
 
 
-def moved_again(equation: str, x: Any) -> torch.Tensor | None:
-    """The result of `permute(x, equation)` where an equal call is known."""
+def moved(
+    equation: Terms,
+    x: torch.Tensor,
+    options: Options,
+    c: torch.Tensor | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    out: torch.Tensor | None = None,
+    extents: Mapping[Label, int] | None = None,
+    *,
+    key: tuple[Any, ...] | None = None,
+) -> torch.Tensor:
+    """The result of `weft.permute` on tensors, of options that are read: its function is the first of theirs.
+
+    A call that adds nothing and scales nothing is kept under `key`: what it says, and a signature.
+    """
+    if asked(x, c):
+        result, call = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
+        if key is not None and call is not None:
+            CALLS.put(key, call)
+        return cast(torch.Tensor, result)
+    if is_traced((x, out, c)):
+        return cast(
+            torch.Tensor, as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options)
+        )
+    found = find_permutation(equation, x, out, options, extents)
+    result = found.run(x, out, alpha, beta, c)
+    if key is not None and is_plain(key[0]) and result.numel():
+        CALLS.put(key, found.known_call(x, out, result))
+    return result
+
+
+def moved_again(x: Any, *words: Any) -> tuple[Any, torch.Tensor | None]:
+    """The key of a call that says `words` of `x` alone, and its result where an equal call is known."""
     signature = call_signature(x, None)
-    known = None if signature is None else _KNOWN.get((equation, signature, (), ()))
-    if known is None:
-        return None
-    found: torch.Tensor | None = known.run(x, x, None, 1.0, 1.0, None, ())
-    return found
+    key = None if signature is None else (signature, *words)
+    known = None if key is None else CALLS.get(key)
+    return key, None if known is None else known.run(x, x, None, 1.0, 1.0, None, ())
 
 
-def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
-    """All that a call says, as a key, and the signature in it; None for what must be read anew in each call."""
+def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping[str, Any]) -> Any:
+    """All that a call says, as a key, a signature in it; None for what must be read anew in each call."""
     said, _ = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
     prints = () if fn is None else fingerprints((fn,))
     signature = call_signature(x, out) if text is not None and said is not None and prints is not None else None
     if signature is None or signature[0] is None:
-        return None, None
-    key = (text, signature, prints, said)
+        return None
+    key = (signature, text, prints, said)
     try:
         hash(key)
     except TypeError:  # it is refused where it is read
-        return None, None
-    return key, signature
+        return None
+    return key
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)
@@ -193,130 +205,97 @@ def plan_permute(
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):
-        source, target, addend = _read("plan_permute", x, c, out, options)
+        source, target, addend, read = _read("plan_permute", x, c, out, fn, options)
         gradient = asked(source, addend)
         if gradient:
             source, addend = detached(source), None if addend is None else detached(addend)
-        found = _find_plan("plan_permute", equation, source, target, fn, extents, options)
+        found = find_permutation(equation, source, target, read, extents)
         found = found.prepare(source, target, alpha, beta, addend)
         return found.differentiated((True,)) if gradient else found
 
 
 def _read(
-    call: str, x: Any, c: Any, out: Any, options: Mapping[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The operand, the place for the result, and what is added."""
-    refuse_unknown(call, options)
+    call: str, x: Any, c: Any, out: Any, fn: Function | None, keywords: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Options]:
+    """The operand, the place for the result, what is added, and the options."""
+    target = as_result(out) if out is not None else None
+    options = read_options(call, keywords, target)
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
-    promote = read_flag("promote", options.get("promote", False))
-    check_tune(options.get("tune"))
-    check_specialize(options.get("specialize", default_of(call, "specialize")))
-    check_backend(options.get("backend", "auto"))
-    check_schedule(options.get("schedule"))
-    check_limit(options.get("workspace_limit"))
-    source = without_neg(as_tensor("x", x, promote))
-    target = as_result(out) if out is not None else None
-    addend = None if c is None else target if c is out else as_tensor("c", c, promote)
-    return source, target, addend
+    if fn is not None:
+        options = replace(options, functions=(fn, None, None, None))
+    source = without_neg(as_tensor("x", x, options.promote))
+    addend = None if c is None else target if c is out else as_tensor("c", c, options.promote)
+    return source, target, addend, options
 
 
-def _find_plan(
-    call: str,
-    equation: Equation,
-    x: torch.Tensor,
-    out: torch.Tensor | None,
-    fn: Function | None,
-    extents: Mapping[Label, int] | None,
-    options: Mapping[str, Any],
+def find_permutation(
+    equation: Terms, x: torch.Tensor, out: torch.Tensor | None, options: Options, extents: Mapping[Label, int] | None
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
-    out_dtype, workspace_limit = options.get("out_dtype"), options.get("workspace_limit")
-    backend, tune, schedule = options.get("backend", "auto"), options.get("tune"), options.get("schedule")
-    specialize = options.get("specialize", default_of(call, "specialize"))
-    promote = read_flag("promote", options.get("promote", False))
-    notation_key = _notation_key(equation)
+    notation_key, shape = _notation_key(equation), None if out is None else tuple(out.shape)
     given = checked_extents(extents) if extents is not None else {}
-    if out_dtype is None and out is not None:
-        out_dtype = out.dtype
-    if out_dtype is not None:
-        out_dtype = read_dtype("out_dtype", out_dtype)
-    shape = tuple(out.shape) if out is not None else None
-    signature, prints = call_signature(x), fingerprints((fn,))
-    key: Hashable | None = None
-    if signature is not None and prints is not None:  # a function that cannot be seen through is traced each time
-        key = (
-            notation_key, signature, shape, out_dtype, prints, tuple(given.items()), workspace_limit, backend, tune,
-            specialize, schedule, promote,
-        )  # fmt: skip
-    known = _CALLS.get(key)
-    if known is not None:
-        found: PermutePlan = known.plan
-        return found.given(fn)
-    request = requested(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
-    request = replace(request, tune=tune, specialize=specialize, schedule=schedule, promote=promote)
-    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    place = _PLANS.place(request)
-    plan: PermutePlan | None = _PLANS.get(place)
-    if plan is None:
-        plan = PermutePlan(request)
-    if not plan.is_lasting:
-        return plan
-    _PLANS.put(place, plan)
-    if key is not None:
-        _CALLS.put(key, KnownCall(plan))
-    return plan.given(fn)
+    found: PermutePlan = remembered(
+        PermutePlan, (notation_key, shape, *given.items()), (x,), options,
+        lambda: requested(notation_key, x, shape, given, options),
+    )  # fmt: skip
+    return found
 
 
 def requested(
-    equation: str | Notation,
-    x: torch.Tensor,
-    out_shape: tuple[int, ...] | None,
-    fn: Function | None,
-    out_dtype: torch.dtype | None,
-    extents: Mapping[Label, int],
-    workspace_limit: int | None,
-    backend: str,
-) -> PermuteRequest:
+    equation: str | Notation, x: torch.Tensor, out_shape: tuple[int, ...] | None, extents: Mapping[Label, int],
+    options: Options,
+) -> Request:  # fmt: skip
     """Check everything that does not need the result but its shape."""
     notation = parse(equation, new_labels=True) if isinstance(equation, str) else equation
     if len(notation.inputs) != 1:
         raise NotationError(f"permute takes one operand, '{notation}' names {len(notation.inputs)}")
     notation = expand(notation, [x.dim()])
     found = permutation_extents(notation, x.shape, extents, out_shape)
+    (term,), output = notation.inputs, notation.output
+    have = dict(zip(term, x.shape, strict=True))
+    new = tuple(label for label in output if have.get(label) != found[label])
     reject_gradient("x", x)
+    fn = options.functions[0]
     traced = trace(fn, (x.dtype,), hook="fn") if fn is not None else None
-    chosen = resolve_backend(backend, x.device)
-    return PermuteRequest(
-        notation=notation,
+    value = x.dtype if traced is None else traced.result
+    if isinstance(value, tuple):
+        raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
+    chosen = resolve_backend(options.backend, x.device)
+    return Request(
+        notation=Notation((term, new), output),
         text=str(equation),
-        x=Layout.of(x),
-        extents=tuple(found.items()),
-        conjugate=x.is_conj(),
-        d_dtype=_result_type(x.dtype, traced, out_dtype),
-        fn=traced,
+        a=Layout.of(x),
+        b=Layout(tuple(found[label] for label in new), (0,) * len(new), x.dtype),
+        conjugate=(x.is_conj(), False),
+        arithmetic=Arithmetic(x.dtype, value),
+        d_dtype=_result_type(value, options.out_dtype),
+        functions=Functions(traced, raw=options.functions),
         backend=chosen,
         device=x.device,
         target=target_of(chosen, x.device),
-        workspace_limit=workspace_limit,
-        raw=fn,
+        workspace_limit=options.workspace_limit,
+        tune=options.tune,
+        specialize=options.specialize,
+        schedule=options.schedule,
+        promote=options.promote,
+        moves=True,
     )
 
 
-def _result_type(x: torch.dtype, fn: Pointwise | None, out_dtype: torch.dtype | None) -> torch.dtype:
-    value = fn.result if fn is not None else x
-    if isinstance(value, tuple):
-        raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
+def _result_type(value: torch.dtype, out_dtype: OutDtype) -> torch.dtype:
     if out_dtype is None:
         return value
+    if isinstance(out_dtype, tuple):
+        raise DTypeError(f"out_dtype names {len(out_dtype)} types, a permutation has one result")
     if not torch.can_cast(value, out_dtype):
         raise DTypeError(f"values of type {dtype_name(value)} cannot be stored as {dtype_name(out_dtype)}")
     return out_dtype
 
 
-def _notation_key(equation: Equation) -> str | Notation:
-    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
-    if isinstance(equation, str):
+def _notation_key(equation: Terms) -> str | Notation:
+    """Text and what was read before as it is, sequences of labels as a `Notation`: either can be looked up."""
+    if isinstance(equation, (str, Notation)):
         return equation
     terms = terms_of(equation)
     if len(terms) != 2:

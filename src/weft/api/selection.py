@@ -14,16 +14,15 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED
-from weft.api.keywords import Equation
-from weft.api.lookup import find_plan, one_of, read_notation
-from weft.api.options import Options, resolved
+from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
-from weft.fn.binding import bind
+from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
+from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
@@ -43,7 +42,7 @@ class Roles:
 
 
 def selected(
-    equation: Equation,
+    equation: Terms,
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor | None,
@@ -157,10 +156,9 @@ def _packed(
     if function is not None:
         tensor = tensor.to(value_type(tensor.dtype, request.arithmetic.product))
         own = tuple(dict.fromkeys(term))
-        given = _taken(hook, options)
         asked = Options(
             request.arithmetic.accumulate, options.precision, functions=(function, None, None, None),
-            backend=request.backend, **given,
+            backend=request.backend, **_taken(hook, request, options),
         )  # fmt: skip
         tensor = _computed((term, (), own), tensor, asked, None)
         term = own
@@ -181,8 +179,9 @@ def _with_addend(
     added = c.resolve_conj().resolve_neg().to(accumulate).expand(values.shape)
     if function is not None:
         asked = Options(
-            accumulate, functions=(function, None, None, None), backend=request.backend, **_taken("c_fn", options)
-        )
+            accumulate, functions=(function, None, None, None), backend=request.backend,
+            **_taken("c_fn", request, options),
+        )  # fmt: skip
         output = request.notation.output
         added = _computed((output, (), output), added.contiguous(), asked, None)
     better = added > values if largest else added < values
@@ -201,8 +200,9 @@ def _finished(values: torch.Tensor, request: Request, options: Options, out: Res
         return values.to(request.d_dtype)
     output = request.notation.output
     asked = Options(
-        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend, **_taken("epilogue", options)
-    )
+        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend,
+        **_taken("epilogue", request, options),
+    )  # fmt: skip
     return _computed((output, (), output), values, asked, out)
 
 
@@ -214,9 +214,9 @@ def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.
     return found
 
 
-def _taken(hook: str, options: Options) -> dict[str, Any]:
+def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
     """The operands and indices that one function takes."""
-    names = bind(dict(zip(HOOKS, options.functions, strict=True)), [*options.operands, *options.indices])[hook]
+    names = request.functions.names[HOOKS.index(hook)]
     return {
         "operands": {name: pair for name, pair in options.operands.items() if name in names},
         "indices": {name: label for name, label in options.indices.items() if name in names},
@@ -245,7 +245,7 @@ def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, 
 
 
 def _validate(
-    equation: Equation, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, result: torch.Tensor, options: Options
+    equation: Terms, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, result: torch.Tensor, options: Options
 ) -> None:
     """`AccuracyError` where D is not what the validated contraction without places finds."""
     expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(

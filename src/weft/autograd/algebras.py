@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.algebra import NAMED, Algebra
+from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.function import Rule, apply
@@ -21,8 +21,7 @@ from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain, used_options
-from weft.autograd.steps import contraction
+from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain
 from weft.autograd.summation import Summation
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
@@ -127,10 +126,11 @@ class Composed:
         if function is None:
             return tensor.to(product)
         term = (spec.term_a, spec.term_b)[side]
-        found: Tensor = contraction(
-            f"{term},->{term}", tensor, one_of(tensor.dtype, tensor.device), a_fn=function, out_dtype=spec.accumulate,
-            precision=product, accumulate=spec.accumulate, **_passing(spec), **spec.aux(tensors, spec.names[side]),
+        options = spec.passing(
+            out_dtype=spec.accumulate, precision=product, functions=(function, None, None, None),
+            **spec.aux(tensors, spec.names[side]),
         )  # fmt: skip
+        found: Tensor = contraction(f"{term},->{term}", tensor, one_of(tensor.dtype, tensor.device), options)
         return found
 
     def _finished(self, value: Tensor, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -139,13 +139,13 @@ class Composed:
         names = (*spec.names[C_FN], *spec.names[EPILOGUE])
         given = spec.aux(tensors, names)
         if spec.term_c is not None:
-            given["operands"] = {**given.get("operands", {}), "weft_c": (spec.term_c, tensors[C])}
-        types = spec.results if spec.several else spec.results[0]
-        found = contraction(
-            f"{spec.term_d},->{spec.term_d}", value, one_of(value.dtype, value.device),
-            epilogue=_finish(spec.algebra, spec.accumulate, spec), out_dtype=types, precision=spec.accumulate,
-            accumulate=spec.accumulate, **_passing(spec), **given,
+            given["operands"]["weft_c"] = (spec.term_c, tensors[C])
+        options = spec.passing(
+            out_dtype=spec.results if spec.several else spec.results[0],
+            functions=(None, None, None, _finish(spec.algebra, spec.accumulate, spec)), **given,
         )  # fmt: skip
+        text = f"{spec.term_d},->{spec.term_d}"
+        found = contraction(text, value, one_of(value.dtype, value.device), options)
         return found if isinstance(found, tuple) else (found,)
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -185,11 +185,6 @@ class Composed:
     ) -> tuple[Composed, tuple[Tensor | None, ...]]:
         spec, arguments = batched(self.spec, tensors, batches, size)
         return Composed(spec, self.needs, self.ahead), arguments
-
-
-def _passing(spec: Spec) -> dict[str, Any]:
-    """Options of a pass over elements."""
-    return {name: value for name, value in used_options(spec).items() if name != "promote"}
 
 
 @kept_for_algebra

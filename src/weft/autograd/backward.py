@@ -14,6 +14,7 @@ from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spe
 from weft.autograd.steps import ONE, Spread, Step
 from weft.errors import UnsupportedError
 from weft.fn.derivative import Derived
+from weft.planner.options import Options, types_of
 from weft.spec.dtypes import FP8, value_type
 
 Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are asked for
@@ -181,7 +182,7 @@ class Backward:
                 continue
             aux, indices = self._beside(function, own, places)
             step = Step(
-                goal, f"{own},->{term}", left, ONE, out, step_options(spec, products=False), a_fn=function.function,
+                goal, f"{own},->{term}", left, ONE, out, spec.passing(), a_fn=function.function,
                 aux=aux, indices=indices,
             )  # fmt: skip
             self._add(self._in_kind(step, out))
@@ -203,7 +204,7 @@ class Backward:
             left, prologue = self._source(self.main), self._function(0, products=True)
         aux, indices = self._beside(prologue, spec.term_d)
         return Step(
-            target, f"{spec.term_d},{term}->{core}", left, source, out, step_options(spec, products=True),
+            target, f"{spec.term_d},{term}->{core}", left, source, out, product_options(spec),
             a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=_joined(aux, beside),
             indices=_joined(indices, placed), scale="alpha", conjugate=is_complex and function is None,
             prologue=prologue is not None,
@@ -277,13 +278,8 @@ def product_type(spec: Spec) -> torch.dtype:
 
 def arithmetic(spec: Spec) -> dict[str, Any]:
     """`precision` and `accumulate` of products like those of the forward pass."""
-    types = spec.arithmetic
-    precision: Any = torch.float16 if types.product in FP8 else types.product
-    if types.precision != "ieee":
-        precision = types.precision
-    elif types.three:
-        precision = "3m"
-    return {"precision": precision, "accumulate": types.accumulate}
+    precision, accumulate = types_of(spec.arithmetic)
+    return {"precision": torch.float16 if precision in FP8 else precision, "accumulate": accumulate}
 
 
 @lru_cache(maxsize=256)
@@ -297,26 +293,24 @@ def with_sums(spec: Spec) -> Spec:
     )  # fmt: skip
 
 
-def step_options(spec: Spec, *, products: bool) -> tuple[tuple[str, Any], ...]:
-    """Keywords of a step: of sums of products, or of a pass over elements."""
-    kept = [each for each in spec.options if each[0] not in ("schedule", "promote") and each[1] is not None]
-    passing: dict[str, Any] = {"precision": spec.accumulate, "accumulate": spec.accumulate}
-    types = arithmetic(spec) if products else passing
-    if products and types["precision"] == torch.float16 != product_type(spec):
-        types = {**types, "precision": "tf32"}  # no fewer digits than a half has
-    return (*kept, *types.items())
+def product_options(spec: Spec) -> Options:
+    """The options of a step that sums products."""
+    types = arithmetic(spec)
+    if types["precision"] == torch.float16 != product_type(spec):
+        types["precision"] = "tf32"  # no fewer digits than a half has
+    return spec.asked(promote=False, **types)
 
 
 def over_elements(spec: Spec, target: str, out: torch.dtype, left: str, term: str) -> Step:
     """A step over the elements of D, summed to those of `term`."""
-    return Step(target, f"{spec.term_d},->{term}", left, ONE, out, step_options(spec, products=False))
+    return Step(target, f"{spec.term_d},->{term}", left, ONE, out, spec.passing())
 
 
 def sums_again(spec: Spec) -> Step:
     """The sums, made from A and B (and C) as the forward pass made them."""
     names = {*spec.names[A_FN], *spec.names[B_FN], *spec.names[C_FN]}
     return Step(
-        SUMS, spec.text, "A", "B", hooks.kept_type(spec), step_options(spec, products=True),
+        SUMS, spec.text, "A", "B", hooks.kept_type(spec), product_options(spec),
         a_fn=spec.functions[A_FN], b_fn=spec.functions[B_FN], c_fn=spec.functions[C_FN],
         aux=tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names),
         indices=tuple(each for each in spec.indices if each[0] in names), scale="forward",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from weft.api.contract import contract as plain_contract
-from weft.api.lookup import one_of, read_notation, read_pair
-from weft.api.options import read_options
-from weft.api.permute import plan_permute
+from weft.api.entry import made
+from weft.api.lookup import Terms, one_of, read_notation
+from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, plain_rule
 from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import plan_with_factors, with_factors
@@ -22,13 +22,15 @@ from weft.autograd.selection import Selection
 from weft.autograd.spec import Plain, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
-from weft.planner.request import PermuteRequest, Request
+from weft.planner.options import Options
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
+from weft.planner.target import target_of
 from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
-from weft.spec.arguments import read_flag
+from weft.spec import Label
 
 Results = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -66,32 +68,28 @@ class DifferentiableCall:
 
 
 def contract(
-    equation: Any,
-    a: Any,
-    b: Any,
-    c: Any,
+    equation: Terms,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
     alpha: Any,
     beta: Any,
     out: Any,
-    keywords: Mapping[str, Any],
+    options: Options,
     return_arg: bool,
     validate: bool,
 ) -> tuple[Any, DifferentiableCall | None]:
     """The result of `weft.contract`, and what to remember of the call."""
     if any_tensor(alpha, beta):
-        return with_factors(equation, a, b, c, alpha, beta, out, keywords, return_arg, validate), None
+        return with_factors(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     refuse_out(out)
-    promote = read_flag("promote", keywords.get("promote", False))
-    x, y = read_pair(a, b, promote)
-    addend = as_tensor("c", c, promote).resolve_neg() if c is not None else None
-    options = read_options("contract", keywords, None)
+    c = None if c is None else c.resolve_neg()
     with outside_transforms():
-        request = meta_request(read_notation(equation), str(equation), x, y, options, x.device)
-    tensors = (x, y, addend, *options.tensors.values())
+        request = meta_request(read_notation(equation), str(equation), a, b, options, a.device)
     if validate:
-        _validated(equation, x, y, addend, alpha, beta, keywords)
-    found, call = called(request, tensors, tuple(options.operands), alpha, beta, options.backend, return_arg)
-    return found, call
+        _validated(equation, a, b, c, alpha, beta, options)
+    tensors = (a, b, c, *options.tensors.values())
+    return called(request, tensors, tuple(options.operands), alpha, beta, options.backend, return_arg)
 
 
 def plan_call(
@@ -130,33 +128,32 @@ class DifferentiablePermutation:
 
     plan = None
 
-    def __init__(self, call: DifferentiableCall, shape: tuple[int, ...], new: tuple[int, ...]) -> None:
-        self._call, self._shape, self._new = call, shape, new  # x at its full extents; those of new modes
+    def __init__(self, call: DifferentiableCall, new: tuple[int, ...]) -> None:
+        self._call, self._new = call, new  # the extents of new modes
 
     def run(self, x: Any, _: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result, or None where the call must be read in full."""
         if out is not None or c is not None:
             return None
         one = one_of(x.dtype, x.device).expand(self._new)
-        wide = x if x.shape == self._shape else x.expand(self._shape)
-        return self._call.run(wide, one, None, alpha, beta, None, operands)
+        return self._call.run(x, one, None, alpha, beta, None, operands)
 
 
 def permute(
-    equation: Any,
+    equation: Terms,
     x: torch.Tensor,
     c: torch.Tensor | None,
     alpha: Scalar,
     beta: Scalar,
     out: Any,
-    keywords: Mapping[str, Any],
+    options: Options,
+    extents: Mapping[Label, int] | None,
 ) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
     """The result of `weft.permute`, and what to remember of the call."""
     refuse_out(out)
-    given = {name: value for name, value in keywords.items() if name not in ("fn", "extents")}
     with outside_transforms():
-        plan = plan_permute(meta(x), equation, **{**keywords, "backend": "reference"})
-    return _permuted(plan.request, given.get("backend", "auto"), x, c, alpha, beta)
+        plan = find_permutation(equation, meta(x), None, replace(options, backend="reference"), extents)
+    return _permuted(plan.request, options.backend, x, c, alpha, beta)
 
 
 def permute_plan_call(
@@ -171,13 +168,13 @@ def permute_plan_call(
 
 
 def _permuted(
-    request: PermuteRequest, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
+    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
 ) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
     with outside_transforms():
-        asked, one = as_contraction(request, x)
-    x = x.expand(asked.a.shape)  # extents of 1 that were asked to be longer
+        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
+        one = torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
     found, call = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
-    return found, None if call is None else DifferentiablePermutation(call, tuple(x.shape), tuple(one.shape))
+    return found, None if call is None else DifferentiablePermutation(call, request.b.shape)
 
 
 def refuse_out(out: Any) -> None:
@@ -226,18 +223,16 @@ def _with_places(found: Rule, tensors: Sequence[torch.Tensor | None]) -> Any:
 
 
 def _validated(
-    equation: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, given: Any
+    equation: Terms, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, options: Options
 ) -> None:
     """Run the plain call, which holds a sample of its results against the reference."""
     if is_transformed(a) or is_transformed(b):
         raise UnsupportedError("validate looks at values, which a transform of torch.func hides: call without it there")
-    keywords = dict(given)
-    if keywords.get("operands"):
-        keywords["operands"] = {name: (modes, x.detach()) for name, (modes, x) in keywords["operands"].items()}
+    operands = {name: (modes, x.detach()) for name, (modes, x) in options.operands.items()}
     with torch.no_grad():
-        plain_contract(
-            equation, a.detach(), b.detach(), c=c if c is None else c.detach(), alpha=alpha, beta=beta, validate=True,
-            **keywords,
+        made(
+            equation, a.detach(), b.detach(), replace(options, operands=operands), None if c is None else c.detach(),
+            alpha, beta, None, validate=True,
         )  # fmt: skip
 
 

@@ -33,8 +33,8 @@ def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
 
 def lines_of_permutation(plan: PermutePlan) -> str:
     """The same of a plan that permutes."""
-    request, one = as_contraction(plan.request, _meta(plan.request.x.shape, plan.request.x.dtype))
-    tensors = (_meta(request.a.shape, request.a.dtype), one, None)
+    request = as_contraction(plan.request)
+    tensors = (*(_meta(each.shape, each.dtype) for each in (request.a, request.b)), None)
     return "\n".join(section("backward", described(*plain_rule(request, tensors, (True, False, False), permutes=True))))
 
 

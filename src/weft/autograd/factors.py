@@ -7,45 +7,42 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from weft.algebra import find
-from weft.api.contract import contract
-from weft.api.lookup import read_notation
-from weft.api.options import HOOKS, read_indices, read_operands
-from weft.base.arrays import as_tensor
+from weft.api.entry import contraction
+from weft.api.lookup import Terms, read_notation
+from weft.base.arrays import as_results, as_tensor
 from weft.base.factors import is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import parameters
-from weft.planner.request import Request
+from weft.planner.options import Options, options_of
 from weft.plans.contraction import Plan
 from weft.spec.notation import expand
 
 
 def with_factors(
-    equation: Any,
-    a: Any,
-    b: Any,
-    c: Any,
+    equation: Terms,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
     alpha: Any,
     beta: Any,
     out: Any,
-    keywords: Mapping[str, Any],
+    options: Options,
     return_arg: bool,
     validate: bool,
 ) -> Any:
     """The result of `weft.contract` where one of the factors is a tensor of no dimensions."""
-    if find(keywords.get("algebra", "plus_times")) is not None:
+    if options.algebra is not None:
         raise DTypeError("alpha and beta scale sums of products: other algebras have no such factors")
     if return_arg:
         raise UnsupportedError("return_arg is for algebras that select, which have no factors")
     if c is None and isinstance(beta, torch.Tensor):
         raise ShapeError("beta is a tensor and has no c to multiply: pass c")
-    x, y = as_tensor("a", a), as_tensor("b", b)
-    own = read_operands(keywords.get("operands"))
-    operands: dict[str, Any] = dict(own)
+    operands: dict[str, Any] = dict(options.operands)
     factors = []
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, torch.Tensor):
@@ -54,15 +51,15 @@ def with_factors(
                 raise ShapeError(
                     f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions"
                 )
-            operands[f"weft_{name}"] = ("", value.to(x.device))
+            operands[f"weft_{name}"] = ("", value.to(a.device))
         factors.append(None if isinstance(value, torch.Tensor) else value)
     if c is not None:
-        output = expand(read_notation(equation), (x.dim(), y.dim())).output
-        operands["weft_c"] = (output, c.clone() if isinstance(c, torch.Tensor) and c is out else c)
-    names = (*own, *read_indices(keywords.get("indices")))
-    scaled = _scaled(factors, keywords.get("c_fn"), keywords.get("epilogue"), names, c is not None)
-    given = {name: value for name, value in keywords.items() if name not in ("c_fn", "epilogue", "operands")}
-    return contract(equation, x, y, epilogue=scaled, operands=operands, out=out, validate=validate, **given)
+        output = expand(read_notation(equation), (a.dim(), b.dim())).output
+        operands["weft_c"] = (output, c.clone() if c is out else c)
+    _, _, c_fn, epilogue = options.functions
+    scaled = _scaled(factors, c_fn, epilogue, (*options.operands, *options.indices), c is not None)
+    asked = replace(options.having(c_fn=None, epilogue=scaled), operands=operands)
+    return contraction(equation, a, b, asked, out=out, validate=validate)
 
 
 def _scaled(
@@ -111,21 +108,6 @@ def plan_with_factors(
 ) -> Any:  # fmt: skip
     """The same of a plan's call, on tensors that lie as planned: as `weft.contract` of what was planned."""
     request = plan.request
-    labels = (*request.notation.inputs, request.notation.output)
-    return with_factors(labels, a, b, c, alpha, beta, out, _keywords(request, operands), False, validate)
-
-
-def _keywords(request: Request, operands: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What `weft.contract` is asked for to do what a plan does."""
-    types = request.arithmetic
-    terms = {each.name: each.term for each in request.named if each.layout is not None}
-    return {
-        **dict(zip(HOOKS, request.functions.raw, strict=True)),
-        "operands": {name: (terms[name], tensor) for name, tensor in operands.items()},
-        "indices": {each.name: each.term[0] for each in request.named if each.layout is None},
-        "out_dtype": (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
-        "precision": types.precision if types.precision != "ieee" else "3m" if types.three else types.product,
-        "accumulate": types.accumulate, "algebra": request.raw_algebra or "plus_times", "backend": request.backend,
-        "workspace_limit": request.workspace_limit, "tune": request.tune, "specialize": request.specialize,
-        "promote": request.promote, "kept_dtype": request.kept,
-    }  # fmt: skip
+    return with_factors(
+        request.notation, a, b, c, alpha, beta, as_results(out), options_of(request, operands), False, validate
+    )

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source
-from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec, used_options
-from weft.autograd.steps import contraction, with_modes
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
+from weft.autograd.steps import with_modes
 from weft.fn.derivative import Derived, converted, derived, push
+from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
 
@@ -68,13 +69,11 @@ def _operand(
     other = B_FN if hook == A_FN else A_FN
     taken = {each: given[each] for each in spec.taken(other)}
     indices = {each: label for each, label in spec.indices if each in spec.names[other]}
-    functions: dict[str, Any] = {("a_fn", "b_fn")[other]: spec.functions[other]}
-    pair = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
-    found: Tensor = contraction(
-        spec.text, *pair, c=total, alpha=alpha, out_dtype=spec.accumulate, promote=pair[0].dtype != pair[1].dtype,
-        **functions, **{k: v for k, v in used_options(spec).items() if k != "promote"}, **arithmetic(spec),
-        **({"operands": taken} if taken else {}), **({"indices": indices} if indices else {}),
-    )  # fmt: skip
+    a, b = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
+    options = spec.asked(
+        out_dtype=spec.accumulate, promote=a.dtype != b.dtype, operands=taken, indices=indices, **arithmetic(spec)
+    ).having(**{HOOKS[other]: spec.functions[other]})
+    found: Tensor = contraction(spec.text, a, b, options, total, alpha)
     return found
 
 
@@ -123,11 +122,9 @@ def _over(
     """A function of a tensor's elements."""
     indices = {name: label for name, label in spec.indices if name in function.inputs}
     operands = {name: given[name] for name in function.inputs[1:] if name not in indices}
-    found: Tensor = contraction(
-        f"{own},->{term}", main, one_of(main.dtype, main.device), a_fn=function.function, out_dtype=out,
-        **{**used_options(spec), "precision": spec.accumulate, "accumulate": spec.accumulate},
-        **({"operands": operands} if operands else {}), **({"indices": indices} if indices else {}),
-    )  # fmt: skip
+    functions = (function.function, None, None, None)
+    options = spec.passing(out_dtype=out, functions=functions, operands=operands, indices=indices)
+    found: Tensor = contraction(f"{own},->{term}", main, one_of(main.dtype, main.device), options)
     return found
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from weft.autograd.spec import C_FN, EPILOGUE, Spec, is_smooth
 from weft.fn import Pointwise, trace
 from weft.fn.derivative import Derived, compute, converted, derived, pull, recorded
-
-HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
+from weft.planner.request import HOOKS
 
 Pattern = tuple[bool, ...]  # which results have a gradient
 
@@ -109,9 +108,8 @@ def _offered(spec: Spec, pattern: Pattern, main: str, value: torch.dtype) -> dic
 def kept_type(spec: Spec) -> torch.dtype:
     """In which sums are kept for the backward pass: as asked, else half precision where D is, as torch keeps them, else
     their own."""
-    asked: torch.dtype | None = spec.how.get("kept_dtype")
-    if asked is not None:
-        return asked
+    if spec.how.kept_dtype is not None:
+        return spec.how.kept_dtype
     half = spec.results[0] in (torch.float16, torch.bfloat16) and not spec.accumulate.is_complex
     return spec.results[0] if half else spec.accumulate
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from weft.api.entry import contraction
 from weft.autograd.backward import Needs
-from weft.autograd.spec import A, B, Spec, batched, used_options
-from weft.autograd.steps import contraction
+from weft.autograd.spec import A, B, Spec, batched
 from weft.autograd.weights import Form, logarithms, summed, weighted
 from weft.planner.schedule import Scalar
 
@@ -32,12 +32,11 @@ class Logarithm:
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
-        return (
-            contraction(
-                spec.text, tensors[A], tensors[B], algebra=spec.algebra, out_dtype=spec.results[0],
-                accumulate=spec.accumulate, **used_options(spec),
-            ),
-        )  # fmt: skip
+        a, b = tensors[:2]
+        assert a is not None
+        assert b is not None
+        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        return (contraction(spec.text, a, b, options),)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         return (*tensors[:2], results[0])
@@ -91,7 +90,7 @@ class Logarithm:
         """The sum that is the gradient of A or of B."""
         spec = self.spec
         own, other = (spec.term_a, spec.term_b) if side == A else (spec.term_b, spec.term_a)
-        return Form((spec.term_d, other, own), (-1, 1, 1), spec.accumulate, tuple(used_options(spec).items()))
+        return Form((spec.term_d, other, own), (-1, 1, 1), spec.accumulate, spec.asked())
 
     def batched(
         self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int

@@ -7,29 +7,24 @@ from typing import Any
 
 import torch
 
-from weft.api.options import Options, resolved
 from weft.base.arrays import outside_transforms
-from weft.planner.request import PermuteRequest, Request
+from weft.planner.options import Options
+from weft.planner.request import Request
 from weft.planner.target import target_of
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 
 _UNKNOWN = 1024  # an extent of which a tracer knows nothing
 
-def as_contraction(request: PermuteRequest, x: torch.Tensor) -> tuple[Request, torch.Tensor]:
-    """What a permutation of `x` asks for, as a contraction of x at its full extents with that one."""
-    (term,), output = request.notation.inputs, request.notation.output
-    extents = dict(request.extents)
-    new = tuple(label for label in output if label not in term)
-    one = torch.ones((), dtype=x.dtype, device=x.device).expand([extents[label] for label in new])
+def as_contraction(request: Request) -> Request:
+    """What a permutation asks for, as a contraction with that one."""
     options = Options(
-        request.d_dtype, functions=(request.fn, None, None, None), workspace_limit=request.workspace_limit,
-        tune=request.tune, specialize=request.specialize,
+        request.d_dtype, functions=(request.functions.a, None, None, None), workspace_limit=request.workspace_limit,
+        tune=request.tune, specialize=request.specialize, backend="reference",
     )  # fmt: skip
-    wide = meta(x).expand([extents[label] for label in term])
-    asked = meta_request(Notation((term, new), output), request.text, wide, one, options, x.device)
-    if x.device.type == "meta":  # to explain a plan
-        asked = replace(asked, backend=request.backend, device=request.device, target=request.target)
-    return asked, one
+    a, b = (torch.empty(layout.shape, dtype=layout.dtype, device="meta") for layout in (request.a, request.b))
+    found = resolved(request.notation, request.text, a, b, options)
+    return replace(found, backend=request.backend, device=request.device, target=request.target)
 
 
 def meta_request(

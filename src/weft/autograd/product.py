@@ -20,9 +20,9 @@ from typing import Any, Self
 
 import torch
 
+from weft.api.entry import contraction
 from weft.api.lookup import find_plan
-from weft.api.options import read_options
-from weft.api.permute import permute
+from weft.api.permute import moved, moved_again
 from weft.autograd import hooks
 from weft.autograd.backward import (
     SUMS,
@@ -38,10 +38,11 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Spread, Step, contraction, with_modes
+from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
+from weft.autograd.steps import Spread, Step, with_modes
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
+from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 
@@ -78,22 +79,12 @@ class Product:
     # -- forward ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def keywords(self) -> dict[str, Any]:
-        """Of the forward call, but for operands and coordinates."""
-        spec = self.spec
-        epilogue, types = spec.functions[EPILOGUE], spec.results
-        if self.kept:
-            assert epilogue is not None
-            epilogue = hooks.keeping(epilogue)
-            types = (*types, hooks.kept_type(spec))
-        functions = {"a_fn": spec.functions[A_FN], "b_fn": spec.functions[B_FN], "c_fn": spec.functions[C_FN]}
-        given = {name: value for name, value in {**functions, "epilogue": epilogue}.items() if value is not None}
-        options = {name: value for name, value in spec.options if value is not None}
-        if self.kept:
-            options.pop("schedule", None)
-        return {
-            **given, **options, **arithmetic(spec), "out_dtype": types if len(types) > 1 else types[0],
-        }  # fmt: skip
+    def options(self) -> Options:
+        """Those of the forward call, but for operands and coordinates."""
+        spec = with_sums(self.spec) if self.kept else self.spec
+        how = spec.asked() if self.kept else spec.how
+        types = spec.results if len(spec.results) > 1 else spec.results[0]
+        return replace(how, out_dtype=types, functions=spec.functions, **arithmetic(spec))
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         found = None
@@ -101,10 +92,10 @@ class Product:
             a, b, c, *operands = tensors
             found = self._known_call.run(a, b, self._addend(c), alpha, beta, None, operands)
         if found is None:
-            found = contraction(
-                self.spec.text, tensors[A], tensors[B], c=self._addend(tensors[C]), alpha=alpha, beta=beta,
-                **self.keywords, **self._aux(tensors),
-            )  # fmt: skip
+            a, b, c, *_ = tensors
+            assert a is not None
+            assert b is not None
+            found = contraction(self.spec.text, a, b, self._asked(tensors), self._addend(c), alpha, beta)
         return found if isinstance(found, tuple) else (found,)
 
     def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
@@ -118,15 +109,15 @@ class Product:
             operands = [each.detach() for each in tensors[FIRST_OPERAND:] if each is not None]
             signature = call_signature(a, b, None, c, *operands)
             if signature is not None:
-                options = read_options("contract", {**self.keywords, **self._aux(tensors)})
-                plan = find_plan(self.spec.text, a, b, options)
+                plan = find_plan(self.spec.text, a, b, self._asked((a, b, c, *operands)))
                 given = results if len(results) > 1 else results[0]
                 names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
                 found._known_call = plan.known_call(signature, a, b, c, False, given, names)
         return found
 
-    def _aux(self, tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
-        return self.spec.aux(tensors, {name for names in self.spec.names for name in names})
+    def _asked(self, tensors: Sequence[torch.Tensor | None]) -> Options:
+        """The options of a forward call of these tensors."""
+        return replace(self.options, **self.spec.aux(tensors, {name for names in self.spec.names for name in names}))
 
     def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
         """C with a dimension for each of D's."""
@@ -162,7 +153,7 @@ class Product:
 
     def _is_kept(self) -> bool:
         """Whether the sums are kept, or made again: what the cost model finds cheaper, within the workspace limit."""
-        limit = self.spec.how.get("workspace_limit")
+        limit = self.spec.how.workspace_limit
         if limit is not None and self._sums_bytes > limit:
             return False
         try:
@@ -342,15 +333,24 @@ class Permuted(Product):
         return self
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        spec, b = self.spec, tensors[B]
+        spec, (a, b, c, *_) = self.spec, tensors
+        assert a is not None
         assert b is not None
-        options = {name: value for name, value in spec.options if value is not None}
-        found = permute(
-            tensors[A], f"{spec.term_a}->{spec.term_d}", fn=spec.functions[A_FN], c=self._addend(tensors[C]),
-            alpha=alpha, beta=beta, extents=dict(zip(spec.term_b, b.shape, strict=True)) or None,
-            out_dtype=spec.results[0], **options,
-        )  # fmt: skip
-        return (found,)
+        text, options, words = self._call
+        extents: dict[Any, int] | None = dict(zip(spec.term_b, b.shape, strict=True)) or None
+        key = None
+        if c is None and extents is None and words is not None and alpha == 1 == beta:
+            key, found = moved_again(a, text, words)
+            if found is not None:
+                return (found,)
+        return (moved(text, a, options, self._addend(c), alpha, beta, extents=extents, key=key),)
+
+    @cached_property
+    def _call(self) -> tuple[str, Options, Any]:
+        """The equation and the options of the forward call, and these as a key."""
+        spec = self.spec
+        options = replace(spec.how, out_dtype=spec.results[0], functions=(spec.functions[A_FN], None, None, None))
+        return f"{spec.term_a}->{spec.term_d}", options, options.said()
 
 
 @lru_cache(maxsize=1024)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from weft.algebra import Algebra
+from weft.api.entry import contraction
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
-from weft.autograd.spec import A, B, Spec, batched, used_options
-from weft.autograd.steps import contraction
+from weft.autograd.spec import Spec, batched
 from weft.fn.derivative import Derived, derived, pull
 from weft.planner.schedule import Scalar
 
@@ -31,10 +31,11 @@ class Selection:
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
-        value, places = contraction(
-            spec.text, tensors[A], tensors[B], algebra=spec.algebra, return_arg=True, out_dtype=spec.results[0],
-            accumulate=spec.accumulate, **used_options(spec),
-        )  # fmt: skip
+        a, b = tensors[:2]
+        assert a is not None
+        assert b is not None
+        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        value, places = contraction(spec.text, a, b, options, return_arg=True)
         return (value, *places) if isinstance(places, tuple) else (value, places)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

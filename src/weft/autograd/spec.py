@@ -16,6 +16,7 @@ import torch
 from weft.algebra import Algebra
 from weft.errors import DTypeError
 from weft.fn import Pointwise
+from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.spec import Arithmetic, Label
 from weft.spec.dtypes import dtype_name
@@ -31,8 +32,8 @@ class Spec:
     Operands are named by their places, so that the names of a derivative's inputs are free in every derivative of it.
 
     Tensors come in the order A, B, C, then the operands as they stand here; C is None where `term_c` is. `results` are
-    the types of what it yields, `several` whether that is a tuple. `options` are the keywords of `contract` that say
-    how it is computed.
+    the types of what it yields, `several` whether that is a tuple. `how` are the options of the call that say how it is
+    computed.
     """
 
     term_a: str
@@ -47,7 +48,7 @@ class Spec:
     arithmetic: Arithmetic
     results: tuple[torch.dtype, ...]
     several: bool
-    options: tuple[tuple[str, Any], ...]
+    how: Options
     algebra: Algebra | None = None
 
     @property
@@ -57,10 +58,6 @@ class Spec:
     @property
     def accumulate(self) -> torch.dtype:
         return self.arithmetic.accumulate
-
-    @property
-    def how(self) -> dict[str, Any]:
-        return dict(self.options)
 
     def terms(self) -> tuple[str | None, ...]:
         """The labels of each tensor."""
@@ -87,19 +84,20 @@ class Spec:
 
     def aux(self, tensors: Sequence[torch.Tensor | None], used: Iterable[str]) -> dict[str, Any]:
         """`operands` and `indices` of a call, of those names."""
-        used = set(used)
-        found: dict[str, Any] = {}
-        operands = {
-            name: (modes, tensor)
-            for (name, modes), tensor in zip(self.operands, tensors[FIRST_OPERAND:], strict=True)
-            if name in used
+        used, given = set(used), zip(self.operands, tensors[FIRST_OPERAND:], strict=True)
+        return {
+            "operands": {name: (modes, tensor) for (name, modes), tensor in given if name in used},
+            "indices": {name: label for name, label in self.indices if name in used},
         }
-        indices = {name: label for name, label in self.indices if name in used}
-        if operands:
-            found["operands"] = operands
-        if indices:
-            found["indices"] = indices
-        return found
+
+    def asked(self, **options: Any) -> Options:
+        """The options of a step, with those given; a forced schedule is for the forward call alone."""
+        return replace(self.how, schedule=None, **options)
+
+    def passing(self, **options: Any) -> Options:
+        """The options of a pass over elements, in the type of sums."""
+        types = {"precision": self.accumulate, "accumulate": self.accumulate, **options}
+        return self.asked(promote=False, **types)
 
     def fresh_label(self) -> str:
         """A letter that no term has."""
@@ -117,11 +115,6 @@ class Spec:
             indices=tuple(each for each in self.indices if each[0] in used),
             storage=(*self.storage[:FIRST_OPERAND], *(self.storage[FIRST_OPERAND + at] for at in places)),
         )  # fmt: skip
-
-
-def used_options(spec: Spec) -> dict[str, Any]:
-    """Keywords of calls beside equation, functions and types; a forced schedule is for the forward call alone."""
-    return {name: value for name, value in spec.options if value is not None and name != "schedule"}
 
 
 def batched(
@@ -229,10 +222,10 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
         arithmetic=request.arithmetic,
         results=(request.d_dtype, *(request.outputs or ())),
         several=request.outputs is not None,
-        options=(
-            ("backend", backend), ("workspace_limit", request.workspace_limit), ("tune", request.tune),
-            ("specialize", request.specialize), ("schedule", request.schedule), ("promote", request.promote),
-            ("kept_dtype", request.kept),
+        how=Options(
+            backend=backend, workspace_limit=request.workspace_limit, tune=request.tune,
+            specialize=request.specialize, schedule=request.schedule, promote=request.promote,
+            kept_dtype=request.kept,
         ),
         algebra=request.raw_algebra,
     )  # fmt: skip

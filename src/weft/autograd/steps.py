@@ -1,28 +1,26 @@
-"""The steps of a backward pass: each is a call of `weft.contract`, and so is differentiable itself."""
+"""The steps of a backward pass: each is a contraction whose options are read, and so is differentiable itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from weft.api.contract import contract, recalled, words_of
 from weft.api.describe import choice_for
+from weft.api.entry import Words, contraction, recalled, words_of
 from weft.api.lookup import one_of
-from weft.api.options import read_options, resolved
 from weft.base.dispatch import is_dynamo_compiling
 from weft.fn import Pointwise
 from weft.fn.writer import HALF_TYPES
+from weft.planner.options import Options
 from weft.planner.planner import Choice
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.dtypes import dtype_name
-
-#: `weft.contract`, whose keywords are put together here as they come.
-contraction: Callable[..., Any] = contract
 
 ONE = "1"  # the source of an operand that is the number one
 
@@ -43,7 +41,7 @@ class Step:
     left: str
     right: str
     out_dtype: torch.dtype
-    options: tuple[tuple[str, Any], ...]
+    options: Options  # but for functions, what these take, and the result's type
     a_fn: Pointwise | None = None
     b_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
@@ -55,8 +53,8 @@ class Step:
     addend: str | None = None
     addend_term: str | None = None
     prologue: bool = False  # the gradient of the sums is made as it is read
-    #: What its call says, by the types of its two operands: read once.
-    words: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: What its call says but for tensors, by the types of its two operands: put together once.
+    said: dict[Any, tuple[Options, Words | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def reads(self) -> set[str]:
@@ -64,32 +62,31 @@ class Step:
         found = {self.left, self.right, *(source for _, source, _ in self.aux)} - {ONE}
         return found | ({self.addend} if self.addend is not None else set())
 
-    def keywords(self, sources: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        left, right = self.pair(sources)
-        return self._keywords(left, right, sources)
+    def asked(self, sources: Mapping[str, torch.Tensor]) -> Options:
+        """The options of its call."""
+        left, right = sources[self.left], None if self.right == ONE else sources[self.right]
+        options, _ = self._said(left.dtype, None if right is None else right.dtype)
+        return self._placed(options, sources)
 
-    def _keywords(
-        self, left: torch.Tensor, right: torch.Tensor | None, sources: Mapping[str, torch.Tensor]
-    ) -> dict[str, Any]:
-        found = dict(self.options)
-        found.update(out_dtype=self.out_dtype)
-        if self.a_fn is not None:
-            found["a_fn"] = self.a_fn
-        if self.b_fn is not None:
-            found["b_fn"] = self.b_fn
-        if self.epilogue is not None:
-            found["epilogue"] = self.epilogue
-        if self.c_fn is not None:
-            found["c_fn"] = self.c_fn
-        if self.aux:
-            found["operands"] = {name: (modes, sources[source]) for name, source, modes in self.aux}
-        if self.indices:
-            found["indices"] = dict(self.indices)
-        if right is not None and left.dtype != right.dtype:
-            found["promote"] = True
-        elif found.get("precision") in ("tf32", "tf32x3") and left.dtype in HALF_TYPES:  # the other one was longer
-            found["precision"] = torch.float32
+    def _said(self, left: torch.dtype, right: torch.dtype | None) -> tuple[Options, Words | None]:
+        """The options of a call on operands of these types, without the tensors of its functions; and its words."""
+        found = self.said.get((left, right))
+        if found is None:
+            options = replace(
+                self.options, out_dtype=self.out_dtype, functions=(self.a_fn, self.b_fn, self.c_fn, self.epilogue),
+                operands={name: (modes, None) for name, _, modes in self.aux}, indices=dict(self.indices),
+            )  # fmt: skip
+            if right is not None and left != right:
+                options = replace(options, promote=True)
+            elif options.precision in ("tf32", "tf32x3") and left in HALF_TYPES:  # the other one was longer
+                options = replace(options, precision=torch.float32)
+            found = self.said[left, right] = options, words_of(self.text, options)
         return found
+
+    def _placed(self, options: Options, sources: Mapping[str, torch.Tensor]) -> Options:
+        if not self.aux:
+            return options
+        return replace(options, operands={name: (modes, sources[source]) for name, source, modes in self.aux})
 
     def run(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
         left, right = sources[self.left], None if self.right == ONE else self._right(sources)
@@ -100,30 +97,20 @@ class Step:
         if alpha == 1 and right is None and self._moves_nothing(left):
             return left
         addend = None if self.addend is None else self._added(sources[self.addend])
-        beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
-        found = None if is_dynamo_compiling() else self._again(left, right, addend, alpha, beta, beside)
+        beta = beta if addend is not None else 1.0
+        options, words = self._said(left.dtype, None if right is None else right.dtype)
+        found = None
+        if words is not None and not is_dynamo_compiling():
+            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
+            known = recalled(words, left, right, addend, beside)
+            if known is not None:
+                other = one_of(left.dtype, left.device) if right is None else right
+                found = known.run(left, other, addend, alpha, beta, None, beside)
         if found is None:
-            added = {} if addend is None else {"c": addend, "beta": beta}
             other = one_of(left.dtype, left.device) if right is None else right
-            found = contraction(self.text, left, other, alpha=alpha, **added, **self.keywords(sources))
+            found = contraction(self.text, left, other, self._placed(options, sources), addend, alpha, beta)
         made: torch.Tensor = found
         return made
-
-    def _again(
-        self, left: torch.Tensor, right: torch.Tensor | None, addend: torch.Tensor | None, alpha: Scalar, beta: Scalar,
-        beside: Sequence[torch.Tensor],
-    ) -> Any:  # fmt: skip
-        """The result by the launch of an equal call; None where none is known."""
-        types = left.dtype, None if right is None else right.dtype
-        words = self.words.get(types)
-        if words is None:
-            found = self._keywords(left, right, dict.fromkeys((source for _, source, _ in self.aux), left))
-            words = self.words[types] = words_of(self.text, found) or ()
-        known = recalled(words, left, right, addend, beside) if words else None
-        if known is None:
-            return None
-        other = one_of(left.dtype, left.device) if right is None else right
-        return known.run(left, other, addend, alpha, beta, None, beside)
 
     def _added(self, addend: torch.Tensor) -> torch.Tensor:
         return addend if self.addend_term is None else with_modes(addend, self.addend_term, self.text.split("->")[1])
@@ -138,11 +125,10 @@ class Step:
         The choice is None for the reference backend, which chooses nothing.
         """
         meta = {name: _meta(tensor) for name, tensor in sources.items() if name in self.reads}
-        keywords = self.keywords(meta)
-        backend = resolve_backend(keywords.get("backend", "auto"), device)
+        options = self.asked(meta)
+        backend = resolve_backend(options.backend, device)
         left, right = (_meta(each) for each in self.pair(meta))
-        asked = replace(read_options("contract", keywords), backend="reference")
-        request = resolved(parse(self.text), self.text, left, right, asked)
+        request = resolved(parse(self.text), self.text, left, right, replace(options, backend="reference"))
         request = replace(request, backend=backend, device=device, target=target_of(backend, device))
         choice = choice_for(request)[1]
         extents = request.extents()

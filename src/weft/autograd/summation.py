@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from weft.algebra import Algebra
+from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
-from weft.autograd.spec import A, B, Spec, batched, used_options
-from weft.autograd.steps import contraction, with_modes
+from weft.autograd.spec import A, B, Spec, batched
+from weft.autograd.steps import with_modes
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import Derived, compute, derived, pull, push, recorded
@@ -36,12 +37,11 @@ class Summation:
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
-        return (
-            contraction(
-                spec.text, tensors[A], tensors[B], algebra=spec.algebra, out_dtype=spec.results[0],
-                accumulate=spec.accumulate, **used_options(spec),
-            ),
-        )  # fmt: skip
+        a, b = tensors[:2]
+        assert a is not None
+        assert b is not None
+        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        return (contraction(spec.text, a, b, options),)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         return (*tensors[:2], results[0])
@@ -97,10 +97,11 @@ class Summation:
         tensor = tensor.permute([term.index(label) for label in every if label in term])
         tensor = with_modes(tensor, [label for label in every if label in term], every)
         tensor = tensor.expand([extents[label] for label in every])
-        found: Tensor = contraction(
-            f"{every},->{values[own][0]}", tensor, one_of(tensor.dtype, tensor.device), a_fn=graph,
-            operands=operands, out_dtype=dtype, **{**used_options(self.spec), "accumulate": self.spec.accumulate},
-        )  # fmt: skip
+        options = self.spec.asked(
+            out_dtype=dtype, accumulate=self.spec.accumulate, functions=(graph, None, None, None), operands=operands
+        )
+        text = f"{every},->{values[own][0]}"
+        found: Tensor = contraction(text, tensor, one_of(tensor.dtype, tensor.device), options)
         return found
 
     def forward_mode(

@@ -21,11 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.algebra import NAMED
+from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.spec import letters
-from weft.autograd.steps import contraction, with_modes
+from weft.autograd.steps import with_modes
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
+from weft.planner.options import Options
 
 Signed = list[tuple[int, Tensor]]  # logarithms, and the sign of what they are of
 
@@ -37,7 +40,7 @@ class Form:
     terms: tuple[str, str, str]
     signs: tuple[int, int, int]
     accumulate: torch.dtype
-    options: tuple[tuple[str, Any], ...]  # of contractions
+    options: Options  # of contractions
 
     def turned(self, *places: int) -> Form:
         """The sum whose terms are these places of this one's."""
@@ -53,11 +56,12 @@ class Form:
         """The modes of the third term that the sum has; along the others of its modes z alone changes."""
         return "".join(label for label in self.terms[2] if label in self.terms[0] + self.terms[1])
 
-    @property
-    def passing(self) -> dict[str, Any]:
-        """Keywords of a pass over elements."""
-        given = {name: value for name, value in self.options if name != "promote"}
-        return {**given, "precision": self.accumulate, "accumulate": self.accumulate}
+    def passing(self, epilogue: Pointwise, operands: Mapping[str, tuple[str, Tensor]], out_dtype: Any) -> Options:
+        """The options of a pass over elements."""
+        return replace(
+            self.options, out_dtype=out_dtype, precision=self.accumulate, accumulate=self.accumulate, promote=False,
+            functions=(None, None, None, epilogue), operands=operands,
+        )  # fmt: skip
 
 
 def weighted(form: Form, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
@@ -71,33 +75,32 @@ def logarithms(form: Form, side: int, factor: Tensor | None, exponent: Tensor) -
     sign, term = form.signs[side], form.terms[side]
     if factor is None:
         return [(1, exponent if sign > 0 else -exponent)]
-    above, below = contraction(
-        f"{term},->{term}", factor, one_of(factor.dtype, factor.device),
-        epilogue=_logarithms(sign, form.accumulate, exponent.dtype), operands={"weft_exponent": (term, exponent)},
-        out_dtype=(form.accumulate,) * 2, **form.passing,
-    )  # fmt: skip
+    function = _logarithms(sign, form.accumulate, exponent.dtype)
+    options = form.passing(function, {"weft_exponent": (term, exponent)}, (form.accumulate,) * 2)
+    above, below = contraction(f"{term},->{term}", factor, one_of(factor.dtype, factor.device), options)
     return [(1, above), (-1, below)]
 
 
 def summed(form: Form, first: Signed, second: Signed, z: Tensor, out_dtype: torch.dtype) -> Tensor:
     """Q of the logarithms of both sides."""
     text = f"{form.terms[0]},{form.terms[1]}->{form.core}"
-    how = {**dict(form.options), "algebra": "log", "accumulate": form.accumulate, "promote": True}
+    kind = form.accumulate
+    how = replace(form.options, out_dtype=kind, algebra=NAMED["log"], accumulate=kind, promote=True)
     pairs = list(product(first, second))
     signs = tuple(one * other for (one, _), (other, _) in pairs)
-    sums = [contraction(text, x, y, out_dtype=form.accumulate, **how) for (_, x), (_, y) in pairs[:-1]]
+    sums = [contraction(text, x, y, how) for (_, x), (_, y) in pairs[:-1]]
     (_, x), (_, y) = pairs[-1]
     term, finish = form.terms[2], _finish(form.signs[2], signs, form.accumulate, z.dtype)
     operands = {"weft_z": (term, z)} | {f"weft_{at}": (form.core, each) for at, each in enumerate(sums)}
     if form.core == term:  # fused into the last sum
-        made: Tensor = contraction(text, x, y, epilogue=finish, operands=operands, out_dtype=out_dtype, **how)
+        fused = replace(how.having(epilogue=finish), operands=operands, out_dtype=out_dtype)
+        made: Tensor = contraction(text, x, y, fused)
         return made
-    last = contraction(text, x, y, out_dtype=form.accumulate, **how)
+    last = contraction(text, x, y, how)
     spread = with_modes(last, form.core, term).expand(z.shape)
     passed: Tensor = contraction(
-        f"{term},->{term}", spread, one_of(spread.dtype, spread.device), epilogue=finish, operands=operands,
-        out_dtype=out_dtype, **form.passing,
-    )  # fmt: skip
+        f"{term},->{term}", spread, one_of(spread.dtype, spread.device), form.passing(finish, operands, out_dtype)
+    )
     return passed
 
 

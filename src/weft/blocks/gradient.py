@@ -9,6 +9,7 @@ import torch
 
 from weft.api.permute import permute
 from weft.blocks.plan import BlockPlan, block_by_block
+from weft.plans.keywords import read_options
 
 FUNCTIONS = ("a_fn", "b_fn", "epilogue")
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -23,7 +24,7 @@ def with_gradient(plan: BlockPlan, x: torch.Tensor, y: torch.Tensor, keywords: d
     """
     alike = x.dtype == y.dtype and (x.dtype in _WIDE or not keywords)
     if plan.products.has_lone_modes or not alike or set(keywords) - set(FUNCTIONS):
-        return block_by_block(plan.products, plan.keywords | keywords, x, y)
+        return block_by_block(plan.products, read_options("blocks.contract", plan.keywords | keywords), x, y)
     first, second, last = (keywords.get(name) for name in FUNCTIONS)
     left = x if first is None else permute(x, "i->i", fn=first)
     right = y if second is None else permute(y, "i->i", fn=second)
@@ -63,4 +64,4 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, plan: BlockPlan, x: torch.Tensor, y: torch.Tensor) -> Any:
         """Block by block, each with a batch mode."""
-        return torch.func.vmap(partial(block_by_block, plan.products, plan.keywords), in_dims[1:])(x, y), 0
+        return torch.func.vmap(partial(block_by_block, plan.products, plan.options), in_dims[1:])(x, y), 0

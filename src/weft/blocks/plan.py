@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.api.contract import contract
-from weft.api.options import read_options, resolved
+from weft.api.entry import contraction
 from weft.base.arrays import outside_transforms
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import launch_of
+from weft.planner.options import Options
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec.group import SIDES, GroupTable, contiguous_strides, group_form, group_table
 
 
@@ -22,11 +24,12 @@ class BlockPlan:
 
     def __init__(self, products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any]) -> None:
         self.products, self.keywords = products, keywords
+        self.options = read_options("blocks.contract", keywords)
         i, j = products.pairs[0][1][0]
         with outside_transforms():  # tensors of which nothing is asked stand for the blocks
             left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
                            for shape, side in ((products.a.shapes[i], x), (products.b.shapes[j], y)))  # fmt: skip
-        table, options = _table(products), read_options("grouped", keywords)
+        table, options = _table(products), self.options
         longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
         request = resolved(products.notation, str(products.notation), left, right, options, longest)
         self.dtype = request.d_dtype
@@ -36,7 +39,7 @@ class BlockPlan:
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if is_traced((x, y)):
-            return block_by_block(self.products, self.keywords, x, y)
+            return block_by_block(self.products, self.options, x, y)
         d = self.products.d
         whole = len(self.products.pairs) == len(d.keys)
         made = (torch.empty if whole else torch.zeros)(d.size, dtype=self.dtype, device=x.device)
@@ -44,7 +47,7 @@ class BlockPlan:
         if self._launch is not None:
             self._launch(x, y, made)
         else:  # types and functions that no kernel for groups takes
-            one_by_one(self.products, x, y, self.keywords, made)
+            one_by_one(self.products, x, y, self.options, made)
         return made
 
     def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> BlockPlan:
@@ -58,27 +61,26 @@ class BlockPlan:
 
 
 def one_by_one(
-    products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any], made: torch.Tensor | None = None
+    products: Products, x: torch.Tensor, y: torch.Tensor, options: Options, made: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
     """The blocks of the result, each by a contraction for every pair; in `made`, else in tensors of their own."""
-    epilogue = keywords.get("epilogue")
-    others = {name: value for name, value in keywords.items() if name != "epilogue"}
+    others = options.having(epilogue=None)
     terms = (*products.notation.inputs, products.notation.output)
     found = []
     for k, pairs in products.pairs:
         place = None if made is None else products.d.block(made, k)
         total: Any = None
         for at, (i, j) in enumerate(pairs):
-            last = epilogue if at + 1 == len(pairs) else None
+            asked = options if at + 1 == len(pairs) else others
             left, right = products.a.block(x, i), products.b.block(y, j)
-            total = contract(terms, left, right, c=total, out=place, epilogue=last, **others)
+            total = contraction(terms, left, right, asked, total, out=place)
         found.append(total)
     return found
 
 
-def block_by_block(products: Products, keywords: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def block_by_block(products: Products, options: Options, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The result as one buffer, of contractions that torch sees."""
-    found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, keywords), strict=True))
+    found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, options), strict=True))
     dtype = next(iter(found.values())).dtype
     return torch.cat([
         found[k].reshape(-1) if k in found else x.new_zeros(shape, dtype=dtype).reshape(-1)

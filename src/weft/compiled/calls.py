@@ -11,21 +11,22 @@ import torch
 
 from weft.algebra import NAMED, Algebra
 from weft.api.contract import contract as public_contract
-from weft.api.einsum import LAST, MOVING
+from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
+from weft.base.arrays import outside_tracing
 from weft.base.dispatch import is_dynamo_compiling, taken_by
 from weft.base.factors import addition
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
-from weft.compiled.moves import spelled_move, spelled_move_plan
+from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
-from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum, types_seen
+from weft.compiled.spelling import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
+from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
-from weft.plans.intermediates import is_of_halves, step_keywords
+from weft.plans.intermediates import is_of_halves, step_changes
 
-_HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.
 _OF_PATHS = ("precision", "accumulate", "algebra", "backend", "promote")
 #: Keywords that `contract` below takes one by one.
@@ -78,7 +79,7 @@ def contract(
         if taken is None or combining is None:
             if instead is not None:
                 return unread(instead[0], *instead[1], **instead[2])
-            hooks = dict(zip(_HOOKS, functions, strict=True))
+            hooks = dict(zip(HOOKS, functions, strict=True))
             return unread(
                 public_contract, equation, a, b, c=c, alpha=alpha, beta=beta, out=out, return_arg=return_arg,
                 validate=validate, **hooks, **options,
@@ -88,8 +89,32 @@ def contract(
         equation, stored, kind, tuple(operands), tuple(said), types, c is not None, return_arg, a_fn, b_fn, c_fn,
         epilogue, combining,
     )  # fmt: skip
-    if out is not None and not return_arg:
-        CONTRACT_OUT(text, tensors, alpha, beta, list(out) if several else [out])
+    return _performed(text, structure, tensors, alpha, beta, out)
+
+
+def contraction(
+    equation: Any,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    options: Options,
+    return_arg: bool,
+    validate: bool,
+) -> Any:
+    """The same call, whose options are read. Dynamo does not read it."""
+    stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
+    text, structure = spelled_options(equation, stored, kind, options, c is not None, return_arg, validate)
+    tensors = [a, b, *(() if c is None else (c,)), *options.tensors.values()]
+    return _performed(text, structure, tensors, alpha, beta, out)
+
+
+def _performed(text: str, structure: str, tensors: list[torch.Tensor], alpha: Any, beta: Any, out: Any) -> Any:
+    """The operation of a text, its results in the kind of `structure`."""
+    if out is not None and structure in ("one", "several"):
+        CONTRACT_OUT(text, tensors, alpha, beta, list(out) if isinstance(out, (tuple, list)) else [out])
         return out
     found = CONTRACT(text, tensors, alpha, beta)
     if structure == "one":
@@ -129,11 +154,7 @@ def plan(
         tensors.append(each[1] if isinstance(each, (tuple, list)) else each)
     if given:
         raise FunctionError(f"the plan has no operand '{next(iter(given))}': its operands are {', '.join(names)}")
-    if out is not None:
-        CONTRACT_OUT(text, tensors, alpha, beta, list(out) if isinstance(out, (tuple, list)) else [out])
-        return out
-    found = CONTRACT(text, tensors, alpha, beta)
-    return found[0] if structure == "one" else tuple(found)
+    return _performed(text, structure, tensors, alpha, beta, out)
 
 
 def permute(
@@ -154,28 +175,39 @@ def permute(
     text, by_place = spelled_move(
         equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, taken
     )
-    said = [*given.values(), *[out.shape[at] for at in by_place]]
+    return _moved(text, x, c, alpha, beta, [*given.values(), *[out.shape[at] for at in by_place]], out)
+
+
+def permutation(
+    x: torch.Tensor, equation: Any, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any, extents: Any,
+    options: Options,
+) -> Any:  # fmt: skip
+    """The same call, whose options are read. Dynamo does not read it."""
+    given = dict(extents or {})
+    place = None if out is None else (out.dtype, out.dim())
+    with outside_tracing():
+        text, by_place = move_of_options(equation, (x.dtype, x.dim()), x.device.type, tuple(given), options, place)
+    return _moved(text, x, c, alpha, beta, [*given.values(), *[out.shape[at] for at in by_place]], out)
+
+
+def _moved(text: str, x: Any, c: Any, alpha: Any, beta: Any, extents: list[Any], out: Any) -> Any:
     tensors = [x] if c is None else [x, c]
     if out is not None:
-        PERMUTE_OUT(text, tensors, alpha, beta, said, out)
+        PERMUTE_OUT(text, tensors, alpha, beta, extents, out)
         return out
-    return PERMUTE(text, tensors, alpha, beta, said)
+    return PERMUTE(text, tensors, alpha, beta, extents)
 
 
 def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
     """A call of a `weft.PermutePlan`."""
     taken = None
     if is_dynamo_compiling() and planned.follows:
-        taken = capture(planned.request.raw, (), (x.dtype,))
+        taken = capture(planned.request.functions.raw[0], (), (x.dtype,))
         if is_unread(taken):
             return unread(planned, x, c=c, alpha=alpha, beta=beta, out=out)
     text, extents, layout = planned.text_of_call(taken)
     _check_planned("x", x, layout)
-    tensors = [x] if c is None else [x, c]
-    if out is not None:
-        PERMUTE_OUT(text, tensors, alpha, beta, list(extents), out)
-        return out
-    return PERMUTE(text, tensors, alpha, beta, list(extents))
+    return _moved(text, x, c, alpha, beta, list(extents), out)
 
 
 def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -195,14 +227,14 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     steps = steps_of_einsum(
         equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
     )
-    each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
-    last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
-    asked = keywords.get
-    dtypes = [operand.dtype for operand in operands]
-    of_halves = is_of_halves(dtypes)
+    asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
+    halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
+    halves = halves and asked("precision") in (None, "ieee")
+    each = {name: value for name, value in keywords.items() if name not in LAST and name not in HOOKS}
+    last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in HOOKS}
     for _, step, left, right in steps[:-1]:
         a, b = operands[left], operands[right]
-        said = dict(step_keywords(each, a.dtype, b.dtype, of_halves))
+        said = {**each, **step_changes(a.dtype, b.dtype, halves)}
         if a.dtype == b.dtype == torch.float16:
             said["out_dtype"] = torch.float32
         operands.append(contract(
@@ -215,8 +247,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if kind == "alone":
         operands = [operands[0], operands[0].new_ones(())]
         last["alone"] = True
-    functions = tuple([asked(hook) for hook in _HOOKS])
-    last = dict(step_keywords(last, operands[left].dtype, operands[right].dtype, of_halves))
+    functions = tuple([asked(hook) for hook in HOOKS])
+    last |= step_changes(operands[left].dtype, operands[right].dtype, halves)
     halves = len(steps) > 1 and of_halves and asked("out_dtype") is None and asked("out") is None
     if halves and asked("epilogue") is None:
         last["out_dtype"] = torch.float16
@@ -265,8 +297,8 @@ def _check_planned(name: str, tensor: Any, planned: Any) -> None:
 
 
 for _name, _operation in (
-    ("contract", contract), ("plan", plan), ("permute", permute), ("permutation plan", permutation_plan),
-    ("einsum", einsum),
+    ("contract", contract), ("contraction", contraction), ("plan", plan), ("permute", permute),
+    ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum),
 ):  # fmt: skip
     taken_by(_name, _operation)
 taken_by("text of a plan's call", spelled_plan)

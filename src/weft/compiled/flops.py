@@ -7,14 +7,15 @@ not counted: torch counts no pointwise operation either.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from weft.api.options import read_options, resolved
 from weft.compiled.text import read
 from weft.machine.counts import contraction_work
+from weft.plans.resolving import resolved
 from weft.spec import Layout
 
 _COUNTER = "torch.utils.flop_counter"
@@ -24,10 +25,7 @@ def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **na
     """Flops of `torch.ops.weft.contract` on these arguments."""
     described = read(call)
     bare = [_bare(tensor) for tensor in tensors]
-    keywords = {
-        name: value for name, value in described.keywords.items() if name not in ("validate", "return_arg", "schedule")
-    }
-    options = read_options("contract", {**keywords, "operands": described.operands(bare), "backend": "reference"})
+    options = replace(described.asked(bare), backend="reference", schedule=None)
     request = resolved(described.notation, described.equation, bare[0], bare[1], options)
     shape = [request.extents()[label] for label in request.notation.output]
     return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.api.keywords import Equation
-from weft.api.permute import permute, requested
+from weft.api.lookup import Terms
+from weft.api.permute import moved as rearranged
+from weft.api.permute import requested
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
 from weft.compiled.captured import function_of
 from weft.compiled.letters import letters, spelled_equation
-from weft.compiled.text import lies
+from weft.compiled.text import backend_of, lies, plain_of, read_plain
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.fn import portable
-from weft.planner.request import PermuteRequest
+from weft.planner.options import Options
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Notation, parse
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import from_sequences
 from weft.spec.permutation import permutation_extents
-from weft.spec.type_names import read_dtype
-
-_PLAIN = ("workspace_limit", "tune", "specialize", "schedule", "backend")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Move:
     notation: Notation
     labels: tuple[str, ...]  # whose extents are given
     dtype: torch.dtype  # of the result
-    keywords: Mapping[str, Any]
+    options: Options
 
     def shape(self, x: torch.Tensor, extents: list[int]) -> tuple[int, ...]:
         given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
@@ -64,11 +64,9 @@ class Move:
     ) -> torch.Tensor:
         """`tensors`: X, and C where there is one."""
         given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
-        found: torch.Tensor = permute(
-            tensors[0], str(self.notation), c=tensors[1] if len(tensors) > 1 else None, alpha=alpha,
-            beta=beta if len(tensors) > 1 else None, out=out, extents=given, **self.keywords,
-        )  # fmt: skip
-        return found
+        x, c = (*tensors, None)[:2]
+        assert x is not None
+        return rearranged(str(self.notation), x, self.options, c, alpha, 1.0 if c is None else beta, out, given)
 
     def as_contraction(
         self, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
@@ -79,31 +77,24 @@ class Move:
         x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
         new = [label for label in output if label not in term]
         one = x.new_ones(()).expand([given[label] for label in new])
-        keywords = {name: value for name, value in self.keywords.items() if name != "fn"}
         asked = Notation((term, tuple(new)), output)
-        found: torch.Tensor = contract(
-            spelled_equation(asked, letters((*asked.inputs, output))), x, one, a_fn=self.keywords.get("fn"),
-            c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, **keywords,
-        )  # fmt: skip
+        text = spelled_equation(asked, letters((*asked.inputs, output)))
+        found: torch.Tensor = contraction(text, x, one, self.options, (*tensors, None)[1], alpha, beta)
         return found
 
 
-def move_text(request: PermuteRequest, labels: tuple[Label, ...], backend: str) -> str:
+def move_text(request: Request, options: Options, labels: tuple[Label, ...]) -> str:
     """The text of a checked permutation; `labels`: whose extents the operation is given."""
-    names = letters((*request.notation.inputs, request.notation.output))
+    names = letters((*request.moved.inputs, request.notation.output))
     said: dict[str, Any] = {
-        "equation": spelled_equation(request.notation, names),
+        "equation": spelled_equation(request.moved, names),
         "extents": [names[label] for label in labels],
         "result": dtype_name(request.d_dtype),
-        "workspace_limit": request.workspace_limit,
-        "tune": request.tune,
-        "specialize": request.specialize if request.specialize != "auto" else None,
-        "schedule": str(request.schedule) if request.schedule is not None else None,
-        "backend": backend if backend != "auto" else None,
+        **plain_of(options),
     }
-    if request.fn is not None:
-        said["fn"] = portable.written(request.fn)
-    return json.dumps({name: value for name, value in said.items() if value is not None}, sort_keys=True)
+    if request.functions.a is not None:
+        said["fn"] = portable.written(request.functions.a)
+    return json.dumps(said, sort_keys=True)
 
 
 @lru_cache(maxsize=4096)
@@ -111,10 +102,9 @@ def read_move(text: str) -> Move:
     """The permutation that a text describes."""
     said = json.loads(text)
     dtype = getattr(torch, said["result"])
-    keywords = {name: said[name] for name in _PLAIN if name in said} | {"out_dtype": dtype}
-    if "fn" in said:
-        keywords["fn"] = portable.read(said["fn"])
-    return Move(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, keywords)
+    fn = portable.read(said["fn"]) if "fn" in said else None
+    options = read_plain(said, out_dtype=dtype, functions=(fn, None, None, None))
+    return Move(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, options)
 
 
 def spelled_move(
@@ -132,27 +122,27 @@ def spelled_move(
     constant.
     """
     with outside_tracing(), call_context(lambda: describe_call("permute", equation)):
-        keywords = dict(options)
-        refuse_unknown("permute", keywords)
-        backend = keywords.get("backend", "auto")
-        if kind != "meta":
-            resolve_backend(backend, torch.device(kind))
-        x = torch.empty((1,) * stored[1], dtype=stored[0], device="cpu")
-        notation = _read(equation)
-        out_dtype, fn = keywords.get("out_dtype"), function_of(fn)
-        if out_dtype is None and place is not None:
-            out_dtype = place[0]
-        request = requested(
-            notation, x, (1,) * place[1] if place is not None else None, fn,
-            read_dtype("out_dtype", out_dtype) if out_dtype is not None else None, dict.fromkeys(labels, 1),
-            keywords.get("workspace_limit"), "reference",
-        )  # fmt: skip
-        plain = {name: keywords[name] for name in ("tune", "specialize", "schedule") if name in keywords}
-        request = replace(request, **{"specialize": "auto", **plain})
-        (term,), output = request.notation.inputs, request.notation.output
-        by_place = [at for at, label in enumerate(output) if label not in labels and label not in term]
-        asked = (*labels, *(output[at] for at in by_place))
-        return move_text(request, asked, backend), tuple(by_place)
+        read = read_options("permute", dict(options))
+        if read.out_dtype is None and place is not None:
+            read = replace(read, out_dtype=place[0])
+        read = replace(read, functions=(function_of(fn), None, None, None))
+        return move_of_options(equation, stored, kind, labels, read, place)
+
+
+def move_of_options(
+    equation: Terms, stored: tuple[torch.dtype, int], kind: str, labels: tuple[Label, ...], options: Options,
+    place: tuple[torch.dtype, int] | None,
+) -> tuple[str, tuple[int, ...]]:  # fmt: skip
+    """What `spelled_move` is, of a call whose options are read."""
+    if kind != "meta":
+        resolve_backend(options.backend, torch.device(kind))
+    x = torch.empty((1,) * stored[1], dtype=stored[0], device="cpu")
+    shape = (1,) * place[1] if place is not None else None
+    asked = replace(options, backend="reference", schedule=None)
+    request = requested(_read(equation), x, shape, dict.fromkeys(labels, 1), asked)
+    (term,), output = request.moved.inputs, request.moved.output
+    by_place = [at for at, label in enumerate(output) if label not in labels and label not in term]
+    return move_text(request, options, (*labels, *(output[at] for at in by_place))), tuple(by_place)
 
 
 def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...], Any]:
@@ -162,19 +152,21 @@ def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...],
     """
     request = plan.request
     if fn is not None:
-        request = replace(request, raw=function_of(fn)).again()
-    (term,), output = request.notation.inputs, request.notation.output
-    extents = dict(request.extents)
-    labels = tuple(label for label in output if label not in term or request.x.shape[term.index(label)] == 1)
-    usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
-    text = move_text(request, labels, "auto" if usual else request.backend)
-    return text, tuple(extents[label] for label in labels), lies(request.x)
+        request = request.given((function_of(fn), None, None, None), None).again()
+    (term,), output = request.moved.inputs, request.moved.output
+    extents = request.extents()
+    labels = tuple(label for label in output if label not in term or request.a.shape[term.index(label)] == 1)
+    options = Options(
+        workspace_limit=request.workspace_limit, backend=backend_of(request), tune=request.tune,
+        specialize=request.specialize, schedule=request.schedule,
+    )  # fmt: skip
+    return move_text(request, options, labels), tuple(extents[label] for label in labels), lies(request.a)
 
 
 spelled_move._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _read(equation: Equation) -> str | Notation:
-    if isinstance(equation, str):
+def _read(equation: Terms) -> str | Notation:
+    if isinstance(equation, (str, Notation)):
         return equation
     return from_sequences(*equation, new_labels=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +18,7 @@ from weft.algebra import NAMED, Algebra, find
 from weft.api.autocast import autocast_keywords
 from weft.api.einsum import lone
 from weft.api.keywords import Equation
-from weft.api.lookup import read_notation
-from weft.api.options import read_options, resolved
+from weft.api.lookup import Terms, read_notation
 from weft.api.selection import check_selected, reduced_labels
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
@@ -28,12 +28,15 @@ from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.text import backend_of, lies, text_of
 from weft.errors import WeftError, call_context
 from weft.networks.ahead import Pair, path_of
-from weft.planner.request import HOOKS, hook_types
+from weft.planner.options import Options, options_of
+from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.arguments import read_flag
-from weft.spec.dtypes import dtype_name, read_types, resolve
+from weft.spec.dtypes import read_types, resolve
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
@@ -72,9 +75,7 @@ def spelled(
     Dynamo runs it once, while it reads the code, and takes the text for a constant.
     """
     announce_flops()
-    write = _written
-    if "torch._dynamo" in sys.modules:  # where dynamo could not read the arguments it runs this, and must not read it
-        write = _unread()
+    write = _undisturbed(_written)
     functions = dict(zip(HOOKS, map(function_of, (a_fn, b_fn, c_fn, epilogue)), strict=True))
     if isinstance(algebra, tuple):
         algebra = tuple(map(function_of, algebra))
@@ -101,10 +102,15 @@ for _constant in (spelled, types_seen):  # as torch.compiler.assume_constant_res
     setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
 
 
-@lru_cache(maxsize=1)
-def _unread() -> Callable[..., tuple[str, str]]:
-    found: Callable[..., tuple[str, str]] = torch._dynamo.disable(_written)
+@lru_cache(maxsize=4)
+def _unread(write: Callable[..., tuple[str, str]]) -> Callable[..., tuple[str, str]]:
+    found: Callable[..., tuple[str, str]] = torch._dynamo.disable(write)
     return found
+
+
+def _undisturbed(write: Callable[..., tuple[str, str]]) -> Callable[..., tuple[str, str]]:
+    """`write` as dynamo does not read it: where it could not read the arguments of a call it runs this."""
+    return _unread(write) if "torch._dynamo" in sys.modules else write
 
 
 def _written(
@@ -122,27 +128,46 @@ def _written(
         if keywords.pop("alone", False):
             algebra = find(keywords["algebra"])
             keywords["algebra"] = "plus_times" if algebra is None else lone(algebra)
+        validate = read_flag("validate", keywords.pop("validate", False))
         keywords = autocast_keywords(keywords, kind, (stored[0][0], stored[1][0]), out_types is not None)
-        backend = keywords.get("backend", "auto")
-        if kind != "meta":
-            resolve_backend(backend, torch.device(kind))
-        a, b = (_stand_in(*each) for each in stored)
         keywords["operands"] = {name: (modes, _stand_in(*each)) for name, modes, each in operands}
-        keywords["out_dtype"] = keywords.get("out_dtype") if keywords.get("out_dtype") is not None else out_types
-        plain = {name: keywords.get(name) for name in ("workspace_limit", "tune", "schedule")}
-        plain["schedule"] = None if plain["schedule"] is None else str(plain["schedule"])
-        plain["validate"] = read_flag("validate", keywords.pop("validate", False))
-        options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
-        plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
-        plain["kept_dtype"] = None if options.kept is None else dtype_name(options.kept)
-        notation = read_notation(equation)
-        request = resolved(notation, str(notation), a, b, options)
-        places, structure = None, "one" if request.outputs is None else "several"
-        if return_arg:
-            check_selected(request, added=False)
-            places = len(reduced_labels(request))
-            structure = "place" if places == 1 else "places"
-        return text_of(request, tuple(options.operands), added, places, plain), structure
+        if keywords.get("out_dtype") is None:
+            keywords["out_dtype"] = out_types
+        options = read_options("contract", keywords)
+        return text_of_options(equation, stored, kind, options, added, return_arg, validate)
+
+
+def spelled_options(
+    equation: Terms, stored: tuple[Stored, Stored], kind: str, options: Options, added: bool, return_arg: bool,
+    validate: bool,
+) -> tuple[str, str]:  # fmt: skip
+    """What `spelled` is, of a call whose options are read."""
+    announce_flops()
+    with outside_tracing():
+        found: tuple[str, str] = _undisturbed(text_of_options)(
+            equation, stored, kind, options, added, return_arg, validate
+        )
+        return found
+
+
+def text_of_options(
+    equation: Terms, stored: tuple[Stored, Stored], kind: str, options: Options, added: bool, return_arg: bool,
+    validate: bool,
+) -> tuple[str, str]:  # fmt: skip
+    """The text of a call, and how its results come."""
+    if kind != "meta":
+        resolve_backend(options.backend, torch.device(kind))
+    a, b = (_stand_in(*each) for each in stored)
+    operands = {name: (modes, _stand_in(x.dtype, x.dim())) for name, (modes, x) in options.operands.items()}
+    asked = replace(options, operands=operands, backend="reference", schedule=None)
+    notation = read_notation(equation)
+    request = resolved(notation, str(notation), a, b, asked)
+    places = None
+    if return_arg:
+        check_selected(request, added=False)
+        places = len(reduced_labels(request))
+    text = text_of(request, options, tuple(operands), added, places=places, validate=validate)
+    return text, structure_of(request, places)
 
 
 def _stand_in(dtype: torch.dtype, rank: int) -> torch.Tensor:
@@ -160,19 +185,17 @@ def spelled_plan(
     if functions is not None:
         made = Algebra(*map(function_of, algebra)) if algebra is not None else request.raw_algebra
         request = request.given(tuple(map(function_of, functions)), made).again()
-    plain = {
-        "workspace_limit": request.workspace_limit,
-        "tune": request.tune,
-        "specialize": request.specialize,
-        "schedule": None if request.schedule is None else str(request.schedule),
-        "promote": request.promote,
-        "validate": validate,
-        "kept_dtype": None if request.kept is None else dtype_name(request.kept),
-        "backend": backend_of(request),
-    }
+    options = replace(options_of(request, {}), backend=backend_of(request), schedule=request.schedule)
     order = tuple(named.name for named in request.named if named.layout is not None)
-    structure = "one" if request.outputs is None else "several"
-    return text_of(request, order, added, None, plain), structure, order, (lies(request.a), lies(request.b))
+    text = text_of(request, options, order, added, places=plan.places, validate=validate)
+    return text, structure_of(request, plan.places), order, (lies(request.a), lies(request.b))
+
+
+def structure_of(request: Request, places: int | None) -> str:
+    """How the results of a call come, which finds so many indices; None where it is not asked."""
+    if places is not None:
+        return "place" if places == 1 else "places"
+    return "one" if request.outputs is None else "several"
 
 
 def algebra_of(said: Any) -> Any:
@@ -235,7 +258,7 @@ def along(
     ]
     try:
         each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
-        return path_of(notation, filled, [dtype] * len(shapes), device, each)
+        return path_of(notation, filled, [dtype] * len(shapes), device, read_options("einsum", each))
     except WeftError:
         return left_to_right(notation)
 

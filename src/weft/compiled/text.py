@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from weft.algebra import NAMED, Algebra
+from weft.algebra import NAMED, Algebra, find
 from weft.base.figures import counted
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import DTypeError, ShapeError
 from weft.fn import portable
 from weft.fn.algebra import TracedAlgebra
+from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
 from weft.planner.target import resolve_backend
 from weft.spec import Layout, Notation, parse
 from weft.spec.contraction import Arithmetic, mode_extents, output_shape
 from weft.spec.dtypes import FP8, dtype_name, storage_type
 
-#: Keywords that go into the text as they are, with what they are where the text says nothing.
-PLAIN: dict[str, Any] = {
-    "workspace_limit": None, "tune": None, "specialize": "auto", "promote": False, "validate": False,
-    "kept_dtype": None,
-}  # fmt: skip
+#: Options that go into the text as they are, and what they are where it says nothing.
+PLAIN = ("workspace_limit", "tune", "specialize", "promote", "kept_dtype", "backend", "schedule")
+USUAL = Options(specialize="auto")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +40,10 @@ class Call:
     notation: Notation  # two inputs, no ellipsis
     added: bool  # whether there is a C
     aux: tuple[tuple[str, str], ...]  # operands of functions, in the order of the tensors: name, modes
-    keywords: Mapping[str, Any]  # of `weft.contract`, but for operands
+    options: Options  # but for the tensors of operands
     types: tuple[torch.dtype, ...]  # of the results
     places: int | None = None  # how many indices `return_arg` finds; None where it is not asked
+    validate: bool = False
 
     @property
     def equation(self) -> str:
@@ -76,13 +76,17 @@ class Call:
         first = 3 if self.added else 2
         return tensors[0], tensors[1], tensors[2] if self.added else None, tensors[first:]
 
-    def operands(self, tensors: list[torch.Tensor]) -> dict[str, tuple[str, torch.Tensor]]:
-        """Those of functions as `weft.contract` takes them."""
-        return {name: (modes, tensor) for (name, modes), tensor in zip(self.aux, self.split(tensors)[3], strict=True)}
+    def asked(self, tensors: list[torch.Tensor]) -> Options:
+        """The options of a call of these tensors."""
+        given = zip(self.aux, self.split(tensors)[3], strict=True)
+        return replace(self.options, operands={name: (modes, tensor) for (name, modes), tensor in given})
 
 
-def text_of(request: Request, order: tuple[str, ...], added: bool, places: int | None, plain: Mapping[str, Any]) -> str:
-    """The text of a checked call. `order`: the operands' names; `plain`: keywords of `PLAIN`, backend, schedule."""
+def text_of(
+    request: Request, options: Options, order: tuple[str, ...], added: bool, *, places: int | None = None,
+    validate: bool = False,
+) -> str:  # fmt: skip
+    """The text of a checked call. `order`: the operands' names; `options`: those of `PLAIN` are read."""
     named = {found.name: found for found in request.named}
     terms = [(*request.notation.inputs, request.notation.output), [found.term for found in request.named]]
     names = letters(term for group in terms for term in group)
@@ -99,7 +103,8 @@ def text_of(request: Request, order: tuple[str, ...], added: bool, places: int |
         "several": request.outputs is not None,
         "places": places,
         **_types(request.arithmetic, storage_of(request)),
-        **{name: value for name, value in plain.items() if value != PLAIN.get(name, "auto")},
+        **plain_of(options),
+        "validate": validate,
     }
     if request.raw_algebra is not None:
         said["algebra"] = _algebra(request.raw_algebra, request.algebra)
@@ -110,22 +115,36 @@ def text_of(request: Request, order: tuple[str, ...], added: bool, places: int |
 def read(text: str) -> Call:
     """The call that a text describes; `FunctionError` where a function of it is not to be had here."""
     said = json.loads(text)
-    keywords: dict[str, Any] = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
+    functions = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
     types = tuple(getattr(torch, name) for name in said["results"])
-    keywords["out_dtype"] = types if said.get("several") else types[0]
-    for name in ("accumulate", "precision"):
-        if name in said:
-            keywords[name] = getattr(torch, said[name], said[name])
-    if "algebra" in said:
-        keywords["algebra"] = _read_algebra(said["algebra"])
-    if "indices" in said:
-        keywords["indices"] = said["indices"]
-    keywords |= {name: said[name] for name in (*PLAIN, "backend", "schedule") if name in said}
-    places = said.get("places")
-    if places is not None:
-        keywords["return_arg"] = True
+    options = read_plain(
+        said, out_dtype=types if said.get("several") else types[0],
+        functions=tuple(map(functions.get, HOOKS)), indices=said.get("indices", {}),
+        algebra=_read_algebra(said["algebra"]) if "algebra" in said else None,
+        **{name: getattr(torch, said[name], said[name]) for name in ("accumulate", "precision") if name in said},
+    )  # fmt: skip
     operands = tuple((name, modes) for name, modes in said.get("operands", ()))
-    return Call(text, parse(said["equation"]), said.get("c", False), operands, keywords, types, places)
+    notation, validate = parse(said["equation"]), said.get("validate", False)
+    return Call(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
+
+
+def plain_of(options: Options) -> dict[str, Any]:
+    """The options of `PLAIN` that say something, as JSON has them."""
+    found = {}
+    for name in PLAIN:
+        value = getattr(options, name)
+        if value != getattr(USUAL, name):
+            plain = isinstance(value, (int, str))
+            found[name] = value if plain else dtype_name(value) if isinstance(value, torch.dtype) else str(value)
+    return found
+
+
+def read_plain(said: Mapping[str, Any], **others: Any) -> Options:
+    """The options of `PLAIN` that a text says, and others."""
+    plain = {name: said[name] for name in PLAIN if name in said}
+    if "kept_dtype" in plain:
+        plain["kept_dtype"] = getattr(torch, plain["kept_dtype"])
+    return replace(USUAL, **plain, **others)
 
 
 def storage_of(request: Request) -> torch.dtype:
@@ -164,9 +183,9 @@ def _algebra(given: Algebra, traced: TracedAlgebra | None) -> Any:
     return {"name": given.name, "parts": parts, "identity": portable.constant(traced.identity)}
 
 
-def _read_algebra(said: Any) -> str | Algebra:
+def _read_algebra(said: Any) -> Algebra | None:
     if isinstance(said, str):
-        return said
+        return find(said)
     combine, reduce = map(portable.read, said["parts"])
     return Algebra(combine, reduce, portable.read_constant(said["identity"]), said["name"])
 

@@ -81,10 +81,10 @@ def plan(
     with call_context(lambda: what):
         if device is not None:
             refuse_ranks(placements=placements, group=group, mesh=mesh)
-            return _in_blocks(equation, a, b, device, memory_limit, link, "now", c is not None, options)
+            return _in_blocks("plan", equation, a, b, device, memory_limit, link, c is not None, options)
         _refuse_limit(memory_limit)
         over = _Over.of(group, mesh, timeout, a, b)
-        return _planned(what, over, equation, a, b, placements, link, agree, "now", options)
+        return _planned("plan", what, over, equation, a, b, placements, link, agree, options)
 
 
 def contract(
@@ -125,7 +125,7 @@ def contract(
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             out = options.pop("out", None)
             c, beta = addition(c, beta, out)
-            blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
+            blocks = _in_blocks("contract", equation, a, b, device, memory_limit, link, c is not None, options)
             beta = beta if c is not None else None
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
@@ -133,7 +133,8 @@ def contract(
         said = said_of(over.ranks, (over.group, over.mesh), equation, a, b, placements, link, options)
 
         def make() -> DistributedPlan:
-            return _planned(what, over, equation, a, b, placements, link, True, "auto", _without_history(options))
+            given = _without_history(options)
+            return _planned("contract", what, over, equation, a, b, placements, link, True, given)
 
         known = kept_or_made(over.ranks, what, said, make)
         operands = options.get("operands")
@@ -161,20 +162,20 @@ def _refuse_limit(memory_limit: Any) -> None:
 
 
 def _in_blocks(
-    equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, specialize: str, added: bool,
+    call: str, equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, added: bool,
     options: Mapping[str, Any],
 ) -> OutOfCorePlan:  # fmt: skip
     """A plan for one device, which is asked for as one for a single rank is."""
     refuse_unknown("contract", options, "distributed")
     place, limit = read_place(device, memory_limit)
-    asked = read_asked(equation, a, b, (1,), None, options)
+    asked = read_asked(call, equation, a, b, (1,), None, options)
     if asked.a.device.type != "cpu":
         raise ArgumentError(f"a is on {asked.a.device}: with device= tensors lie in the machine's memory, on the CPU")
     if asked.return_arg:
         raise UnsupportedError("return_arg= is not for device=: blocks along a reduced mode keep a value alone")
     refuse_gradients(a=a, b=b, **asked.options.tensors)
     problem, request = problem_of(asked, whole_shapes(asked, [asked.shapes()]))
-    return OutOfCorePlan(asked, problem, request, place, limit, link, str(options.get("specialize", specialize)), added)
+    return OutOfCorePlan(asked, problem, request, place, limit, link, added)
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,8 @@ class _Over:
 
 
 def _planned(
-    what: str, over: _Over, equation: Equation, a: Any, b: Any, placements: Any, link: Any, agree: bool,
-    specialize: str, options: Mapping[str, Any],
+    call: str, what: str, over: _Over, equation: Equation, a: Any, b: Any, placements: Any, link: Any, agree: bool,
+    options: Mapping[str, Any],
 ) -> DistributedPlan:  # fmt: skip
     """Read on every rank, agreed on, planned alike."""
     ranks = over.ranks
@@ -204,7 +205,7 @@ def _planned(
         refuse_unknown("contract", options, "distributed")
         read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
-        found = read_asked(equation, a, b, mesh, placements, options)
+        found = read_asked(call, equation, a, b, mesh, placements, options)
         ranks.backend(found.a.device)
         return found
 
@@ -213,10 +214,7 @@ def _planned(
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)
     problem, request = ranks.agreed(what, lambda: problem_of(asked, whole), lambda found: computed(found[1]))
-    chosen = str(options.get("specialize", specialize))
-    found = ranks.agreed(
-        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree, agree)
-    )  # fmt: skip
+    found = ranks.agreed(what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, agree, agree))
     # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
     return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.api.keywords import signed
-from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
 from weft.errors import NotationError, ShapeError, call_context
+from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.intermediates import intermediate_type, is_of_halves, step_keywords
-from weft.plans.keywords import refuse_unknown
+from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
-from weft.spec.dtypes import read_types
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, terms_of
-from weft.spec.whole_sums import asked_types
 
 
 class Roles(NamedTuple):
@@ -60,19 +60,18 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
         return outside(chain, equation, g, x, m, **keywords)
     out = keywords.get("out")
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
-        refuse_unknown("chain", keywords)
+        target = None if out is None else as_result(out)
+        options = read_options("chain", keywords, target)
         tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
         notation = expand(_read(equation), [tensor.dim() for tensor in tensors])
         roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
-        target = None if out is None else as_result(out)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
-        given = {name: value for name, value in keywords.items() if name != "out"}
         result = None
         if not (asked_of(*tensors) or is_traced(tensors)):  # the kernel has no derivative, and torch does not see it
-            result = _in_one_launch(notation, roles, tensors, target, given)
+            result = _in_one_launch(notation, roles, tensors, target, options)
         if result is None:
-            result = _in_two(notation, roles, extents, tensors, target, given)
+            result = _in_two(notation, roles, extents, tensors, target, options)
     return returned(g, out, result, False)
 
 
@@ -103,15 +102,14 @@ def _read(equation: Any) -> Notation:
 
 
 def _in_one_launch(
-    notation: Notation, roles: Roles, tensors: list[torch.Tensor], out: torch.Tensor | None, keywords: dict[str, Any]
+    notation: Notation, roles: Roles, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The result of the kernel for chains; None where it does not serve."""
-    if resolve_backend(keywords.get("backend", "auto"), tensors[0].device) != "triton":
+    if resolve_backend(options.backend, tensors[0].device) != "triton":
         return None
     if any(len(side) > 1 for side in roles) or len({tensor.dtype for tensor in tensors}) > 1:
         return None
     middle = tuple(label for label in notation.inputs[1] if label not in roles.q) + roles.p
-    options = read_options("chain", keywords, out)
     request = resolved(Notation(notation.inputs[:2], middle), str(notation), tensors[0], tensors[1], options)
     types = (request.a.dtype, request.d_dtype, request.arithmetic.accumulate)
     if any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
@@ -144,7 +142,7 @@ def _in_one_launch(
 
 def _in_two(
     notation: Notation, roles: Roles, extents: dict[Label, int], tensors: list[torch.Tensor],
-    out: torch.Tensor | None, keywords: dict[str, Any],
+    out: torch.Tensor | None, options: Options,
 ) -> Any:  # fmt: skip
     def size(*sides: tuple[Label, ...]) -> int:
         found = 1
@@ -153,21 +151,22 @@ def _in_two(
         return found
 
     g, x, m = tensors
-    first, middle, last = notation.inputs
-    asked, _, accumulate = read_types(asked_types(keywords.get("out_dtype"), out), None, keywords.get("accumulate"))
+    first, middle, right = notation.inputs
     halves = is_of_halves([tensor.dtype for tensor in tensors])
-    kept = intermediate_type(x.dtype, asked, accumulate)
-    sums: dict[str, Any] = {**keywords, "out_dtype": None}
+    kept = intermediate_type(x.dtype, options.out_dtype, options.accumulate)
+    sums = last = options
+    if options.out_dtype is not None:
+        sums = replace(options, out_dtype=None)
     if kept is not x.dtype:  # what it meets is of the operands' own type
-        sums["out_dtype"], keywords = kept, {**step_keywords(keywords, kept, x.dtype, halves), "out_dtype": asked}
-    if halves and out is None and keywords.get("out_dtype") is None:
-        keywords["out_dtype"] = torch.float16
+        sums, last = replace(options, out_dtype=kept), step_options(options, kept, x.dtype, halves)
+    if halves and last.out_dtype is None:
+        last = replace(last, out_dtype=torch.float16)
     from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
     if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
         held = (*roles.b, *roles.p, *roles.c)
-        half = contract((first, middle, held), g, x, **sums)
-        return contract((held, last, notation.output), half, m, out=out, **keywords)
+        half = contraction((first, middle, held), g, x, sums)
+        return contraction((held, right, notation.output), half, m, last, out=out)
     held = (*roles.b, *roles.q, *roles.r)
-    half = contract((middle, last, held), x, m, **sums)
-    return contract((first, held, notation.output), g, half, out=out, **keywords)
+    half = contraction((middle, right, held), x, m, sums)
+    return contraction((first, held, notation.output), g, half, last, out=out)
 

@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
 from weft.groups.one_by_one import one_by_one
+from weft.planner.options import Options
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
 
+_USUAL = Options(specialize="auto")
 Run = Callable[..., Sequence[torch.Tensor]]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def with_gradient(
-    run: Run, notation: Notation, operands: Sequence[torch.Tensor], keywords: dict[str, Any]
+    run: Run, notation: Notation, operands: Sequence[torch.Tensor], options: Options
 ) -> list[torch.Tensor]:
     """The results of a group whose operands, a, b of each pair in turn, require gradients or stand for others.
 
@@ -26,16 +28,12 @@ def with_gradient(
     one operand alone has, diagonals or broadcast extents, the pairs are contracted one by one, and differentiated so.
     """
     a, b = operands[::2], operands[1::2]
-    if _plain(notation, a, b, keywords):
+    if options == _USUAL and _plain(notation, a, b):
         return list(_apply(run, notation, *a, *b))
-    return one_by_one(notation, operands, keywords)
+    return one_by_one(notation, operands, options)
 
 
-def _plain(
-    notation: Notation, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], keywords: dict[str, Any]
-) -> bool:
-    if keywords:
-        return False
+def _plain(notation: Notation, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     first, second = notation.inputs
     if any(len(set(term)) < len(term) for term in (first, second)):
         return False
@@ -103,11 +101,10 @@ class _Grouped(torch.autograd.Function):
             terms.append((every, *term) if mapped else term)
             moved.extend(_first(tensors[at], dims[at], info.batch_size) if mapped else tensors[at] for at in own)
         widened = Notation((terms[0], terms[1]), (every, *notation.output))
-        plain = _plain(widened, moved[:half], moved[half:], {})
-        if plain:
+        if _plain(widened, moved[:half], moved[half:]):
             return _Grouped.apply(run, widened, *moved), (0,) * half
         whole = (*widened.inputs, widened.output)
-        return tuple(contract(whole, x, y) for x, y in _pairs(moved)), (0,) * half
+        return tuple(contraction(whole, x, y) for x, y in _pairs(moved)), (0,) * half
 
 
 _plainly: Any = super(torch.autograd.Function, _Grouped).apply  # as in `weft.autograd.function`

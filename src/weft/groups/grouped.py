@@ -14,20 +14,20 @@ from weft.base.arrays import is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
-from weft.fn.fingerprint import fingerprints
 from weft.groups.at_once import at_once
 from weft.groups.gradient import with_gradient
 from weft.groups.one_by_one import check_added, one_by_one
 from weft.groups.operands import as_operands, read_pairs
-from weft.groups.plan import GroupedPlan, given_of
+from weft.groups.plan import GroupedPlan
+from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
-from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked_of_many
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options
 from weft.plans.memo import Memo, Place
 from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
+_PLAIN = read_options("grouped", {})
 _CAME_BEFORE = False  # in the place of a plan: such a group came once, and has none yet
 
 
@@ -62,13 +62,12 @@ def grouped(
     if near_dynamo():
         return cast(list[Any], outside(grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("grouped", equation)):
-        refuse_unknown("grouped", keywords)
+        options, out = read_options("grouped", keywords), keywords.get("out")
         operands = read_pairs(pairs)
         if not operands:
             read_notation(equation)
             return []
-        out = keywords.get("out")
-        found = _results(equation, operands, accumulate_into, keywords)
+        found = _results(equation, operands, accumulate_into, options, out)
         if out is not None:
             return list(out)
         if isinstance(operands[0], torch.Tensor):
@@ -96,37 +95,40 @@ def plan_grouped(
     if near_dynamo():
         return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
-        refuse_unknown("plan_grouped", keywords)
+        options = read_options("grouped", keywords)
         operands = read_pairs(pairs)
         if not operands:
             raise ShapeError("a group of no pairs has no plan; weft.grouped returns an empty list")
-        return _planned(equation, operands, accumulate_into, keywords)
+        return _planned(equation, operands, accumulate_into, options, keywords.get("out"))
 
 
-def _planned(equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> GroupedPlan:
-    derived = partial(with_gradient, grouped, read_notation(equation), keywords=given_of(keywords))
-    return GroupedPlan(equation, operands, add, keywords, derived)
+def _planned(
+    equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
+) -> GroupedPlan:
+    derived = partial(with_gradient, grouped, read_notation(equation), options=options)
+    return GroupedPlan(equation, operands, add, options, derived, out)
 
 
 def _results(
-    equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]
+    equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
 ) -> Sequence[torch.Tensor]:
     """The results, by the plan of an earlier group that lay alike, else by a new one."""
     if is_traced(operands):
-        out = keywords.get("out")
-        return one_by_one(read_notation(equation), operands, given_of(keywords), out, check_added(add, out))
-    place = _place(equation, operands, add, keywords)
+        return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
+    place = _place(equation, operands, add, options) if out is None else None
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
-    if plan is None and not add and not keywords and (products := _at_once(place, equation, operands)) is not None:
-        return products
+    if plan is None and not add and options == _PLAIN:
+        products = _at_once(place, equation, operands)
+        if products is not None:
+            return products
     found = plan.again(operands) if plan else None
     if found is None:
         tensors = as_operands(operands)
         if asked_of_many(tensors):
-            if keywords.get("out") is not None:
+            if out is not None:
                 raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
-            return with_gradient(grouped, read_notation(equation), tensors, keywords=given_of(keywords))
-        plan = _planned(equation, operands, add, keywords)
+            return with_gradient(grouped, read_notation(equation), tensors, options)
+        plan = _planned(equation, operands, add, options, out)
         found = plan.run()
     if place is not None and plan is not None:
         plan.forget()
@@ -142,26 +144,25 @@ def _at_once(place: Place | None, equation: Equation | Notation, operands: list[
     return at_once(equation, operands)
 
 
-def _place(equation: Equation | Notation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Place | None:
+def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> Place | None:
     """What a plan is remembered by; None for what is planned anew.
 
     Only the first and the last pair are in it, of the others `Likeness` tells. A plan's tables lie in the memory of one
     stream's device, where a copy waits for the kernel before it; a captured graph would read them after they changed.
     """
     ends = (*operands[:2], *operands[-2:])
-    if keywords.get("out") is not None or {*map(type, ends)} != {torch.Tensor} or is_transforming():
+    if {*map(type, ends)} != {torch.Tensor} or is_transforming():
         return None
-    prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
+    said = options.said()
     stream = None
     if operands[0].device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
             return None
         stream = torch.cuda.current_stream(operands[0].device).cuda_stream
-    if prints is None:
+    if said is None:
         return None
-    said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
     shapes = tuple([tuple(one.shape) for one in ends])
-    key = (equation, add, len(operands), shapes, operands[0].dtype, prints, said, stream)
+    key = (equation, add, len(operands), shapes, operands[0].dtype, said, stream)
     try:
         return _PLANS.place(key)
     except TypeError:  # an equation in lists

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
+from weft.base.arrays import as_result
 from weft.errors import ArgumentError, ShapeError
+from weft.groups.operands import as_operands
+from weft.planner.options import Options
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
 
 
 def one_by_one(
-    notation: Notation, operands: Sequence[Any], keywords: Mapping[str, Any], out: Sequence[Any] | None = None,
+    notation: Notation, operands: Sequence[Any], options: Options, out: Sequence[Any] | None = None,
     add: bool = False,
 ) -> list[Any]:  # fmt: skip
     """The results for operands a, b of each pair in turn; with `add` each is added to its place of `out`."""
-    a, b = operands[::2], operands[1::2]
-    places = [None] * len(a) if out is None else check_places(out, len(a))
+    tensors = as_operands(operands)
+    a, b = tensors[::2], tensors[1::2]
+    places = [None] * len(a) if out is None else [as_result(each) for each in check_places(out, len(a))]
     terms = (*notation.inputs, notation.output)
     return [
-        contract(terms, x, y, c=place if add else None, out=place, **keywords)
+        contraction(terms, x, y, options, place if add else None, out=place)
         for x, y, place in zip(a, b, places, strict=True)
     ]
 

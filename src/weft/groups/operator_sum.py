@@ -14,21 +14,22 @@ An operator that is left out is the identity: its step falls away. Terms of a si
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from weft.api.contract import contract
-from weft.api.options import check_limit
+from weft.api.entry import contraction
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.planner.options import check_limit
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.intermediates import is_of_halves, step_keywords
-from weft.plans.keywords import refuse_unknown
+from weft.plans.intermediates import is_of_halves, step_options
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import share_memory
@@ -58,9 +59,9 @@ class OperatorSum:
 
     def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
         with call_context(lambda: describe_call("operator_sum", "terms")):
-            refuse_unknown("operator_sum", keywords)
+            self._options = read_options("operator_sum", keywords)
             check_limit(workspace_limit)
-            self._keywords, self._limit = keywords, workspace_limit
+            self._limit = workspace_limit
             read = _read(terms)
             self.count = len(read)
             self.extents: tuple[tuple[int, int] | None, ...] = tuple(
@@ -136,14 +137,16 @@ class OperatorSum:
     def _apply(self, block: Block, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
         """Add what the terms of a block make of `x` to `y`; write it where nothing has been."""
         if any(operator is not None for operator in block.operators):
-            self._of_block(block, x, out=y, c=y if begun else None)
+            self._of_block(block, x, y, begun)
         elif begun:
             y.add_(x, alpha=block.terms)
         else:
             torch.mul(x, block.terms, out=y)
 
-    def _of_block(self, block: Block, x: torch.Tensor, **last: Any) -> torch.Tensor:
-        """What the terms of a block make of `x`; `last` are keywords of the last contraction."""
+    def _of_block(
+        self, block: Block, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False
+    ) -> torch.Tensor:
+        """What the terms of a block make of `x`, in `out`; `added` to what is there."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
             return x * block.terms
@@ -157,12 +160,11 @@ class OperatorSum:
             terms = (("t", high, low), here, there)
             operator = block.operators[side]
             assert operator is not None
-            keywords = dict(step_keywords(self._keywords, operator.dtype, value.dtype, halves))
-            if halves and "out" not in last:
-                keywords.setdefault("out_dtype", x.dtype)
-            if halves and not ends:
-                keywords["out_dtype"] = torch.float32
-            value = contract(terms, operator, value, **(last if ends else {}), **keywords)
+            options = step_options(self._options, operator.dtype, value.dtype, halves)
+            if halves and (out is None or not ends):
+                options = replace(options, out_dtype=x.dtype if ends else torch.float32)
+            place = out if ends else None
+            value = contraction(terms, operator, value, options, place if added else None, out=place)
         return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from threading import RLock
 from typing import Any, cast
@@ -11,10 +12,9 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import Options, read_options, resolved
 from weft.base.arrays import as_result, is_transforming, outside_transforms
 from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, near_dynamo, outside
@@ -28,9 +28,11 @@ from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
+from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.memo import Memo
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
@@ -49,12 +51,12 @@ class GroupedPlan:
     """
 
     def __init__(
-        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any],
-        derived: Derived,
+        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, options: Options,
+        derived: Derived, out: Any = None,
     ) -> None:  # fmt: skip
         self._notation, self._derived = read_notation(equation), derived
         form = group_form(self._notation)
-        self._add = check_added(accumulate_into, keywords.get("out"))
+        self._add = check_added(accumulate_into, out)
         self._turn = RLock()  # calls of one plan take turns: each tells the launch where its tensors begin
         tensors = as_operands(operands)
         self._leaves = tensors if asked_of_many(tensors) else None
@@ -62,13 +64,14 @@ class GroupedPlan:
         if x.device != y.device:
             raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
         self._lies = Likeness(operands)
-        self._out = None if keywords.get("out") is None else self._read_out(keywords["out"])
+        self._out = None if out is None else self._read_out(out)
         strides = None if self._out is None else self._out.strides
         self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
         self._check_out()
-        self._keywords = given_of(keywords)
-        target = None if self._out is None else self._out.tensors[0]
-        self._request = self._requested(str(equation), read_options("grouped", keywords, target))
+        if self._out is not None and options.out_dtype is None:
+            options = replace(options, out_dtype=self._out.dtype)
+        self._options = options
+        self._request = self._requested(str(equation), self._options)
         raw = self._request.raw
         self._watched = Watched(raw, self._request.again) if any(raw) else None
         if self._watched is not None:
@@ -91,7 +94,7 @@ class GroupedPlan:
         def make() -> Request:
             return resolved(self._notation, text, a, b, options, longest)
 
-        said = None if any(each is not None for each in options.functions) else options.key()
+        said = None if any(each is not None for each in options.functions) else options.said()
         if said is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
             return make()
         found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, said), make)
@@ -166,8 +169,7 @@ class GroupedPlan:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as what it was made of, with the tensors that it holds now."""
         terms, out = (*self._notation.inputs, self._notation.output), None if self._out is None else self._out.tensors
-        keywords = self._keywords if out is None else {**self._keywords, "out": list(out)}
-        return type(self), (terms, self._held(), self._add, keywords, self._derived)
+        return type(self), (terms, self._held(), self._add, self._options, self._derived, out)
 
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
@@ -230,7 +232,7 @@ class GroupedPlan:
         self._check_shapes(tensors)
         if out is None and self._out is not None:
             out = self._out.tensors
-        return one_by_one(self._notation, tensors, self._keywords, out, self._add)
+        return one_by_one(self._notation, tensors, self._options, out, self._add)
 
     def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None) -> None:
         """Take other operands and places, all or, where one does not fit, none."""
@@ -314,13 +316,13 @@ class GroupedPlan:
 
         def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
             target = views[2] if len(views) == 3 else d.view(shape)
-            contract(terms, views[0], views[1], out=target, **self._keywords)
+            contraction(terms, views[0], views[1], self._options, out=target)
 
         return _Described(run, "one contraction with a batch mode")
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         places = self._out.tensors if self._out is not None else self._places.all(d)
-        one_by_one(self._notation, self._held(), self._keywords, places, self._add)
+        one_by_one(self._notation, self._held(), self._options, places, self._add)
 
 
 class _Described:
@@ -334,11 +336,6 @@ class _Described:
 
     def __str__(self) -> str:
         return self._text
-
-
-def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that say something, but for `out`."""
-    return {name: value for name, value in keywords.items() if name != "out" and value is not None}
 
 
 def _some(operands: list[Any]) -> list[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from weft.networks.many import network_of
+from weft.planner.options import Options
 from weft.spec import Notation
 
 Pair = tuple[int, int, Notation]  # which two meet, operands first and then results, and what is made of them
@@ -15,10 +15,10 @@ Pair = tuple[int, int, Notation]  # which two meet, operands first and then resu
 
 def path_of(
     notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
-    steps: Mapping[str, Any],
+    options: Options,
 ) -> list[Pair]:  # fmt: skip
-    """The steps that `weft.einsum` takes for operands of these shapes, types and device; `steps`: their keywords."""
-    network = network_of(notation, shapes, types, device, dict(steps))
+    """The steps that `weft.einsum` takes for operands of these shapes, types and device; `options` are theirs."""
+    network = network_of(notation, shapes, types, device, options)
     scheme, names = network.scheme, network.graph.names
     terms = list(notation.inputs)
     places = list(range(len(terms)))  # of nodes, among operands and results

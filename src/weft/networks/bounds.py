@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.api.contract import contract
-from weft.api.options import read_options
+from weft.api.entry import contraction
 from weft.errors import UnsupportedError
 from weft.networks.planned import Planned
 from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
@@ -23,7 +22,7 @@ from weft.spec.dtypes import FP8, resolve
 
 def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
     """A float64 tensor in the result's shape. `UnsupportedError` for networks with functions or another algebra."""
-    if network.functions or network.settings.steps.get("algebra", "plus_times") != "plus_times":
+    if network.functions or network.settings.options.algebra is not None:
         raise UnsupportedError("the bound of a network is of sums of products without functions")
     relative, low = growth(network)
     return relative * _magnitudes(network, read).reshape(network.graph.shape) + low
@@ -44,7 +43,7 @@ def _steps(network: Planned) -> list[tuple[float, float]]:
     found = []
     for step in tree.steps:
         a, b = scheme.dtypes[step.left], scheme.dtypes[step.right]
-        options = read_options("plan", dict(asked.of(a, b)))
+        options = asked.of(a, b)
         arithmetic = resolve(a, b, options.precision, options.accumulate, None, options.promote)
         count = tree.graph.size(tree.reduced(step))
         parts = 4.0 if a.is_complex or b.is_complex else 1.0
@@ -84,7 +83,7 @@ def _magnitudes(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
         terms[step.node] = order + tuple(sorted(kept - set(order)))
         if step.node == tree.root:
             terms[step.node] = tree.graph.output
-        values[step.node] = contract(
+        values[step.node] = contraction(
             (terms[step.left], terms[step.right], terms[step.node]), values.pop(step.left), values.pop(step.right)
         )
     if tree.steps:

@@ -8,13 +8,14 @@ backward sweep, and there are as many slices as the intermediates of one need to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from weft.api.contract import contract
-from weft.api.einsum import einsum
+from weft.api.einsum import of_one
+from weft.api.entry import contraction
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.alone import scaled
@@ -23,6 +24,7 @@ from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
+from weft.spec import Notation
 from weft.spec.dtypes import REAL_OF
 
 
@@ -86,7 +88,7 @@ def _scaled(network: Planned, operands: Sequence[torch.Tensor]) -> tuple[torch.T
 def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """The result of a network of one operand, which is moved or reduced."""
     (seen,) = tree.graph.operands
-    moved: torch.Tensor = einsum(operands[0], seen.term, tree.graph.output, **network.settings.steps)
+    moved: torch.Tensor = of_one(Notation((seen.term,), tree.graph.output), operands[0], network.settings.options)
     return moved
 
 
@@ -131,12 +133,10 @@ def _slice(
     values: dict[int, Any] = dict(enumerate(views))
     for step in tree.steps:
         left, right = values.pop(step.left), values.pop(step.right)
-        keywords = dict(Asked(network.settings.steps, scheme.asked.halves).of(left.dtype, right.dtype))
-        if step.node in scheme.functions:
-            keywords["epilogue"] = scheme.functions[step.node]
+        asked = Asked(network.settings.options, scheme.asked.halves).having(epilogue=scheme.functions.get(step.node))
         terms = (orders[step.left], orders[step.right], orders[step.node])
-        keywords["out_dtype"] = scheme.dtypes[step.node]
-        made = contract(terms, left, right, **keywords)
+        options = replace(asked.of(left.dtype, right.dtype), out_dtype=scheme.dtypes[step.node])
+        made = contraction(terms, left, right, options)
         values[step.node] = made if finish is None else finish(made)
     found: torch.Tensor = values[tree.root]
     return found

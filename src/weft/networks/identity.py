@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from weft.algebra import find
 from weft.base.arrays import as_bytes, without_neg
 from weft.errors import WeftError
 from weft.fn import trace
@@ -26,8 +25,8 @@ _CHUNK = 1 << 24  # elements that are copied to the host at once
 def identity_of(network: Planned) -> dict[str, str]:
     """The network without the values of its operands."""
     graph, settings = network.graph, network.settings
-    steps = settings.steps
-    algebra = find(steps.get("algebra", "plus_times"))
+    options = settings.options
+    algebra = options.algebra
     return {
         "shapes of operands": _shortened(",".join(str(operand.shape) for operand in graph.operands)),
         "types": _shortened(", ".join(dtype_name(network.dtypes[node]) for node in sorted(network.dtypes))),
@@ -36,7 +35,7 @@ def identity_of(network: Planned) -> dict[str, str]:
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
         "functions": _digest([(node, _function(function, network.dtypes[node]))
                               for node, function in sorted(network.functions.items())]),
-        "precision": f"{steps.get('precision')}, {steps.get('accumulate')}",
+        "precision": f"{options.precision}, {options.accumulate}",
         "algebra": algebra.name if algebra is not None else "plus_times",
         "exponents": str(settings.strip_exponent),
     }  # fmt: skip

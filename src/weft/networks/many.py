@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.contract import contract
 from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum, read_order
+from weft.api.entry import contraction
 from weft.api.lookup import said_options
-from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
+from weft.base.arrays import as_results, as_tensor, as_tensors, returned, without_memory, without_neg
 from weft.base.dispatch import is_traced
+from weft.base.factors import addition
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
-from weft.networks.settings import STEP_KEYWORDS, check_signs, early_of, is_ordered, read_settings
-from weft.networks.steps import Asked
+from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
+from weft.planner.options import LAST, Options
+from weft.planner.request import HOOKS
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
-from weft.plans.intermediates import intermediate_type
-from weft.plans.keywords import refuse_unknown
+from weft.plans.intermediates import intermediate_type, step_options
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
-from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
-from weft.spec.whole_sums import asked_types
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
-# What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
-_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices", "kept_dtype")
+# What else the last step may be asked for: a call with any of it has no replay of its own.
+_LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
+EPILOGUE = HOOKS.index("epilogue")
 
 
 class Known(NamedTuple):
@@ -93,55 +95,55 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> An
 
 
 def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any) -> Any:
-    steps = {name: keywords[name] for name in STEP_KEYWORDS if keywords.get(name) is not None}
-    last = {name: keywords[name] for name in (*_LAST, "return_arg") if keywords.get(name) is not None}
-    out = as_results(keywords.get("out"))
-    several = isinstance(out, tuple) or isinstance(keywords.get("out_dtype"), (tuple, list))
-    checked = read_flag("validate", keywords.get("validate", False))
-    plain = not last and not several and not checked and keywords.get("workspace_limit") is None
-    if plain and not isinstance(out, tuple):
-        steps["out_dtype"] = keywords.get("out_dtype")
-        if steps["out_dtype"] is None and out is not None:
-            steps["out_dtype"] = out.dtype
-    network = _network(notation, tensors, steps, order)
+    out, said = as_results(keywords.get("out")), keywords.get
+    options = read_options("einsum", keywords, out)
+    checked, places = (read_flag(name, said(name, False)) for name in ("validate", "return_arg"))
+    several = isinstance(out, tuple) or isinstance(options.out_dtype, tuple)
+    last = places or any(said(name) is not None for name in _LAST)
+    plain = not (last or several or checked) and options.workspace_limit is None
+    each = replace(options.of_steps(), workspace_limit=None, schedule=None)
+    if plain:
+        each = replace(each, out_dtype=options.out_dtype)
+    network = _network(notation, tensors, each, order)
     _check(network, tensors, out)
     check_signs(network.graph, dict(enumerate(tensors)))
-    if is_traced(tensors) or asked(*tensors):
-        return _one_by_one(network, tensors, keywords, out)
-    program = network.program(tensors, keep=False)
-    if plain and not isinstance(out, tuple):
-        place = out if out is not None else network.place()
+    if plain and not (is_traced(tensors) or asked(*tensors)):
+        program = network.program(tensors, keep=False)
+        place = out if isinstance(out, torch.Tensor) else network.place()
         program.run(tensors, place)
         if key is not None and not network.graph.early.unsigned:
             _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
         return place
-    return _one_by_one(network, tensors, keywords, out)
+    c, beta = addition(said("c"), said("beta"), out)
+    c = None if c is None else as_tensor("c", c, options.promote)
+    factors = c, said("alpha", 1.0), beta
+    return _one_by_one(network, tensors, options, factors, out, (places, checked))
 
 
-def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any], order: Any) -> Network:
+def _network(notation: Notation, tensors: list[torch.Tensor], options: Options, order: Any) -> Network:
     """The plan for these operands."""
     device = tensors[0].device
     for at, tensor in enumerate(tensors):
         if tensor.device != device:
             raise ShapeError(f"operand 0 is on {device}, operand {at} is on {tensor.device}")
-    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps, order)
+    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, options, order)
 
 
 def network_of(
     notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
-    steps: dict[str, Any], order: Any = "auto",
+    options: Options, order: Any = "auto",
 ) -> Network:  # fmt: skip
-    """The plan for operands of these shapes; `steps` are keywords of each step, and the result's type."""
-    ordered = is_ordered(steps.get("algebra"))
-    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), order)
+    """The plan for operands of these shapes; `options` are those of each step, and the result's type."""
+    ordered, said = is_ordered(options.algebra), options.said()
 
     def make() -> Network:
-        settings = read_settings(device, steps)
-        graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, steps))
-        found = find_path(graph, order, model(settings.target, types[0], precision_word(steps.get("precision"))))
+        settings = settings_of(device, options)
+        graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, options))
+        found = find_path(graph, order, model(settings.target, types[0], precision_word(options.precision)))
         return Network(graph, types, settings, found)
 
-    kept = not ordered and isinstance(order, (str, tuple))
+    kept = said is not None and not ordered and isinstance(order, (str, tuple))
+    key = (notation, tuple(shapes), tuple(types), device, said, order)
     known: Network = _NETWORKS.made(key, make) if kept else make()
     return known
 
@@ -159,30 +161,33 @@ def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
             raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
 
 
-def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[str, Any], out: Any) -> Any:
-    """Steps as calls of `contract`, where the last one is asked for more than the others."""
-    scheme = network.scheme
+def _one_by_one(
+    network: Network, tensors: list[torch.Tensor], options: Options, factors: tuple[Any, Any, Any], out: Any,
+    flags: tuple[bool, bool],
+) -> Any:  # fmt: skip
+    """Steps as contractions of their own, where the last one is asked for more: C, alpha, beta; indices, a check."""
+    scheme, (return_arg, validate) = network.scheme, flags
     values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
     for leaf, operand in enumerate(scheme.tree.graph.operands):
         values[leaf] = operand.view(tensors[leaf])
-    each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
-    last = {name: value for name, value in keywords.items() if name != "out"}
-    results, _, accumulate = read_types(asked_types(keywords.get("out_dtype"), out), None, keywords.get("accumulate"))
-    halves = scheme.asked.halves
+    each, halves = options.of_steps(), scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
         left, right = values[step.left], values[step.right]
         if step.node == scheme.tree.root:
             names = network.graph.names  # operands of functions are named by the caller's labels
             called = tuple(tuple(names[label] for label in term) for term in terms)
-            if out is None and last.get("out_dtype") is None and last.get("epilogue") is None:
-                last["out_dtype"] = network.dtype
-            found = contract(called, left, right, out=out, **Asked(last, halves).of(left.dtype, right.dtype))
-            return first_in(network.dtype, found) if out is None and last.get("out_dtype") is None else found
-        kept = intermediate_type(scheme.dtypes[step.node], results, accumulate)
-        values[step.node] = contract(
-            terms, left, right, **{**Asked(each, halves).of(left.dtype, right.dtype), "out_dtype": kept}
-        )
+            free = out is None and options.out_dtype is None
+            if free and options.functions[EPILOGUE] is None:
+                options, free = replace(options, out_dtype=network.dtype), False
+            asked_of_last = step_options(options, left.dtype, right.dtype, halves)
+            found = contraction(
+                called, left, right, asked_of_last, *factors, out, return_arg=return_arg, validate=validate
+            )
+            return first_in(network.dtype, found) if free else found
+        kept = intermediate_type(scheme.dtypes[step.node], options.out_dtype, options.accumulate)
+        inner = replace(step_options(each, left.dtype, right.dtype, halves), out_dtype=kept)
+        values[step.node] = contraction(terms, left, right, inner, validate=validate)
     raise AssertionError("a network of three operands has a last step")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,7 +53,8 @@ from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.memo import Memo
-from weft.spec.arguments import read_flag, read_path
+from weft.spec import Notation
+from weft.spec.arguments import read_path
 from weft.spec.memory import overlaps_itself, share_memory
 
 PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
@@ -241,7 +243,7 @@ class Network(Described):
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
-        promote = read_flag("promote", self.settings.steps.get("promote", False))
+        promote = self.settings.options.promote
         wanted = self.folded.given
         if len(tensors) != len(wanted):
             fixed = len(self.graph.operands) - len(wanted)
@@ -337,7 +339,7 @@ class Network(Described):
             from weft.networks.rescale import Scaling
 
             return Scaling(self, program, operands, place)
-        combine = combine_of(self.settings.steps.get("algebra")) if partial else None
+        combine = combine_of(self.settings.options.algebra) if partial else None
         return Summing(program, operands, place, self._watch(), partial, combine)
 
     def _sliced_call(self, call: Going) -> Any:
@@ -379,11 +381,11 @@ class Network(Described):
 
     def _move(self, operand: torch.Tensor, place: torch.Tensor) -> None:
         """A network of one operand: nothing meets, it is moved or reduced."""
-        from weft.api.einsum import einsum
+        from weft.api.einsum import of_one
 
         (seen,) = self.folded.tree.graph.operands
-        keywords = {name: value for name, value in self.settings.steps.items() if name not in ("tune",)}
-        einsum(seen.view(operand), seen.term, self.graph.output, out=place, **keywords)
+        options = replace(self.settings.options, tune=None, out_dtype=place.dtype)
+        of_one(Notation((seen.term,), self.graph.output), seen.view(operand), options, out=place)
         if self.settings.check_finite:
             check_alone(operand, place)
 

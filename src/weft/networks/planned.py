@@ -105,7 +105,7 @@ class Planned:
     @property
     def model(self) -> Model:
         """What the steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
-        return model(self.settings.target, self.dtype, precision_word(self.settings.steps.get("precision")))
+        return model(self.settings.target, self.dtype, precision_word(self.settings.options.precision))
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
         """What is known of the whole tree's nodes, of those that are left after folding."""

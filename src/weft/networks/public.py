@@ -79,12 +79,12 @@ def network(
         shapes, types, given = _read_operands(operands, dtype, device, promote)
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
-        early = early_of(types, settings.steps)
+        early = early_of(types, settings.options)
         graph = graph_of(
-            read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")), early=early
+            read_equation(equation, output), shapes, ordered=is_ordered(settings.options.algebra), early=early
         )
         fixed = _constants(constants, given)
-        price = model(settings.target, types[0], precision_word(keywords.get("precision")))
+        price = model(settings.target, types[0], precision_word(settings.options.precision))
         # Under a function sums must be whole: what may be sliced is known once the path is.
         fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
         found = find_path(graph, optimize, price, fit)

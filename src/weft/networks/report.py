@@ -87,7 +87,7 @@ def _wide(network: Planned) -> list[str]:
     asked, inner = network.scheme.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
     if not asked.halves or not inner:
         return []
-    multiplied = dict(asked.of(torch.float32, torch.float16)).get("precision", "ieee")
+    multiplied = asked.of(torch.float32, torch.float16).precision or "ieee"
     return [
         "  types        intermediates of float16 are kept in float32, whose range they do not leave, and multiplied "
         f"as {multiplied}"

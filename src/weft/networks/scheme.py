@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 
@@ -24,13 +24,12 @@ WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the lim
 
 
 def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
-    """The arena, the orders of modes and the keywords of steps of a network; `WorkspaceError` past its limit."""
+    """The arena, the orders of modes and the options of steps of a network; `WorkspaceError` past its limit."""
     tree, settings = network.tree, network.settings
     dtypes = network.ours(network.dtypes)
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     once = invariant(tree) if tree.sliced else frozenset()
-    keywords: dict[str, Any] = dict(settings.steps)
-    keywords.setdefault("specialize", "auto")
+    options = settings.options
     limit = settings.memory_limit
     beside = network.beside.bytes(tree)
     apart = SMALL if limit is None else apart_within(limit - beside)
@@ -47,7 +46,7 @@ def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
                 f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
             )
         gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
-        keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
+        options = replace(options, workspace_limit=max(limit - total - gathered, WORKSPACE))
     orders = orders_of(tree, items, network.model)
-    asked = Asked(keywords, is_of_halves(leaves))
+    asked = Asked(options, is_of_halves(leaves))
     return Scheme(tree, orders, dtypes, place, once, asked, network.ours(network.functions), gathered)

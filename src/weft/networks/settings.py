@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import torch
 
-from weft.algebra import NAMED, find, plus_times
-from weft.api.options import read_options
+from weft.algebra import NAMED, Algebra
 from weft.base.arrays import is_transforming
 from weft.base.dispatch import is_traced
 from weft.base.figures import read_limit
@@ -18,16 +17,14 @@ from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, Un
 from weft.fn.laws import Early
 from weft.networks.graph import Graph
 from weft.networks.tree import Tree
+from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.intermediates import intermediate_type
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import read_options
 from weft.spec.arguments import read_flag
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, resolve, storage_type
-from weft.spec.type_names import read_dtype
+from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, resolve, storage_type
 
-#: Keywords of a network that every step is asked for, as `weft.plan` takes them.
-STEP_KEYWORDS = ("precision", "accumulate", "algebra", "backend", "specialize", "tune", "promote", "deterministic")
 MOST_NAMED = 8  # operands that a message names by their numbers
 GRAPHS = ("auto", True, False)
 
@@ -39,7 +36,7 @@ class Settings:
     device: torch.device
     target: Target
     backend: str
-    steps: Mapping[str, Any] = field(default_factory=dict)  # keywords of every step
+    options: Options = field(default_factory=Options)  # of every step
     out_dtype: torch.dtype | None = None
     memory_limit: int | None = None
     strip_exponent: bool = False
@@ -51,37 +48,33 @@ class Settings:
 
 def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings:
     """`ArgumentError` for a keyword that a network does not take, and for values that are none of theirs."""
-    given = dict(keywords)
-    backend = given.get("backend", "auto")
-    steps = {name: given.pop(name) for name in STEP_KEYWORDS if name in given}
-    read_options("plan", steps)
-    flags = {name: given.pop(name, False) for name in ("strip_exponent", "reuse", "check_finite", "progress")}
+    options = read_options("network", keywords)
+    flags = {name: keywords.get(name, False) for name in ("strip_exponent", "reuse", "check_finite", "progress")}
     for name, value in flags.items():
         read_flag(name, value)
-    cuda_graph = given.pop("cuda_graph", "auto")
+    cuda_graph = keywords.get("cuda_graph", "auto")
     if not isinstance(cuda_graph, (bool, str)) or cuda_graph not in GRAPHS:
         raise ArgumentError(f"cuda_graph={cuda_graph!r} is none of 'auto', True, False")
-    limit = read_limit(given.pop("memory_limit", None))
-    out_dtype = given.pop("out_dtype", None)
-    refuse_unknown("network", given)
-    chosen = resolve_backend(backend, device)
-    found = Settings(
-        device, target_of(chosen, device), chosen, steps,
-        read_dtype("out_dtype", out_dtype) if out_dtype is not None else None, limit, cuda_graph=cuda_graph, **flags,
-    )  # fmt: skip
+    limit = read_limit(keywords.get("memory_limit"))
+    found = replace(settings_of(device, options), memory_limit=limit, cuda_graph=cuda_graph, **flags)
     _check_together(found)
     return found
 
 
+def settings_of(device: torch.device, options: Options) -> Settings:
+    """The settings of a network whose steps and result are asked for by these options, and by nothing besides."""
+    out_dtype = options.out_dtype
+    if isinstance(out_dtype, tuple):
+        raise DTypeError(f"out_dtype names {len(out_dtype)} types, a network has one result")
+    chosen = resolve_backend(options.backend, device)
+    return Settings(device, target_of(chosen, device), chosen, replace(options, out_dtype=None), out_dtype)
+
+
 def _check_together(found: Settings) -> None:
-    if found.strip_exponent and not _is_plus_times(found):
+    if found.strip_exponent and found.options.algebra is not None:
         raise UnsupportedError("strip_exponent is for sums of products, not for another algebra")
     if found.reuse and found.strip_exponent:
         raise UnsupportedError("reuse and strip_exponent do not go together: exponents would have to be kept too")
-
-
-def _is_plus_times(found: Settings) -> bool:
-    return found.steps.get("algebra", "plus_times") == "plus_times"
 
 
 def is_given(functions: Any) -> bool:
@@ -91,21 +84,19 @@ def is_given(functions: Any) -> bool:
     return functions is not None and len(functions) > 0
 
 
-def is_ordered(algebra: Any) -> bool:
+def is_ordered(algebra: Algebra | None) -> bool:
     """Whether operands must meet from left to right: of an algebra of the caller's own nothing is known."""
-    return algebra is not None and not isinstance(algebra, str) and (find(algebra) or plus_times) not in NAMED.values()
+    return algebra is not None and algebra not in NAMED.values()
 
 
-def early_of(types: Sequence[torch.dtype], steps: Mapping[str, Any]) -> Early:
-    """Whether operands of these types may be reduced before all of them have met; `steps` are keywords of each step."""
-    algebra = find(steps.get("algebra", "plus_times"))
+def early_of(types: Sequence[torch.dtype], options: Options) -> Early:
+    """Whether operands of these types may be reduced before all of them have met; `options` are those of each step."""
+    algebra = options.algebra
     if algebra is None or len(types) < 3:
         return Early()
-    precision, accumulate = (steps.get(name) for name in ("precision", "accumulate"))
     try:
-        both = reduce(torch.promote_types, types) if steps.get("promote") else types[0]
-        _, precision, accumulate = read_types(None, precision, accumulate)
-        return algebra.early(resolve(both, both, precision, accumulate, algebra.name).accumulate)
+        both = reduce(torch.promote_types, types) if options.promote else types[0]
+        return algebra.early(resolve(both, both, options.precision, options.accumulate, algebra.name).accumulate)
     except (WeftError, RuntimeError):  # types that do not fit are told where their steps are planned
         return Early()
 
@@ -127,8 +118,7 @@ def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
 
 def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
     """The type of every node: an `intermediate_type` inside, at the root `out_dtype`, by default its operands' type."""
-    algebra = find(settings.steps.get("algebra", "plus_times"))
-    promote = read_flag("promote", settings.steps.get("promote", False))
+    algebra, promote = settings.options.algebra, settings.options.promote
     found = dict(enumerate(leaves))
     for dtype in leaves:
         if len(leaves) > 2 and dtype in NEEDS_OUT_DTYPE:
@@ -141,9 +131,8 @@ def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -
             found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
         except DTypeError as error:
             raise DTypeError(f"{error}{_which(leaves)}") from None
-    _, _, accumulate = read_types(None, None, settings.steps.get("accumulate"))
     for node in (step.node for step in tree.steps if step.node != tree.root):
-        found[node] = intermediate_type(found[node], settings.out_dtype, accumulate)
+        found[node] = intermediate_type(found[node], settings.out_dtype, settings.options.accumulate)
     if settings.out_dtype is not None and tree.steps:
         found[tree.root] = settings.out_dtype
     return found

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.lookup import find_plan
-from weft.api.options import read_options
+from weft.planner.options import Options
 from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
-from weft.plans.intermediates import step_keywords
+from weft.plans.intermediates import step_options
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.tiers import Wanted
 
@@ -22,17 +22,17 @@ Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Asked:
-    """What every step of a network is asked for, by the keywords of `weft.plan`."""
+    """The options of every step of a network."""
 
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
     halves: bool = False  # all operands of the network are of float16
 
-    def having(self, **more: Any) -> Asked:
-        return Asked({**self.keywords, **more}, self.halves)
+    def having(self, **functions: Callable[..., Any] | None) -> Asked:
+        return Asked(self.options.having(**functions), self.halves)
 
-    def of(self, a: torch.dtype, b: torch.dtype) -> Mapping[str, Any]:
-        """The keywords of a step whose operands have these types."""
-        return step_keywords(self.keywords, a, b, self.halves)
+    def of(self, a: torch.dtype, b: torch.dtype) -> Options:
+        """The options of a step whose operands have these types."""
+        return step_options(self.options, a, b, self.halves)
 
 
 class Call(NamedTuple):
@@ -103,10 +103,7 @@ def _planned(
 ) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
     """The plan of a step, and the operands of its functions."""
     a, b, _, d = tensors
-    keywords = {**asked.of(a.dtype, b.dtype), "out_dtype": d.dtype}
-    if operands:
-        keywords["operands"] = operands
-    options = replace(read_options("plan", keywords), peak=peak)
+    options = replace(asked.of(a.dtype, b.dtype), out_dtype=d.dtype, operands=operands or {}, peak=peak)
     return find_plan(renamed(terms), a, b, options), options.tensors
 
 

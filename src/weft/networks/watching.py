@@ -17,8 +17,8 @@ from weft.networks.planned import Planned
 
 def watched(network: Planned) -> Watched[Hashable] | None:
     """Those of its nodes and of an algebra of the caller's; None where there are none."""
-    algebra = network.settings.steps.get("algebra")
-    if not isinstance(algebra, Algebra) or NAMED.get(algebra.name) is algebra:
+    algebra = network.settings.options.algebra
+    if algebra is None or NAMED.get(algebra.name) is algebra:
         algebra = None
     if algebra is None and not network.functions:
         return None

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from weft.algebra import find
-from weft.api.permute import permute
+from weft.algebra import Algebra
+from weft.api.permute import moved
 from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
 from weft.networks.checkpoint import Held
 from weft.networks.program import Program, Watch
 from weft.networks.sums import Sums
+from weft.planner.options import Options
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -104,7 +105,8 @@ class Summing:
             place.copy_(value)
         else:
             labels = tuple(range(place.dim()))
-            permute(value, (labels, labels), fn=function, out=place)
+            options = Options(place.dtype, functions=(function, None, None, None), specialize="auto")
+            moved((labels, labels), value, options, out=place)
 
 
 def add(into: torch.Tensor, value: torch.Tensor) -> None:
@@ -112,9 +114,8 @@ def add(into: torch.Tensor, value: torch.Tensor) -> None:
     into.add_(value)
 
 
-def combine_of(algebra: Any) -> Combine:
+def combine_of(found: Algebra | None) -> Combine:
     """What adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
-    found = find(algebra if algebra is not None else "plus_times")
     if found is None:
         return add
     reduce = found.reduce

@@ -46,7 +46,7 @@ from weft.spec.type_names import read_dtype
 from weft.spec.whole_sums import NARROW, asked_types, results_of, sum_type
 
 if TYPE_CHECKING:
-    from weft.planner.request import PermuteRequest, Request
+    from weft.planner.request import Request
     from weft.planner.schedule import AuxTensors, PermutationLaunch, Scalar
     from weft.spec import Contraction
 
@@ -232,15 +232,15 @@ def permute(
     return values.to(out_dtype or values.dtype, copy=True).resolve_conj().contiguous()
 
 
-def permute_launcher(request: PermuteRequest) -> PermutationLaunch:
+def permute_launcher(request: Request) -> PermutationLaunch:
     """The oracle as a backend for permutations."""
-    extents = dict(request.extents)
+    extents = request.extents()
 
     def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
-        x = x.conj() if request.conjugate else x
+        x = x.conj() if request.conjugate[0] else x
         if c is not None and c is not d:
             d.copy_(c)
-        permute(request.notation, x, extents=extents, fn=request.raw, alpha=alpha, beta=beta, out=d)
+        permute(request.moved, x, extents=extents, fn=request.functions.raw[0], alpha=alpha, beta=beta, out=d)
 
     return launch
 

@@ -57,11 +57,14 @@ class Functions:
     def _graphs(self) -> tuple[Pointwise | None, ...]:
         return self.a, self.b, self.c, self.epilogue
 
-    def again(self) -> Functions:
-        """What the caller's functions compute now; `FunctionError` where one returns another type than before."""
+    def again(self, hooks: Sequence[str] = HOOKS) -> Functions:
+        """What the caller's functions compute now; `FunctionError` where one returns another type than before.
+
+        `hooks`: what errors call them.
+        """
         make, arguments = self.__reduce__()
-        found: Functions = make(*arguments)
-        for hook, old, new in zip(HOOKS, self._graphs, found._graphs, strict=True):
+        found: Functions = make(*arguments, hooks)
+        for hook, old, new in zip(hooks, self._graphs, found._graphs, strict=True):
             _check_result(hook, old, new)
         return found
 
@@ -70,10 +73,11 @@ def _traced_again(
     raw: tuple[Callable[..., Any] | None, ...],
     names: tuple[tuple[str, ...], ...],
     dtypes: tuple[tuple[torch.dtype, ...] | None, ...],
+    hooks: Sequence[str] = HOOKS,
 ) -> Functions:
     graphs = [
         trace(function, types, names=taken, hook=hook) if function is not None and types is not None else None
-        for function, types, taken, hook in zip(raw, dtypes, names, HOOKS, strict=True)
+        for function, types, taken, hook in zip(raw, dtypes, names, hooks, strict=True)
     ]
     a, b, c, epilogue = graphs
     return Functions(a, b, c, epilogue, names, raw)
@@ -110,6 +114,9 @@ class Request:
     promote: bool = False
     kept: torch.dtype | None = None  # of the sums that a gradient needs; None: as `weft.autograd` finds best
     peak: bool = False  # see `Contraction`: launches take the place of D's peak
+    #: A permutation: elements of A arrive as they are, but for `a_fn`, whose values have the accumulator's type. B is a
+    #: one, repeated along modes that A lacks or has with extent 1.
+    moves: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what belongs to this process: traced functions and algebra, and what the device can do."""
@@ -118,7 +125,7 @@ class Request:
 
     def again(self) -> Request:
         """The same with the caller's functions as they are now."""
-        functions, algebra = self.functions.again(), self.algebra
+        functions, algebra = self.functions.again(("fn",) * 4 if self.moves else HOOKS), self.algebra
         if self.raw_algebra is not None:
             algebra = self.raw_algebra.traced(self.arithmetic.accumulate)
         return replace(self, functions=functions, algebra=algebra)
@@ -169,6 +176,26 @@ class Request:
     def _narrowed(self, c: Layout | None, extents: dict[Label, int]) -> Arithmetic:
         short = c is None and fits_int32(self.arithmetic.product, summed(self.notation, extents))
         return replace(self.arithmetic, accumulate=torch.int32) if short else self.arithmetic
+
+    def permutation(self, d: Layout, *, scaled: bool, added: bool) -> Permutation:
+        """The canonical permutation into one layout of D, of a request that moves."""
+        c, notation = d if added else None, self.moved
+        return Permutation(
+            modes=canonical_modes(notation, self.a, c, d, self.extents()),
+            x=self.a,
+            c=c,
+            d=d,
+            compute=self.a.dtype,
+            fn=self.functions.a,
+            conjugate=self.conjugate[0],
+            scaled=scaled,
+            text=self.text,
+        )
+
+    @property
+    def moved(self) -> Notation:
+        """The notation of a permutation, without the one."""
+        return Notation(self.notation.inputs[:1], self.notation.output)
 
     def contraction(
         self, c: Layout | None, d: Layout, outputs: tuple[Layout, ...] | None = None, *, scaled: bool = False
@@ -227,68 +254,3 @@ def _target_here(backend: str, device: torch.device) -> Target:
         count = torch.cuda.device_count()
         raise UnsupportedError(f"the plan is for {device}, which is not here: torch sees {count} GPUs")
     return target_of(backend, device)
-
-
-@dataclass(frozen=True, slots=True)
-class PermuteRequest:
-    """All that a plan depends on besides the result: what was asked, checked and resolved."""
-
-    notation: Notation  # one input, no ellipsis left
-    text: str  # the equation as the caller wrote it
-    x: Layout
-    extents: tuple[tuple[Label, int], ...]  # of the output's labels
-    conjugate: bool
-    d_dtype: torch.dtype
-    fn: Pointwise | None
-    backend: str
-    device: torch.device
-    target: Target
-    workspace_limit: int | None = None
-    tune: str | None = None
-    specialize: str = "now"
-    raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
-    schedule: Schedule | str | None = None  # the one that is forced
-    promote: bool = False  # whether operands may be what NumPy makes arrays of
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """As `Request` is pickled."""
-        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("target", "fn")}
-        return _permutation_requested_again, (kept,)
-
-    def again(self) -> PermuteRequest:
-        """The same with the caller's function as it is now."""
-        found = trace(self.raw, (self.x.dtype,), hook="fn") if self.raw is not None else None
-        _check_result("fn", self.fn, found)
-        return replace(self, fn=found)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        extents = dict(self.extents)
-        return tuple(extents[label] for label in self.notation.output)
-
-    @property
-    def value(self) -> torch.dtype:
-        """The type of values behind fn."""
-        result = self.fn.result if self.fn is not None else self.x.dtype
-        assert isinstance(result, torch.dtype), "a function of several results is refused before"
-        return result
-
-    def permutation(self, d: Layout, *, scaled: bool, added: bool) -> Permutation:
-        """The canonical permutation into one layout of D."""
-        c = d if added else None
-        return Permutation(
-            modes=canonical_modes(self.notation, self.x, c, d, dict(self.extents)),
-            x=self.x,
-            c=c,
-            d=d,
-            compute=self.x.dtype,
-            fn=self.fn,
-            conjugate=self.conjugate,
-            scaled=scaled,
-            text=self.text,
-        )
-
-
-def _permutation_requested_again(kept: dict[str, Any]) -> PermuteRequest:
-    fn = trace(kept["raw"], (kept["x"].dtype,), hook="fn") if kept["raw"] is not None else None
-    return PermuteRequest(**kept, fn=fn, target=_target_here(kept["backend"], kept["device"]))

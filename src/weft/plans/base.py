@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from weft.algebra import Algebra
 from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import folded
@@ -15,6 +17,7 @@ from weft.fn.watched import Watched
 from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
+from weft.planner.request import Request
 from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
@@ -56,7 +59,7 @@ class PlanBase:
     that it knows and differ in the variant that they stand for.
     """
 
-    _request: Any  # a `Request` or a `PermuteRequest`
+    _request: Request
     _variants: dict[Hashable, Variant]
     _viewed: Hashable = None  # the key of the variant that a view stands for; the plan itself stands for its first
     follows: bool  # functions of the caller, which may change
@@ -65,9 +68,20 @@ class PlanBase:
     _needs: tuple[bool, ...] = ()  # which operands require a gradient, where it was made for such
 
     @property
-    def request(self) -> Any:
-        """What was asked, checked and resolved: a `Request` or a `PermuteRequest`."""
+    def request(self) -> Request:
+        """What was asked for."""
         return self._request
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it computes in each run what was traced: the reference backend runs the functions themselves."""
+        return self._request.backend != "reference" or not any(self._request.raw)
+
+    def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Self:
+        """The plan for a caller who gave these functions, which compute what was planned."""
+        request = self._request
+        alike = all(map(is_, request.functions.raw, functions)) and request.raw_algebra is algebra
+        return self if alike else self._over(request.given(functions, algebra))
 
     @property
     def schedule(self) -> Any:
@@ -111,13 +125,12 @@ class PlanBase:
 
         return shown(self.report()) + folded("explain()", self.explain())
 
-    def _asked_for(self, request: Any) -> None:
+    def _asked_for(self, request: Request) -> None:
         """Say what was asked for: the first step of a constructor."""
         self._request, self._others = request, BoundedCache(_OTHERS)
-        raw = request.raw if isinstance(request.raw, tuple) else (request.raw,)
-        self.follows = any(function is not None for function in raw)
+        self.follows = any(function is not None for function in request.raw)
         if self.follows:
-            self._watched = Watched(raw, self._asked_now)
+            self._watched = Watched(request.raw, self._asked_now)
 
     def _asked_now(self) -> Any:
         now = self._request.again()
@@ -136,7 +149,7 @@ class PlanBase:
             self._others.put(request, found)
         return found
 
-    def _over(self, request: Any) -> Self:
+    def _over(self, request: Request) -> Self:
         """The same plan as another caller asked for it, with functions that compute the same."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)

@@ -7,14 +7,12 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import is_
 from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
 from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
@@ -58,6 +56,8 @@ class Plan(PlanBase):
     says what was chosen and why.
     """
 
+    places: int | None = None  # how many indices a call finds besides; None where it is not asked
+
     def __init__(self, request: Request) -> None:
         self._asked_for(request)
         self.shape = output_shape(request.notation, request.extents())
@@ -69,22 +69,6 @@ class Plan(PlanBase):
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self._calls = CallCache("plan: calls", CALLS_KNOWN)
         self._nothing: Plan | None = None  # of calls without products
-
-    @property
-    def request(self) -> Request:
-        """What was asked for."""
-        return self._request
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether it computes in each run what was traced: the reference backend runs the functions themselves."""
-        return self._request.backend != "reference" or not any(self._request.raw)
-
-    def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Plan:
-        """The plan for a caller who gave these functions, which compute what was planned."""
-        request = self._request
-        alike = all(map(is_, request.functions.raw, functions)) and request.raw_algebra is algebra
-        return self if alike else self._over(request.given(functions, algebra))
 
     @property
     def contraction(self) -> Contraction:

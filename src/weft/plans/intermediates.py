@@ -6,11 +6,13 @@ they have 64 bits where the result has more than 32, or is a floating number: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from weft.planner.options import Options
 from weft.spec.whole_sums import between
 
 
@@ -24,12 +26,18 @@ def is_of_halves(dtypes: Iterable[torch.dtype]) -> bool:
     return set(dtypes) == {torch.float16}
 
 
-def step_keywords(keywords: Mapping[str, Any], a: torch.dtype, b: torch.dtype, halves: bool) -> dict[str, Any]:
-    """Keywords of a step whose operands have these types; `halves`: of contractions whose operands are all float16."""
-    found = dict(keywords)
+def step_options(options: Options, a: torch.dtype, b: torch.dtype, halves: bool) -> Options:
+    """Options of a step whose operands have these types; `halves`: of contractions whose operands are all float16."""
+    halves = halves and options.algebra is None and options.accumulate is None and options.precision in (None, "ieee")
+    changes = step_changes(a, b, halves)
+    return replace(options, **changes) if changes else options
+
+
+def step_changes(a: torch.dtype, b: torch.dtype, halves: bool) -> dict[str, Any]:
+    """What such a step says besides; `halves`: where nothing else is said of how their products are made, either."""
+    found: dict[str, Any] = {}
     if a != b and {a, b} & {torch.float32, torch.int64}:  # an intermediate, wider than an operand
         found["promote"] = True
-    plain = found.get("algebra", "plus_times") == "plus_times" and found.get("accumulate") is None
-    if halves and torch.float32 in (a, b) and plain and found.get("precision") in (None, "ieee"):
+    if halves and torch.float32 in (a, b):
         found["precision"] = "tf32"
     return found

@@ -1,56 +1,19 @@
-"""The keywords that calls share: their defaults, who takes which, and what to say of one that nobody takes.
+"""The keywords of a call, read into `Options`; an unknown one is refused.
 
-An unknown keyword gets the nearest right one, or what weft calls what other libraries name so. The types of the
-keywords stand in `weft.api.keywords`.
+It gets the nearest right one, or what weft calls what other libraries name so. The table of options stands in
+`weft.planner.options`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from weft.errors import ArgumentError
-
-#: Every keyword that calls share, with its default, in the order in which `help` shows them.
-DEFAULTS: dict[str, Any] = {
-    "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
-    "a_fn": None, "b_fn": None, "c_fn": None, "epilogue": None, "operands": None, "indices": None,
-    "algebra": "plus_times", "deterministic": True, "workspace_limit": None, "backend": "auto", "tune": None,
-    "specialize": "auto", "schedule": None, "promote": False, "kept_dtype": None, "return_arg": False,
-    "validate": False,
-}  # fmt: skip
-_OF_EINSUM: dict[str, Any] = {"optimize": "auto"}
-#: The same where a call makes a plan, which is for many calls.
-_OF_PLANS: dict[str, Any] = {"specialize": "now"}
-#: The keywords of each call.
-TAKEN: dict[str, tuple[str, ...]] = {
-    "contract": tuple(DEFAULTS),
-    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "validate")),
-    "einsum": (*DEFAULTS, "optimize"),
-    "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
-    "permute": (
-        "fn", "c", "alpha", "beta", "out", "out_dtype", "extents", "workspace_limit", "backend", "tune", "specialize",
-        "schedule", "promote",
-    ),
-    "a plan's call": ("c", "alpha", "beta", "out", "operands", "validate"),
-    "a permutation plan's call": ("c", "alpha", "beta", "out"),
-}  # fmt: skip
-TAKEN["plan_permute"] = TAKEN["permute"]
-TAKEN["grouped"] = TAKEN["plan_grouped"] = (
-    "accumulate_into", "out", "out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend",
-)  # fmt: skip
-TAKEN["blocks.contract"] = ("out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend")
-TAKEN["operator_sum"] = ("precision", "accumulate", "backend", "tune", "specialize", "deterministic")
-TAKEN["tensordot"] = ("axes", *DEFAULTS)
-TAKEN["inner"] = TAKEN["outer"] = tuple(DEFAULTS)
-TAKEN["trace"] = ("offset", "axis1", "axis2", *DEFAULTS)
-TAKEN["network"] = (
-    "output", "optimize", "slices", "functions", "constants", "dtype", "device", "memory_limit", "strip_exponent",
-    "reuse", "check_finite", "progress", "cuda_graph", "out_dtype", "precision", "accumulate", "algebra", "backend",
-    "specialize", "tune", "promote", "deterministic",
-)  # fmt: skip
-TAKEN["chain"] = ("out", "out_dtype", "precision", "accumulate", "backend")
+from weft.planner.options import OF_NAME, TAKEN, Options
+from weft.planner.request import HOOKS, Results
+from weft.spec.whole_sums import result_types
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
 _ACTIVATION = "epilogue=, a function of each result: epilogue=torch.relu"
@@ -117,11 +80,26 @@ _WITHOUT = {
 }
 
 
-def default_of(call: str, name: str) -> Any:
-    """The default of a keyword that calls share."""
-    if call.startswith("plan") and name in _OF_PLANS:
-        return _OF_PLANS[name]
-    return DEFAULTS[name] if name in DEFAULTS else _OF_EINSUM[name]
+#: Of calls without keywords.
+_BARE = {specialize: Options(specialize=specialize) for specialize in ("auto", "now")}
+
+
+def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:
+    """A call's keywords, checked and read; D's type is that of `target` where none is given.
+
+    Keywords that belong to the call alone (`c`, `alpha`, ...) are not among them. Raises `ArgumentError` for one that
+    the call does not take, else what the reading of each raises.
+    """
+    specialize = OF_NAME["specialize"].default_of(call)
+    if not keywords and target is None:
+        return _BARE[specialize]
+    refuse_unknown(call, keywords)
+    found = {"specialize": specialize, "out_dtype": result_types(target)}
+    for name, value in keywords.items():
+        read = OF_NAME[name].read
+        if read is not None and (value is not None or name != "out_dtype"):
+            found[name] = read(name, value)
+    return Options(functions=tuple([keywords.get(hook) for hook in HOOKS]), **found)
 
 
 def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
@@ -138,7 +116,7 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
         elif name.lower() in _WITHOUT:
             hint = f": {_WITHOUT[name.lower()]}"
         elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
-            hint = f": did you mean {near[0]!r}?"
+            hint = f": did you mean {near[0]!r}? ({OF_NAME[near[0]].says})"
         else:
             hint = f": it takes {', '.join(taken)}"
         raise ArgumentError(f"{what or call} takes no keyword {name!r}{hint}")

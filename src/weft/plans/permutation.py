@@ -7,8 +7,6 @@ combination is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +19,7 @@ from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.errors import DTypeError, ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import permute_launcher
-from weft.planner.request import PermuteRequest
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.call_cache import KnownCall, reach
@@ -29,6 +27,7 @@ from weft.plans.checks import aligned_as, check_addend, check_operand, check_out
 from weft.plans.derivatives import asked, differentiable
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Layout
+from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import same_memory
 from weft.spec.permutation import Permutation, scaling_type
@@ -43,26 +42,12 @@ class PermutePlan(PlanBase):
     when that is given; the arguments mean what they mean for `weft.permute`. `explain()` says what was chosen and why.
     """
 
-    def __init__(self, request: PermuteRequest) -> None:
+    def __init__(self, request: Request) -> None:
         self._asked_for(request)
-        self.shape = request.shape
+        self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self._variants = {}  # by D's layout, whether scaled, whether added to
         self._default = Layout.contiguous(self.shape, self.dtype)
-
-    @property
-    def request(self) -> PermuteRequest:
-        """What was asked for."""
-        return self._request
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether it computes in each run what was traced: the reference backend runs the function itself."""
-        return self._request.backend != "reference" or self._request.raw is None
-
-    def given(self, fn: Callable[..., Any] | None) -> PermutePlan:
-        """The plan for a caller who gave this function, which computes what was planned."""
-        return self if self._request.raw is fn else self._over(replace(self._request, raw=fn))
 
     @property
     def permutation(self) -> Permutation:
@@ -135,7 +120,7 @@ class PermutePlan(PlanBase):
             out = new_tensor(self.shape, self.dtype, x.device)
         if c is None or beta == 0:
             return out.zero_()
-        return out.copy_(c.to(scaling_type(self._request.value, self.dtype)) * beta)
+        return out.copy_(c.to(scaling_type(self._request.arithmetic.accumulate, self.dtype)) * beta)
 
     def prepare(
         self,
@@ -164,13 +149,14 @@ class PermutePlan(PlanBase):
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
         """The factors as plain numbers; beta is 0 where nothing is added."""
-        scale = scaling_type(self._request.value, self.dtype)
+        value = self._request.arithmetic.accumulate
+        scale = scaling_type(value, self.dtype)
         alpha, beta = checked_scalar("alpha", alpha, scale), checked_scalar("beta", beta, scale)
         if c is None and beta not in (0, 1):
             raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
         beta = beta if c is not None else type(beta)(0)
-        if (alpha != 1 or beta != 0) and torch.bool in (self._request.value, self.dtype):
-            raise DTypeError(f"{dtype_name(self._request.value)} is not scaled or added into {dtype_name(self.dtype)}")
+        if (alpha != 1 or beta != 0) and torch.bool in (value, self.dtype):
+            raise DTypeError(f"{dtype_name(value)} is not scaled or added into {dtype_name(self.dtype)}")
         return alpha, beta
 
     def _key(
@@ -178,7 +164,7 @@ class PermutePlan(PlanBase):
     ) -> _Key:
         """The key of this call's variant; the call is checked first, so that no plan is made for what cannot run."""
         request = self._request
-        check_operand("x", x, request.x, request.conjugate, request.device)
+        check_operand("x", x, request.a, request.conjugate[0], request.device)
         if out is not None:
             check_out(out, self.shape, self.dtype, request.device, {"x": x}, c)
         if c is not None:
@@ -186,7 +172,7 @@ class PermutePlan(PlanBase):
             if c.dtype != self.dtype:
                 raise DTypeError(f"c is {dtype_name(c.dtype)}, the result is {dtype_name(self.dtype)}")
         added = beta != 0
-        aligned = aligned_as((x,), (request.x,))
+        aligned = aligned_as((x,), (request.a,))
         layout = Layout.of(out) if out is not None else self._default
         return layout, alpha != 1 or added, added, aligned
 
@@ -197,7 +183,7 @@ class PermutePlan(PlanBase):
         d, scaled, added, aligned = key
         request = self._request
         if aligned:
-            request = replace(request, x=request.x._replace(alignment=aligned[0]))
+            request = request.aligned((*aligned, request.b.alignment), ())
         permutation = request.permutation(d, scaled=scaled, added=added)
         return self._built(permutation, partial(permute_launcher, request))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import Any
 
-from weft.errors import ArgumentError, UnsupportedError
+from weft.errors import UnsupportedError
 from weft.planner.planner import Choice, choose
 from weft.planner.schedule import Description, Origin, Schedule, Target
 from weft.planner.tuned import recalled
@@ -39,12 +38,6 @@ def select(
 
         return tuned(choice, workspace_limit)
     return choice
-
-
-def check_schedule(schedule: Any) -> None:
-    """`ArgumentError` for a `schedule` that is neither None nor one, nor text."""
-    if not (schedule is None or isinstance(schedule, str) or hasattr(schedule, "family")):
-        raise ArgumentError(f"schedule is one of plan.report().candidates or its text, not {type(schedule).__name__}")
 
 
 def _forced(choice: Choice, schedule: Schedule | str) -> Choice:

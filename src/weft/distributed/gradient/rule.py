@@ -28,6 +28,7 @@ from weft.distributed.planned.moves import Route
 from weft.distributed.planned.placement import Places
 from weft.distributed.planned.prediction import Prediction
 from weft.distributed.planned.problem import Problem
+from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
@@ -53,13 +54,13 @@ class Contraction(Protocol):
 
     def beside(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], keywords: Mapping[str, Any],
+        extents: Mapping[str, int], options: Options,
     ) -> Contraction:  # fmt: skip
         """Another contraction over the same ranks; every rank plans it."""
 
     def sketch(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], keywords: Mapping[str, Any],
+        extents: Mapping[str, int], options: Options,
     ) -> Contraction:  # fmt: skip
         """The same as this rank alone plans it, to be described."""
 
@@ -104,8 +105,8 @@ class OverRanks(Product):
     ) -> Contraction:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
-        keywords: dict[str, Any] = {**self.keywords, **self._aux((None, None, None, *operands))}
-        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), keywords, _sources(spec), sketched)
+        options = self._asked((None, None, None, *operands))
+        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, _sources(spec), sketched)
 
     def _block(self, plan: Contraction, c: torch.Tensor | None, beta: Scalar) -> Block | None:
         """C with a dimension for each of D's."""
@@ -168,19 +169,18 @@ class OverRanks(Product):
     ) -> torch.Tensor:
         """A sum of products: what has to travel does so as in a forward pass."""
         left, right = step.pair(sources)
-        keywords = step.keywords(sources)
-        plan = self._plan_of(step, left, right.to(left.dtype), keywords)
+        options = step.asked(sources)
+        plan = self._plan_of(step, left, right.to(left.dtype), options)
         found: torch.Tensor = plan(
-            left, right.to(left.dtype), alpha=step.factor(alpha, beta), operands=keywords.get("operands")
+            left, right.to(left.dtype), alpha=step.factor(alpha, beta), operands=options.operands or None
         )
         return found
 
     def _plan_of(
-        self, step: Step, left: torch.Tensor, right: torch.Tensor, keywords: Mapping[str, Any], sketched: bool = False
+        self, step: Step, left: torch.Tensor, right: torch.Tensor, options: Options, sketched: bool = False
     ) -> Contraction:
-        said = {name: value for name, value in keywords.items() if name != "promote"}
-        aux = {name: source for name, source, _ in step.aux}
-        return self._planned(step, step.text, left, right, (step.left, step.right, step.target), said, aux, sketched)
+        asked, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
+        return self._planned(step, step.text, left, right, (step.left, step.right, step.target), asked, aux, sketched)
 
     def _pass(self, step: Step, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
         """A function of elements that lie alike, on this rank; then the sum over modes that the result lacks."""
@@ -197,9 +197,9 @@ class OverRanks(Product):
     def _plan_of_sum(self, step: Step, value: torch.Tensor, sketched: bool = False) -> Contraction:
         """The sum of a step's values, which may be those of its left operand, over modes that its result lacks."""
         kind = self._summed_in(value.dtype)
-        keywords = {**dict(step.options), "precision": kind, "accumulate": kind, "out_dtype": step.out_dtype}
+        options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
         one = one_of(value.dtype, value.device)
-        return self._planned(step, step.text, value, one, (step.left, ONE, step.target), keywords, {}, sketched)
+        return self._planned(step, step.text, value, one, (step.left, ONE, step.target), options, {}, sketched)
 
     def _summed_in(self, dtype: torch.dtype) -> torch.dtype:
         return self.spec.accumulate if dtype.is_complex else self.spec.accumulate.to_real()
@@ -240,7 +240,7 @@ class OverRanks(Product):
 
     def _planned(
         self, key: Any, text: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str, str],
-        keywords: Mapping[str, Any], aux: Mapping[str, str], sketched: bool = False,
+        options: Options, aux: Mapping[str, str], sketched: bool = False,
     ) -> Contraction:  # fmt: skip
         """The plan of one contraction of sources; `aux` says which source each operand of functions is.
 
@@ -251,10 +251,10 @@ class OverRanks(Product):
             inputs, output = text.split("->")
             terms = zip("abd", (*inputs.split(","), output), names, strict=True)
             placements = {at: self.layout.places_of(name, term) for at, term, name in terms}
-            modes = {name: modes for name, (modes, _) in keywords.get("operands", {}).items()}
+            modes = {name: str(modes) for name, (modes, _) in options.operands.items()}
             placements |= {name: self.layout.places_of(source, modes[name]) for name, source in aux.items()}
             make = self.plan.sketch if sketched else self.plan.beside
-            found = make(text, a, b, placements, self.layout.extents, keywords)
+            found = make(text, a, b, placements, self.layout.extents, options)
             if sketched:
                 return found
             self._plans[key] = found
@@ -285,7 +285,7 @@ class OverRanks(Product):
         left = sources[step.left]
         if step.right != ONE:
             right = sources[step.right].to(left.dtype)
-            return self._plan_of(step, left, right, step.keywords(sources), sketched=True)
+            return self._plan_of(step, left, right, step.asked(sources), sketched=True)
         if not _sums(step):
             return None
         if step.a_fn is not None or step.epilogue is not None:

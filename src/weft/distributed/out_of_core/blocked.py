@@ -57,12 +57,12 @@ class OutOfCorePlan:
 
     def __init__(
         self, asked: Asked, problem: Problem, request: Request, device: torch.device, limit: int | None, link: Any,
-        specialize: str, added: bool,
+        added: bool,
     ) -> None:  # fmt: skip
         self.device, self.limit = device, limit
         self.shape = problem.shapes["d"]
         self._asked, self._problem, self._request = asked, problem, request
-        self._work = _on(work_of(asked, problem, request, specialize), asked, problem, device)
+        self._work = _on(work_of(asked, problem, request), asked, problem, device)
         self.dtypes = self._work.types
         self.link: Link = read_link(link, None, device)
         backend = asked.options.backend

@@ -19,10 +19,11 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.describe import choice_for
-from weft.api.options import Options, resolved
 from weft.machine.datasheets import datasheet
+from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.validity import generation
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.notation import Label
 

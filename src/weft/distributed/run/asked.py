@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import Options, read_options, resolved
 from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor
 from weft.distributed.gradient.calls import refuse_transforms
@@ -21,8 +19,11 @@ from weft.distributed.planned.placement import Placed, Places, dtensor_places, r
 from weft.distributed.planned.problem import Problem
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
+from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
 from weft.plans.derivatives import asks
+from weft.plans.keywords import read_options
+from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
@@ -79,20 +80,29 @@ class Asked:
 
 
 def read_asked(
-    equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
+    call: str, equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
 ) -> Asked:
-    """Raises whatever is wrong with what this rank was given."""
+    """What a "contract" or a "plan" says on this rank; raises whatever is wrong with it."""
     for name, why in REFUSED.items():
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
     return_arg = read_flag("return_arg", keywords.get("return_arg", False))
     given = {name: value for name, value in keywords.items() if name not in (*REFUSED, "return_arg")}
+    return asked_of(equation, a, b, mesh, placements, read_options(call, given), return_arg)
+
+
+def asked_of(
+    equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, options: Options,
+    return_arg: bool = False,
+) -> Asked:  # fmt: skip
+    """The same of options that are read."""
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})
     asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
     local_a, local_b = local_a.detach(), local_b.detach()
     notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
-    options = read_options("contract", given)
+    parts = {name: (modes, local(key_of(name), tensor)) for name, (modes, tensor) in options.operands.items()}
+    options = replace(options, operands=parts)
     if local_a.device != local_b.device:
         raise ArgumentError(f"a is on {local_a.device}, b is on {local_b.device}")
     terms = {"a": notation.inputs[0], "b": notation.inputs[1], "d": notation.output}
@@ -189,27 +199,19 @@ def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
     return resolved(asked.notation, str(asked.equation), a, b, options)
 
 
-def work_of(asked: Asked, problem: Problem, request: Request, specialize: str) -> Work:
+def work_of(asked: Asked, problem: Problem, request: Request) -> Work:
     """The functions of a call, their operands still to come."""
     options = asked.options
     names = dict(zip(HOOKS, request.functions.names, strict=True))
-    algebra: Algebra | None = options.algebra
-    said: dict[str, Any] = {
-        "precision": options.precision, "accumulate": request.arithmetic.accumulate, "backend": options.backend,
-        "tune": options.tune, "specialize": specialize, "deterministic": options.deterministic,
-        "workspace_limit": options.workspace_limit,
-    }  # fmt: skip
-    if algebra is not None:
-        said["algebra"] = algebra
     aux: dict[str, Block] = {}
     for name, label in options.indices.items():
         extent = problem.extents.get(label, 1)
         kind = torch.int64 if extent > 2**31 else torch.int32
         aux[name] = Block(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
     types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if asked.return_arg else ()))
-    functions = dict(zip(HOOKS, options.functions, strict=True))
     largest = check_selected(request, added=False) if asked.return_arg else False
-    return Work(functions, names, aux, said, algebra, request.arithmetic.accumulate, types, problem.d.term, largest)
+    each = replace(options, accumulate=request.arithmetic.accumulate, operands={}, indices={}, kept_dtype=None)
+    return Work(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
 
 
 def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: Problem) -> Block:

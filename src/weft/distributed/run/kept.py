@@ -11,16 +11,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from weft.api.lookup import read_notation
-from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.link import fitted_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.run.asked import is_dtensor
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import WeftError
+from weft.fn.fingerprint import fingerprints
+from weft.planner.request import HOOKS
 from weft.plans.memo import Memo, Place
 
-_HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _ALIKE = 64  # plans that are kept under what one rank says
 
 _PLANS = Memo("distributed: plans", 256)  # by all that a call says on this rank: plans by number
@@ -58,7 +58,7 @@ def said_of(
     options: Mapping[str, Any],
 ) -> Hashable | None:  # fmt: skip
     """All that a call says on this rank; `over` are its group and mesh. None for what cannot be told apart."""
-    prints = fingerprints(tuple(options.get(name) for name in _HOOKS))
+    prints = fingerprints(tuple(options.get(name) for name in HOOKS))
     if prints is None or type(options.get("algebra", "")) is not str:
         return None
     try:
@@ -67,7 +67,7 @@ def said_of(
             (name, _frozen(modes), _facts(tensor)) for name, (modes, tensor) in (options.get("operands") or {}).items()
         )
         others = tuple(
-            (name, _frozen(value)) for name, value in sorted(options.items()) if name not in (*_HOOKS, "operands")
+            (name, _frozen(value)) for name, value in sorted(options.items()) if name not in (*HOOKS, "operands")
         )
         named = equation if isinstance(equation, str) else read_notation(equation)
         fitted = fitted_link(ranks, a.device) if link is None else link

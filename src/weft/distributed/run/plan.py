@@ -26,6 +26,7 @@ from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import (
     Asked,
+    asked_of,
     aux_block,
     check_part,
     is_dtensor,
@@ -33,7 +34,6 @@ from weft.distributed.run.asked import (
     local,
     placed_of,
     problem_of,
-    read_asked,
     work_of,
 )
 from weft.distributed.run.execution import Execution
@@ -41,6 +41,7 @@ from weft.distributed.run.given import Given
 from weft.distributed.run.selecting import BUDGET, MeasuredCalls, Selecting, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
+from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
@@ -58,13 +59,13 @@ class DistributedPlan:
 
     def __init__(
         self, asked: Asked, problem: Problem, request: Request, ranks: Ranks, lines: tuple[Ranks, ...], link: Any,
-        specialize: str, agree: bool, agree_backward: bool,
+        agree: bool, agree_backward: bool,
     ) -> None:  # fmt: skip
         self.problem, self.ranks, self.lines = problem, ranks, lines
         self.agree, self.agree_backward = agree, agree_backward
         self.link: Link = read_link(link, ranks, asked.a.device)
-        self._asked, self._request = asked, replace(request, specialize=specialize)
-        self._work = work_of(asked, problem, request, specialize)
+        self._asked, self._request = asked, request
+        self._work = work_of(asked, problem, request)
         self._gradients = self._new_gradients()
         self.device = device = asked.a.device
         backend = asked.options.backend
@@ -185,28 +186,27 @@ class DistributedPlan:
 
     def beside(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], keywords: Mapping[str, Any],
+        extents: Mapping[str, int], options: Options,
     ) -> DistributedPlan:  # fmt: skip
         """A plan of other tensors over the same ranks and link, which all ranks make at once.
 
         `a` and `b` are this rank's parts, of whole tensors that have each label at its extent. Its calls are those of a
         backward pass, on which ranks have agreed; on what follows of them they agree anew.
         """
-        found = self.sketch(text, a, b, placements, extents, keywords)
+        found = self.sketch(text, a, b, placements, extents, options)
         return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
 
     def sketch(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], keywords: Mapping[str, Any],
+        extents: Mapping[str, int], options: Options,
     ) -> DistributedPlan:  # fmt: skip
         """The same as this rank alone would have it."""
-        asked = read_asked(text, a, b, self.problem.mesh, placements, keywords)
+        asked = asked_of(text, a, b, self.problem.mesh, placements, options)
         placed = placed_of(asked)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
         return DistributedPlan(
-            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, str(self._request.specialize), False,
-            self.agree_backward,
-        )  # fmt: skip
+            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, False, self.agree_backward
+        )
 
     def _new_gradients(self) -> Gradients:
         operands = self._asked.options.operands

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from weft.algebra import Algebra
-from weft.api.contract import contract
+from weft.api.entry import contraction
 from weft.distributed.planned.blocks import Block, Run
+from weft.planner.options import Options
+from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
 
@@ -25,18 +27,25 @@ class Work:
     """The functions of a call and what they take, ready for any part of it.
 
     `taken` has for each hook the names that its function takes; `aux` has for each name a block of the whole tensor
-    (of an index: its coordinates, so that a part sees those of the whole). `options` are keywords of every contraction.
+    (of an index: its coordinates, so that a part sees those of the whole). `options` are those of every contraction.
     """
 
-    functions: Mapping[str, Any]
     taken: Mapping[str, tuple[str, ...]]
     aux: Mapping[str, Block]
-    options: Mapping[str, Any]
-    algebra: Algebra | None
+    options: Options
     sum_type: torch.dtype
     types: tuple[torch.dtype, ...]  # of D and of what else the epilogue yields
     term: tuple[Label, ...]  # of D
     largest: bool = False  # of an algebra that selects, with indices: whether the larger value is kept
+
+    @property
+    def functions(self) -> Mapping[str, Any]:
+        """The functions by their hooks."""
+        return dict(zip(HOOKS, self.options.functions, strict=True))
+
+    @property
+    def algebra(self) -> Algebra | None:
+        return self.options.algebra
 
     def multiply(
         self, a: Block, b: Block, out: Sequence[Block], runs: Spans, *, spans: Spans, addend: Block | None,
@@ -49,81 +58,79 @@ class Work:
         """
         x, term_a = a.cut(runs)
         y, term_b = b.cut(runs)
-        keywords = self._keywords({**spans, **runs}, hooks)
-        if addend is not None:
-            keywords["c"] = addend.cut_addend({label: run for label, run in runs.items() if label in self.term})
-        self._call(term_a, x, term_b, y, [one.cut(runs) for one in out], alpha, beta, keywords, dict(self.options))
+        c = self._cut(addend, runs)
+        options = self._taking(self.options, {**spans, **runs}, hooks)
+        self._call((term_a, term_b), x, y, c, [one.cut(runs) for one in out], alpha, beta, options)
 
     def finish(
         self, sums: torch.Tensor, out: Sequence[torch.Tensor], spans: Spans, addend: Block | None, alpha: Scalar,
         beta: Scalar,
     ) -> None:  # fmt: skip
         """D from complete sums: alpha, C, the epilogue. `spans` are the indices that `sums` has of every label."""
-        bare = self.functions.get("epilogue") is None and addend is None and (alpha == 1 or self.algebra is not None)
+        bare = self.functions["epilogue"] is None and addend is None and (alpha == 1 or self.algebra is not None)
         if bare:
             out[0].copy_(sums)
             return
-        keywords = self._keywords(spans, ("c_fn", "epilogue") if addend is not None else ("epilogue",))
-        if addend is not None:
-            keywords["c"] = addend.cut_addend({label: run for label, run in spans.items() if label in self.term})
-        self._call(
-            self.term, sums, (), self._one(sums.device), [(one, self.term) for one in out], alpha, beta, keywords,
-            self._after(),
-        )  # fmt: skip
+        hooks = ("c_fn", "epilogue") if addend is not None else ("epilogue",)
+        options, places = self._taking(self._after(), spans, hooks), [(one, self.term) for one in out]
+        c = self._cut(addend, spans)
+        self._call((self.term, ()), sums, self._one(sums.device), c, places, alpha, beta, options)
 
     def select(self, a: Block, b: Block, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Values as they are selected of these indices, and where they lie along each reduced mode, counted from here.
         """
         (x, term_a), (y, term_b) = a.cut({}), b.cut({})
-        keywords = {**self.options, **self._keywords(spans, ("a_fn", "b_fn"))}
+        options = replace(self._taking(self.options, spans, ("a_fn", "b_fn")), out_dtype=self.sum_type)
         with _guard(x), torch.no_grad():
-            values, places = contract(
-                (term_a, term_b, self.term), x, y, out_dtype=self.sum_type, return_arg=True, **keywords
-            )
+            values, places = contraction((term_a, term_b, self.term), x, y, options, return_arg=True)
         return values, list(places) if isinstance(places, tuple) else [places]
 
     def reduced(self, pieces: torch.Tensor) -> torch.Tensor:
         """The algebra's reduction of sums over the first dimension of `pieces`."""
         found = torch.empty_like(pieces[0])
         labels = tuple(range(1, pieces.dim()))
-        self._call(
-            (0, *labels), pieces, (), self._one(pieces.device), [(found, labels)], 1.0, 1.0, {}, self._after()
-        )  # fmt: skip
+        terms = ((0, *labels), ())
+        self._call(terms, pieces, self._one(pieces.device), None, [(found, labels)], 1.0, 1.0, self._after())
         return found
 
-    def _after(self) -> dict[str, Any]:
+    def _after(self) -> Options:
         """Options of what is done to sums: a value alone, reduced as the algebra does."""
-        kept = {name: value for name, value in self.options.items() if name in ("backend", "specialize")}
-        if self.algebra is not None:
-            kept["algebra"] = alone(self.algebra)
-        kept["accumulate"] = self.sum_type
-        return kept
+        algebra, own = self.algebra, self.options
+        return Options(
+            accumulate=self.sum_type, algebra=None if algebra is None else alone(algebra), backend=own.backend,
+            specialize=own.specialize,
+        )  # fmt: skip
 
     def _one(self, device: torch.device) -> torch.Tensor:
         return torch.ones((), dtype=self.sum_type, device=device)
 
-    def _keywords(self, runs: Spans, hooks: Sequence[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        operands: dict[str, Any] = {}
-        for hook in hooks:
-            if self.functions.get(hook) is None:
-                continue
-            found[hook] = self.functions[hook]
-            for name in self.taken[hook]:
-                tensor, term = self.aux[name].cut(runs)
-                operands[name] = (term, tensor)
-        return {**found, "operands": operands} if operands else found
+    def _cut(self, addend: Block | None, runs: Spans) -> torch.Tensor | None:
+        """C's elements of these indices."""
+        if addend is None:
+            return None
+        return addend.cut_addend({label: run for label, run in runs.items() if label in self.term})
+
+    def _taking(self, options: Options, runs: Spans, hooks: Sequence[str]) -> Options:
+        """Options with the functions of `hooks` alone, and the operands that they take."""
+        functions = {hook: function for hook, function in self.functions.items() if hook in hooks}
+        names = dict.fromkeys(name for hook in functions for name in self.taken[hook])
+        cuts = {name: self.aux[name].cut(runs) for name in names}
+        return replace(
+            options, functions=tuple(map(functions.get, HOOKS)),
+            operands={name: (term, tensor) for name, (tensor, term) in cuts.items()},
+        )  # fmt: skip
 
     def _call(
-        self, term_a: Any, a: torch.Tensor, term_b: Any, b: torch.Tensor, out: Sequence[tuple[torch.Tensor, Any]],
-        alpha: Scalar, beta: Scalar, keywords: dict[str, Any], options: dict[str, Any],
+        self, terms: tuple[Any, Any], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None,
+        out: Sequence[tuple[torch.Tensor, Any]], alpha: Scalar, beta: Scalar, options: Options,
     ) -> None:  # fmt: skip
         places = tuple(tensor for tensor, _ in out)
-        said: dict[str, Any] = {**options, **keywords, "out": places if len(places) > 1 else places[0]}
-        if self.algebra is None:
-            said |= {"alpha": alpha, "beta": beta} if "c" in keywords else {"alpha": alpha}
+        target = places if len(places) > 1 else places[0]
+        if self.algebra is not None:
+            alpha = beta = 1.0
+        options = replace(options, out_dtype=None)
         with _guard(a), torch.no_grad():
-            contract((term_a, term_b, out[0][1]), a, b, **said)
+            contraction((*terms, out[0][1]), a, b, options, c, alpha, beta if c is not None else 1.0, target)
 
 
 def _guard(tensor: torch.Tensor) -> AbstractContextManager[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from weft.machine.counts import Work, contraction_work
 from weft.machine.roofline import Floor
 from weft.planner.planner import Choice
+from weft.planner.request import Request
 from weft.planner.schedule import Description, Schedule
 from weft.plans.explain import contraction, permutation
 from weft.plans.explain.ceilings import known_ceilings
@@ -94,7 +95,7 @@ class Report:
         return shown(self)
 
 
-def report(request: Any, description: Description, choice: Choice | None) -> Report:
+def report(request: Request, description: Description, choice: Choice | None) -> Report:
     """The report of a request, of its canonical form, and of what was chosen (None: the reference backend)."""
     known, _ = known_ceilings(request.target)
     floor: Floor | None = None
@@ -102,7 +103,7 @@ def report(request: Any, description: Description, choice: Choice | None) -> Rep
     if isinstance(description, Permutation):
         work = permutation.needed(description)
         floor = permutation.floor(description, known) if known is not None else None
-        types, functions, roles = _types_of_move(description), _functions(("fn",), (request.raw,)), False
+        types, functions, roles = _types_of_move(description), _functions(("fn",), request.functions.raw[:1]), False
         tensors: Sequence[tuple[str, int]] = (("X", 0), ("D", 3))
     else:
         work = contraction_work(description)

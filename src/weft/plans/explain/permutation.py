@@ -8,7 +8,7 @@ from weft.base.figures import duration, si
 from weft.machine.ceilings import Ceilings
 from weft.machine.counts import Work, permutation_work
 from weft.machine.roofline import Floor, work_floor
-from weft.planner.request import PermuteRequest
+from weft.planner.request import Request
 from weft.plans.explain.lines import function_name, mode_table, source_of
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
@@ -26,8 +26,8 @@ def floor(permutation: Permutation, known: Ceilings) -> Floor:
     return work_floor(needed(permutation), known, in_graph=True)
 
 
-def operation(request: PermuteRequest, permutation: Permutation) -> list[str]:
-    (term,), output = request.notation.inputs, request.notation.output
+def operation(request: Request, permutation: Permutation) -> list[str]:
+    (term,), output = request.moved.inputs, request.moved.output
     where = request.target.name if request.backend != "reference" else str(request.device)
     value = f"conj(X[{term_text(term)}])" if permutation.conjugate else f"X[{term_text(term)}]"
     value = f"fn({value})" if permutation.fn is not None else value
@@ -52,11 +52,12 @@ def types(permutation: Permutation) -> list[str]:
     return [f"{text}; scaled in {dtype_name(permutation.scale)}" if permutation.scaled else text]
 
 
-def fused(request: PermuteRequest, permutation: Permutation) -> list[str]:
-    if request.fn is None:
+def fused(request: Request, permutation: Permutation) -> list[str]:
+    fn = request.functions.a
+    if fn is None:
         return []
-    flops = f", {request.fn.flops} flops an element" if request.fn.flops else ""
-    return [f"fn = {function_name(request.raw)}, in {dtype_name(request.x.dtype)}{flops}"]
+    flops = f", {fn.flops} flops an element" if fn.flops else ""
+    return [f"fn = {function_name(request.functions.raw[0])}, in {dtype_name(request.a.dtype)}{flops}"]
 
 
 def work(permutation: Permutation) -> list[str]:

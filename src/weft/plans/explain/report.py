@@ -12,6 +12,7 @@ from weft.base.figures import duration, share, si
 from weft.machine.roofline import Floor
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
+from weft.planner.request import Request
 from weft.planner.schedule import Description
 from weft.plans.explain import contraction, permutation
 from weft.plans.explain.ceilings import known_ceilings
@@ -22,11 +23,11 @@ CANDIDATES_SHOWN = 4
 EXCLUSIONS_SHOWN = 6
 
 
-def explain(request: Any, description: Description, choice: Choice | None, tier: Tier | None = None) -> str:
+def explain(request: Request, description: Description, choice: Choice | None, tier: Tier | None = None) -> str:
     """The text of a plan's `explain`, at most forty lines.
 
-    `request` is a `Request` or a `PermuteRequest`, `description` the canonical form that was planned. `choice` is None
-    for the reference backend, which chooses nothing. `tier` says which kind of kernel serves. Nothing is measured here:
+    `description` is the canonical form that was planned. `choice` is None for the reference backend, which chooses
+    nothing. `tier` says which kind of kernel serves. Nothing is measured here:
     ceilings are those kept from an earlier measurement, or a datasheet's.
     """
     about: Any = permutation if isinstance(description, Permutation) else contraction

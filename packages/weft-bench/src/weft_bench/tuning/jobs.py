@@ -66,7 +66,8 @@ def described(case: Case | PermuteCase) -> Description:
 
 def _request(case: Case) -> Request:
     from weft.algebra import find
-    from weft.api.options import Options, resolved
+    from weft.planner.options import Options
+    from weft.plans.resolving import resolved
 
     given = case.options()
     functions = tuple(given[hook] for hook in ("a_fn", "b_fn", "c_fn", "epilogue"))

@@ -1,0 +1,140 @@
+"""The one way into contractions whose options are read: of public calls, and of the steps that rooms above ask for.
+
+A call like an earlier one goes straight to its launch. Calls are known by all that they say: an equation, how their
+tensors lie, and their options, as a public call was given them or as `Options` says them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from weft.api.lookup import Terms, find_plan, one_of
+from weft.api.selection import selected
+from weft.base.arrays import without_neg
+from weft.base.describe import describe_call
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.errors import call_context
+from weft.planner.options import Options, read_operands
+from weft.planner.request import Results
+from weft.planner.schedule import Scalar
+from weft.plans.call_cache import KnownCall, call_signature
+from weft.plans.derivatives import any_tensor, asked, differentiable
+from weft.plans.memo import CallCache
+from weft.spec.whole_sums import result_types
+
+#: By signature, equation and options: the plan of a call, and where that suffices its launch.
+CALLS = CallCache("calls", 4096)
+_LONE = torch.Size(())
+_USUAL = Options(specialize="auto")
+
+Words = tuple[Hashable, ...]  # all that a call says but for its tensors and factors
+
+
+def contraction(
+    equation: Terms,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    options: Options = _USUAL,
+    c: torch.Tensor | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    out: Results | None = None,
+    *,
+    return_arg: bool = False,
+    validate: bool = False,
+) -> Any:
+    """The result of `weft.contract` on tensors, of options that are read; `out` says D's type where they do not."""
+    if is_dynamo_compiling():
+        return outside(
+            contraction, equation, a, b, options, c, alpha, beta, out, return_arg=return_arg, validate=validate
+        )
+    if out is not None and options.out_dtype is None:
+        options = replace(options, out_dtype=result_types(out))
+    said = None if return_arg or validate else options.said()
+    key, beside = None, [tensor for _, tensor in options.operands.values()] if options.operands else []
+    if said is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:
+        key = (signature, equation, said)
+        known = CALLS.get(key)
+        if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+            return found
+    with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
+        if any(each.is_conj() or each.is_neg() for each in beside):
+            options = replace(options, operands=read_operands(options.operands))
+        return made(
+            equation, without_neg(a), without_neg(b), options, c, alpha, beta, out, return_arg=return_arg,
+            validate=validate, key=key,
+        )  # fmt: skip
+
+
+def made(
+    equation: Terms,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    options: Options,
+    c: torch.Tensor | None,
+    alpha: Scalar,
+    beta: Scalar,
+    out: Results | None,
+    *,
+    return_arg: bool = False,
+    validate: bool = False,
+    key: tuple[Any, ...] | None = None,
+) -> Any:
+    """The result of a call that is not known, which is kept under `key`: a signature, and the words after it."""
+    tensors = options.tensors
+    if asked(a, b, c, *tensors.values()) or any_tensor(alpha, beta):
+        found, call = differentiable("contract")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
+        if key is not None and call is not None:
+            CALLS.put(key, call)
+        return found
+    places = out if isinstance(out, tuple) else (out,)
+    if key is None and is_traced((a, b, c, *places, *tensors.values())):
+        return as_operation("contraction")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
+    if return_arg:
+        return selected(equation, a, b, c, alpha, beta, out, options, validate)
+    plan = find_plan(equation, a, b, options)
+    run = plan.run_validated if validate else plan.run
+    result = run(a, b, c, alpha, beta, out, tensors)
+    # A C that is not read has no launch of its own.
+    if key is not None and (c is None or beta != 0) and plan.is_lasting:
+        CALLS.put(key, plan.known_call(key[0], a, b, c, out is not None, result, tensors))
+    return result
+
+
+def words_of(equation: Terms, options: Options) -> Words | None:
+    """All that a call says but for its tensors and factors, as `recalled` takes it; None for what is read each time."""
+    said = options.said()
+    return None if said is None else (equation, said)
+
+
+def recalled(
+    words: Words, a: Any, b: Any, c: Any = None, beside: Sequence[Any] = (), out: Any = None
+) -> KnownCall | None:
+    """The known call of these words, and of tensors that lie so; without `b` it is of the number one.
+
+    `beside` are the tensors of operands.
+    """
+    signature = call_signature(a, b, out, c, *beside)
+    if signature is None:
+        return None
+    if b is None:
+        one = (_LONE, (), a.dtype, a.device, 0, None)
+        signature = (signature[0], one, *signature[2:])
+    found: KnownCall | None = CALLS.get((signature, *words))
+    return found
+
+
+def repeated(equation: str | tuple[Any, ...], a: Any, b: Any = None) -> torch.Tensor | None:
+    """The result of `weft.contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
+
+    Without `b`: against the number one. The caller has looked that no autocast is on.
+    """
+    known = recalled((equation, (), ()), a, b)
+    if known is None:
+        return None
+    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
+    return found

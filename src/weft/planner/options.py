@@ -1,0 +1,295 @@
+"""The options of calls: one table of their names, types, defaults, takers and readers, and the value that they become.
+
+A public call reads its keywords once (`weft.plans.keywords`). What it finds is an `Options`, which rooms hand on: a
+gradient, a network or a rank asks for its steps by `dataclasses.replace`, and nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from weft.algebra import Algebra, find
+from weft.base.arrays import as_tensor, is_array
+from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError
+from weft.fn.fingerprint import fingerprints
+from weft.planner.at_hand import check_specialize
+from weft.planner.planner import check_tune
+from weft.planner.request import HOOKS, Request
+from weft.planner.schedule import Schedule
+from weft.planner.target import check_backend
+from weft.spec import Label
+from weft.spec.arguments import read_flag
+from weft.spec.contraction import Arithmetic
+from weft.spec.dtypes import read_types
+from weft.spec.type_names import read_dtype
+
+OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
+Functions = tuple[Callable[..., Any] | None, ...]
+Reader = Callable[[str, Any], Any]
+
+NO_FUNCTIONS: Functions = (None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All that a call says besides its equation, tensors and factors. Its fields are options of the table, read."""
+
+    out_dtype: OutDtype = None
+    precision: str | torch.dtype | None = None
+    accumulate: torch.dtype | None = None
+    functions: Functions = NO_FUNCTIONS  # in the order of HOOKS
+    operands: Mapping[str, tuple[Hashable, Any]] = field(default_factory=dict, hash=False)  # modes, tensor
+    indices: Mapping[str, Label] = field(default_factory=dict, hash=False)
+    algebra: Algebra | None = None  # None for plus-times
+    deterministic: bool = True
+    workspace_limit: int | None = None
+    backend: str = "auto"
+    tune: str | None = None
+    specialize: str = "now"
+    schedule: Schedule | str | None = None  # the one that is forced
+    promote: bool = False
+    kept_dtype: torch.dtype | None = None  # in which sums are kept for a gradient
+    peak: bool = False  # launches find the largest magnitude of D, too; no call asks for it by a keyword
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The operands' tensors by name."""
+        return {name: tensor for name, (_, tensor) in self.operands.items()}
+
+    def having(self, **functions: Callable[..., Any] | None) -> Options:
+        """The same with other functions in the place of those named."""
+        pairs = zip(HOOKS, self.functions, strict=True)
+        return replace(self, functions=tuple(functions.get(hook, own) for hook, own in pairs))
+
+    def of_steps(self) -> Options:
+        """Those that hold for each of several contractions, and not for the last one alone."""
+        return replace(
+            self, out_dtype=None, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None
+        )  # fmt: skip
+
+    def said(self) -> tuple[Hashable, ...] | None:
+        """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
+        prints = () if self.functions == NO_FUNCTIONS else fingerprints(self.functions)
+        algebra: Hashable = None
+        if self.algebra is not None:
+            parts = fingerprints((self.algebra.combine, self.algebra.reduce))
+            identity = self.algebra.identity
+            # Numbers are told apart by kind and sign of zero.
+            whole = identity if callable(identity) else repr(identity)
+            algebra = None if parts is None else (self.algebra.name, parts, whole, self.algebra.requires)
+        if prints is None or (self.algebra is not None and algebra is None):
+            return None
+        placed = tuple([(name, modes) for name, (modes, _) in self.operands.items()]) if self.operands else ()
+        schedule, forced = self.schedule, None
+        if schedule is not None:
+            forced = schedule if isinstance(schedule, Hashable) else str(schedule)
+        return (
+            self.out_dtype, self.precision, self.accumulate, prints, placed, tuple(self.indices.items()), algebra,
+            self.deterministic, self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
+            self.kept_dtype, self.peak,
+        )  # fmt: skip
+
+
+def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Options:
+    """What a call says to do what a plan does."""
+    terms = {each.name: each.term for each in request.named if each.layout is not None}
+    return Options(
+        (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
+        *types_of(request.arithmetic),
+        request.functions.raw,
+        {name: (terms[name], tensor) for name, tensor in operands.items()},
+        {each.name: each.term[0] for each in request.named if each.layout is None},
+        request.raw_algebra,
+        backend=request.backend, workspace_limit=request.workspace_limit, tune=request.tune,
+        specialize=request.specialize, promote=request.promote, kept_dtype=request.kept,
+    )  # fmt: skip
+
+
+def types_of(types: Arithmetic) -> tuple[Any, torch.dtype]:
+    """`precision` and `accumulate` that ask for this arithmetic."""
+    precision = types.precision if types.precision != "ieee" else "3m" if types.three else types.product
+    return precision, types.accumulate
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
+    """``{"bias": ("n", bias)}`` with tensors that a kernel sees as they are, and modes that can be looked up."""
+    if operands is None:
+        return {}
+    if not isinstance(operands, Mapping):
+        raise FunctionError(f"operands come as a mapping from names to (modes, tensor), not {type(operands).__name__}")
+    read: dict[str, tuple[Hashable, torch.Tensor]] = {}
+    for name, pair in operands.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise FunctionError(f"operand '{name}' is a pair (modes, tensor), not {type(pair).__name__}")
+        modes, value = pair
+        if is_array(modes) and not is_array(value):
+            raise ArgumentError(f"operand '{name}' is a pair (modes, tensor), in that order: the two are swapped")
+        tensor = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
+        read[name] = (tuple(modes) if isinstance(modes, list) else modes, tensor)
+        _check_hashable(f"the modes of operand '{name}'", read[name][0])
+    return read
+
+
+def read_indices(indices: Any) -> dict[str, Label]:
+    """``{"i": "m"}``: names of coordinates with their labels."""
+    if indices is None:
+        return {}
+    if not isinstance(indices, Mapping):
+        raise FunctionError(f"indices come as a mapping from names to labels, not {type(indices).__name__}")
+    for name, label in indices.items():
+        _check_hashable(f"the label of index '{name}'", label)
+    return dict(indices)
+
+
+def _check_hashable(what: str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError:
+        raise NotationError(f"{what} cannot be labels: {value!r}") from None
+
+
+def check_limit(workspace_limit: object) -> None:
+    """`UnsupportedError` for a `workspace_limit` that is no number of bytes."""
+    if workspace_limit is not None and not isinstance(workspace_limit, int):
+        raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
+    if workspace_limit is not None and workspace_limit < 0:
+        raise UnsupportedError(f"workspace_limit is a number of bytes, 0 or more, not {workspace_limit}")
+
+
+def check_schedule(schedule: Any) -> None:
+    """`ArgumentError` for a `schedule` that is neither None nor one, nor text."""
+    if not (schedule is None or isinstance(schedule, str) or hasattr(schedule, "family")):
+        raise ArgumentError(f"schedule is one of plan.report().candidates or its text, not {type(schedule).__name__}")
+
+
+def _checked(check: Callable[[Any], None]) -> Reader:
+    """A reader of what stays as it is once it is checked."""
+
+    def read(name: str, value: Any) -> Any:
+        check(value)
+        return value
+
+    return read
+
+
+def _read_kept(name: str, value: Any) -> torch.dtype | None:
+    return None if value is None else read_dtype(name, value)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+_CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
+#: Calls that take the same options.
+_KIN = {
+    "contract": _CONTRACTIONS, "permute": ("permute", "plan_permute"), "grouped": ("grouped", "plan_grouped"),
+    "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
+}  # fmt: skip
+_SAME: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of public calls: `takers` are calls, or words for several of them.
+
+    `type` is its annotation in `weft.api.keywords`, `says` what it is in one line. `read` makes of a value what
+    `Options` has under that name; None where a call reads it by itself.
+    """
+
+    name: str
+    type: str
+    default: Any
+    takers: str
+    says: str
+    read: Reader | None = None
+    planned: Any = _SAME  # the default where a call makes a plan, which is for many calls
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The calls that take it."""
+        return tuple(call for taker in self.takers.split() for call in _KIN.get(taker, (taker,)))
+
+    def default_of(self, call: str) -> Any:
+        """The default in a call."""
+        return self.planned if call.startswith("plan") and self.planned is not _SAME else self.default
+
+
+_FUNCTION, _DTYPE = "Function | None", "DTypeLike | None"
+
+#: Every option, in the order in which `help` shows them.
+OPTIONS: Sequence[Option] = (
+    Option("c", "Any", None, "contract plan permute call move", "a tensor that is added, times beta"),
+    Option("alpha", "Scalar", 1.0, "contract permute call move", "the factor of the sum"),
+    Option("beta", "Scalar | None", None, "contract permute call move", "the factor of c, or of out without a c"),
+    Option("out", "Any", None, "contract plan permute grouped chain call move", "the tensor that D is written to"),
+    Option("out_dtype", "OutDtype", None, "contract plan permute grouped blocks network chain",
+           "the number type of D", lambda _, value: read_types(value, None, None)[0]),
+    Option("precision", "Precision | DTypeLike | None", None,
+           "contract plan grouped blocks operator_sum network chain", "how products are made",
+           lambda _, value: read_types(None, value, None)[1]),
+    Option("accumulate", _DTYPE, None, "contract plan grouped blocks operator_sum network chain",
+           "the number type of sums", lambda _, value: read_types(None, None, value)[2]),
+    Option("a_fn", _FUNCTION, None, "contract plan grouped blocks", "a function of the values of A"),
+    Option("b_fn", _FUNCTION, None, "contract plan grouped blocks", "a function of the values of B"),
+    Option("c_fn", _FUNCTION, None, "contract plan", "a function of the values of C"),
+    Option("epilogue", _FUNCTION, None, "contract plan grouped blocks", "a function of each sum"),
+    Option("operands", "Mapping[str, tuple[Any, Any]] | None", None, "contract plan call",
+           "tensors for further parameters of the functions", lambda _, value: read_operands(value)),
+    Option("indices", "Mapping[str, Label] | None", None, "contract plan",
+           "coordinates for further parameters of the functions", lambda _, value: read_indices(value)),
+    Option("algebra", "str | Algebra", "plus_times", "contract plan network",
+           "the functions in place of product and sum", lambda _, value: find(value)),
+    Option("deterministic", "bool", True, "contract plan operator_sum network",
+           "whether results are the same from run to run, as they are with either value", read_flag),
+    Option("workspace_limit", "int | None", None, "contract plan permute", "the most bytes to allocate besides D",
+           _checked(check_limit)),
+    Option("backend", "Backend", "auto", "contract plan permute grouped blocks operator_sum network chain",
+           "what computes it", _checked(check_backend)),
+    Option("tune", "Tune | None", None, "contract plan permute operator_sum network",
+           "whether a measured schedule is taken", _checked(check_tune)),
+    Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network",
+           "which kernels may serve on a GPU", _checked(check_specialize), "now"),
+    Option("schedule", "Schedule | str | None", None, "contract plan permute", "the schedule that is forced",
+           _checked(check_schedule)),
+    Option("promote", "bool", False, "contract plan permute network",
+           "whether operands of different types are multiplied in a common one", read_flag),
+    Option("kept_dtype", _DTYPE, None, "contract plan", "the number type of sums that a gradient keeps", _read_kept),
+    Option("return_arg", "bool", False, "contract plan", "whether the places of selected pairs are returned, too"),
+    Option("validate", "bool", False, "contract call", "whether a sample of D is computed a second time"),
+    Option("fn", _FUNCTION, None, "permute", "a function of each element"),
+    Option("extents", "Mapping[Label, int] | None", None, "permute", "extents of modes that x lacks"),
+    Option("accumulate_into", "bool", False, "grouped", "whether results are added to what out holds"),
+    Option("transpose_a", "bool", False, "matmul", "whether a comes transposed"),
+    Option("transpose_b", "bool", False, "matmul", "whether b comes transposed"),
+    Option("axes", "Any", 2, "tensordot", "the axes that are summed"),
+    Option("offset", "int", 0, "trace", "how far above the main diagonal"),
+    Option("axis1", "int", 0, "trace", "the first axis of the diagonal"),
+    Option("axis2", "int", 1, "trace", "the second axis of the diagonal"),
+    Option("output", "Any", None, "network", "the labels of the result"),
+    Option("optimize", "Any", "auto", "einsum network", "the order of contractions"),
+    Option("slices", "Any", (), "network", "the labels that are sliced"),
+    Option("functions", "Any", None, "network", "functions of intermediates and of the result"),
+    Option("constants", "Sequence[int]", (), "network", "operands whose values are fixed"),
+    Option("dtype", _DTYPE, None, "network", "the number type of operands that are given as shapes"),
+    Option("device", "Any", None, "network", "where operands are that are given as shapes"),
+    Option("memory_limit", "Any", None, "network", "the most bytes besides operands"),
+    Option("strip_exponent", "bool", False, "network", "whether the exponent of the result is kept apart"),
+    Option("reuse", "bool", False, "network", "whether intermediates are kept from call to call"),
+    Option("check_finite", "bool", False, "network", "whether the step that makes NaN or Inf is named"),
+    Option("progress", "bool", False, "network", "whether a bar is shown"),
+    Option("cuda_graph", "bool | str", "auto", "network", "whether calls are replayed as a CUDA graph"),
+)  # fmt: skip
+OF_NAME = {option.name: option for option in OPTIONS}
+#: Of several contractions these are asked of the last one; all others hold for each.
+LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg", "kept_dtype")
+#: The options of each call.
+TAKEN: dict[str, tuple[str, ...]] = {
+    call: tuple(option.name for option in OPTIONS if call in option.calls)
+    for call in dict.fromkeys(call for option in OPTIONS for call in option.calls)
+}
