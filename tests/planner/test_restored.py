@@ -36,7 +36,7 @@ def described(equation: str, shapes: Any, dtype: torch.dtype = torch.float32, **
 
 
 @pytest.mark.parametrize("target", [H100, CPU], ids=["h100", "cpu"])
-@pytest.mark.parametrize("case", CASES, ids=[f"{equation} {options}" for equation, _, options in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[f"{at} {equation}" for at, (equation, *_) in enumerate(CASES)])
 def test_schedules_come_back_as_they_were(case: Any, target: Target) -> None:
     equation, shapes, options = case
     description = described(equation, shapes, **options)

@@ -137,7 +137,7 @@ class Network(Described):
             if asked(*read):
                 if out is not None:
                     raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
-                return differentiable(self, self._operands(read))
+                return like(_source(tensors), differentiable(self, self._operands(read)))
             if is_traced(read):
                 return as_operations(self, self._operands(read), None if out is None else self._place(out, read))
             place = self._place(out, read)
