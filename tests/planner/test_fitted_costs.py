@@ -59,13 +59,15 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
     for x, options in ((a, {}), (a, {"algebra": "max_plus"}), (a.to(torch.int8), {"out_dtype": torch.int32})):
         contraction = weft.plan("mk,kn->mn", x, x, backend="reference", **options).contraction
         library.predict(contraction, library.LibrarySchedule("product", None, 0), Target("cpu"))
+        library.choice(contraction, "cpu", Target("cpu"))
     blas._cost()
     counting._cost()
     model._cost()
     stream._cost()
     ttgt._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
-        assert fitted(section, file).used == set(content["values"]), section
+        alone = {name for name in content["values"] if name.startswith("alone_")}  # read of one file, whatever the host
+        assert fitted(section, file).used | alone == set(content["values"]), section
     for family in (blas, counting, model, stream, ttgt):
         family._cost.cache_clear()
 

@@ -111,7 +111,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
     family: Any = _Known(scheme, part) if schedule.parts is None else sys.modules[__name__]
-    best = Ranked(schedule, seconds(scheme, schedule.parts, target), family)
+    best = Ranked(schedule, seconds(scheme, schedule.parts, target, alone=True), family)
     return Choice(contraction, backend, target, best, (best,))
 
 

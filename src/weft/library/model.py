@@ -16,21 +16,29 @@ from weft.cpu.host import costs
 from weft.library.scheme import Scheme
 from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 
-_LAUNCH = 10e-6  # seconds of an operation of torch on a GPU, called from Python
+_CALLED, _LAUNCH = 14e-6, 6e-6  # seconds of the host: of a call, and of each operation that it launches on a GPU
+_KERNEL = 2e-6  # seconds of a kernel that does next to nothing
 _SHARE = 0.7  # of its data sheet's rates that torch's operations reach
 _PASSES = 3  # over the table of pairs of an algebra
 _CALL, _RATE = 8e-6, 4e9  # of permutations on a CPU: seconds of a call, bytes that are moved in a second
 _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
 
-def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target) -> float:
+def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target, *, alone: bool = False) -> float:
+    """Of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
+
+    A candidate's constants are those of its slow cases, for which it is chosen.
+    """
     count = 1
     if parts is not None:
         extents = [mode.extent for mode in scheme.contraction.modes]
         count = math.prod([-(-extent // part) for extent, part in zip(extents, parts, strict=True)])
-    return _on_a_cpu(scheme, count, target) if target.kind == "cpu" else _on_a_gpu(scheme, count, target)
+    if target.kind != "cpu":
+        return _on_a_gpu(scheme, count, target)
+    return _alone(scheme, count, target) if alone else _on_a_cpu(scheme, count, target)
 
 
 def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
@@ -41,12 +49,23 @@ def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
     return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
+def _alone(scheme: Scheme, parts: int, target: Target) -> float:
+    """Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones."""
+    contraction = scheme.contraction
+    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
+    cost, cores = fitted("library", "cpu-64.json"), max(target.processors, 1)
+    each = cost("pair") if contraction.algebra is not None else cost("alone_product")
+    wide = scheme.accumulate.itemsize / 4
+    moved = cost("alone_pass") * (m * k + k * n + m * n) * wide
+    return parts * cost("alone_call") + batch * (moved + each * m * n * k * wide) / cores
+
+
 def moving(size: int, passes: int, slabs: int, target: Target) -> float:
     """Of a permutation that reads and writes so many bytes."""
     if target.kind == "cpu":
         return _CALL + size / _RATE
     memory, _ = _rates(target.name, "float32")
-    return slabs * passes * _LAUNCH + passes * size / memory
+    return max(_CALLED + slabs * passes * _LAUNCH, slabs * passes * _KERNEL + passes * size / memory)
 
 
 class _Steps(NamedTuple):
@@ -64,7 +83,8 @@ def _on_a_gpu(scheme: Scheme, parts: int, target: Target) -> float:
         products, steps = 0, _Steps(steps.operations + 4, steps.moved + 2 * _PASSES * 4 * batch * m * n * k)
     if scheme.types.way == "limbs":
         products *= (scheme.accumulate.itemsize // 2) ** 2
-    return parts * steps.operations * _LAUNCH + max(steps.moved / memory, products / rate)
+    host, device = _CALLED + parts * steps.operations * _LAUNCH, parts * steps.operations * _KERNEL
+    return max(host, device + max(steps.moved / memory, products / rate))
 
 
 def _steps(scheme: Scheme) -> _Steps:

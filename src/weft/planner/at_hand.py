@@ -5,14 +5,12 @@ The families asked here are few and offer a handful of schedules each; specialis
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError
-from weft.planner.peak import without_peak
 from weft.planner.planner import Choice, choose_among
-from weft.planner.registry import AT_HAND, LIBRARY, imported
+from weft.planner.registry import AT_HAND, imported
 from weft.planner.schedule import Description, Target
 from weft.spec.permutation import Permutation
 
@@ -28,18 +26,6 @@ def check_specialize(specialize: object) -> None:
 def has_shape_generic(backend: str) -> bool:
     """Whether a backend has shape-generic kernels; the others have one kind of kernel."""
     return backend in AT_HAND
-
-
-def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
-    """The choice in the library tier, or why there is none; no self-test is asked for its verdict."""
-    family: Any = imported(LIBRARY["permutation" if isinstance(description, Permutation) else "contraction"])
-    if isinstance(family, str):
-        return family
-    try:
-        found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
-    except UnsupportedError as error:
-        return str(error)
-    return found if isinstance(found, str) else replace(found, description=description)
 
 
 def at_hand(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:

@@ -51,8 +51,7 @@ PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
     "cpu": ("weft.cpu.permute.family", "weft.library.permutations"),
 }
-LIBRARY = {"contraction": "weft.library.family", "permutation": "weft.library.permutations"}  # the library tier
-LIBRARIES = frozenset(LIBRARY.values())
+LIBRARIES = frozenset(("weft.library.family", "weft.library.permutations"))  # of the library tier
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
     "triton": {

@@ -24,12 +24,13 @@ from weft.base.log import log
 from weft.planner.planner import Choice
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
+from weft.plans import elsewhere
 
 Built = tuple[Choice, Any]  # a choice and its launch
 
 _PATIENCE = 2.0  # times of what was expected that a call waits for
 _LEAST = 1.0  # seconds of patience, however little was expected
-_AT_EXIT = 5.0  # seconds that the end of the process waits for threads that are at work
+_AT_EXIT = 60.0  # seconds that the end of the process waits for threads that are at work
 
 _threads: WeakSet[Thread] = WeakSet()
 _closing = Event()
@@ -61,8 +62,7 @@ class Arrival:
         begun = monotonic()
         try:
             with _apart(target):
-                if _closing.is_set():
-                    raise RuntimeError("the process ends")
+                check_open()
                 built = make()
             log.info("%s: prepared in %s", built[0].best.schedule, duration(monotonic() - begun))
             self._built.set_result(built)
@@ -85,9 +85,16 @@ def _apart(target: Target) -> Iterator[None]:
         stream.synchronize()
 
 
+def check_open() -> None:
+    """Raise `RuntimeError` once the process ends, between the steps of preparing a kernel."""
+    if _closing.is_set():
+        raise RuntimeError("the process ends")
+
+
 def _close() -> None:
-    """Let threads come to an end that are at work with a device, for it is gone afterwards."""
+    """Let threads come to an end that are at work: neither the device nor the interpreter is there afterwards."""
     _closing.set()
+    elsewhere.close()
     until = monotonic() + _AT_EXIT
     for thread in list(_threads):
         with suppress(RuntimeError):

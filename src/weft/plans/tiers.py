@@ -8,20 +8,23 @@ specialised    a kernel that is compiled for these extents; on a CPU weft's engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.algebra import NAMED
 from weft.cpu import packed
 from weft.errors import UnsupportedError
+from weft.library import family as contractions
+from weft.library import permutations
 from weft.planner import promotion
-from weft.planner.at_hand import at_hand, has_shape_generic, library
+from weft.planner.at_hand import at_hand, has_shape_generic
+from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import BLAS, LIBRARIES
 from weft.planner.schedule import Description, Schedule, Target
-from weft.plans.arrival import Built
+from weft.plans import elsewhere
+from weft.plans.arrival import Built, check_open
 from weft.plans.building import chosen_and_built
 from weft.plans.handful import settle
 from weft.plans.select import select
@@ -85,6 +88,16 @@ def served(asked: Asked, specialize: str) -> Served:
         why = "asked for" if specialize == "now" else f"the {asked.backend} backend has no shape-generic kernels"
         return _specialised(asked, why)
     return _compiled(asked, specialize)
+
+
+def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
+    """The choice in the library tier, or why there is none; no self-test is asked for its verdict."""
+    family: Any = permutations if isinstance(description, Permutation) else contractions
+    try:
+        found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
+    except UnsupportedError as error:
+        return str(error)
+    return found if isinstance(found, str) else replace(found, description=description)
 
 
 def _compiled(asked: Asked, specialize: str) -> Served:
@@ -158,14 +171,17 @@ def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
         return
     if serving == LIBRARY and isinstance(generic := at_hand(*asked[:4]), Choice):
         yield Offer(GENERIC, generic.best.seconds, _ready(generic), generic)
-    yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), promotion.COMPILING, None)
+    ready = promotion.COMPILING + (0.0 if elsewhere.is_running(asked.target) else elsewhere.STARTING)
+    yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), ready, None)
 
 
 def _ready(choice: Choice) -> float:
     """Seconds that it takes until a choice can run, by what is compiled already."""
     if choice.target.kind == "cpu":
         return promotion.LOADING if _is_linked(choice) else promotion.COMPILING_CPU
-    return promotion.LOADING if _is_kept(choice) else promotion.COMPILING
+    if _is_kept(choice):
+        return promotion.LOADING
+    return promotion.COMPILING + (0.0 if elsewhere.is_running(choice.target) else elsewhere.STARTING)
 
 
 def _is_linked(choice: Choice) -> bool:
@@ -196,21 +212,22 @@ def _is_kept(choice: Choice) -> bool:
 def made(asked: Asked, offer: Offer) -> Built:
     """An offer's choice and launch, self-tested."""
     if offer.name == GENERIC:
+        if offer.choice is not None and offer.ready > promotion.LOADING:
+            elsewhere.compiled(offer.choice)
+        check_open()
         choice = _admitted_generic(asked, offer.choice)
         if isinstance(choice, str):
             raise UnsupportedError(choice)
         return choice.built()
-    choice_ahead = offer.choice or select(*asked)
-    _compile_elsewhere(choice_ahead)
-    return chosen_and_built(*asked, choice_ahead)
-
-
-def _compile_elsewhere(choice: Choice) -> None:
-    """Have another process compile a choice's kernels. What goes wrong there is met again where they are built."""
-    from weft.tune.compile_pool import Compiler
-
-    with suppress(Exception), Compiler(choice.target, choice.backend, jobs=1) as compiler:
-        compiler.submit(choice.description, choice.best).result()
+    known = offer.choice
+    if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
+        known = elsewhere.planned(asked.description, asked.target, asked.workspace_limit)
+    if known is None:
+        known = select(*asked)
+    if asked.target.kind == "cuda" and offer.ready > promotion.LOADING:
+        elsewhere.compiled(known)
+    check_open()
+    return chosen_and_built(*asked, known)
 
 
 def corrected(asked: Asked, serving: Choice, seconds: float) -> Offer | None:

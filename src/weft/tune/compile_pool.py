@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
+from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread
 from types import ModuleType, TracebackType
@@ -42,6 +43,7 @@ class Compiler:
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[int, Future[str | None]] = {}
         self._asked: dict[tuple[Description, Ranked], Future[str | None]] = {}
+        self._numbers = count(1)
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._gone = False
         self._lock = Lock()
@@ -62,17 +64,27 @@ class Compiler:
             return known
         future: Future[str | None] = Future()
         self._asked[description, rank] = future
-        frame = _pickled(Task(len(self._asked), description, rank)) if self._useful else None
+        self._send(Task(next(self._numbers), description, rank), future)
+        return future
+
+    def plan(self, description: Description, workspace_limit: int | None) -> Future[str | None]:
+        """A future of the schedule that the planner chooses, compiled, as `compile_worker.chosen_of` reads it; of
+        anything else where it is to be chosen here."""
+        future: Future[str | None] = Future()
+        self._send(Task(next(self._numbers), description, None, workspace_limit), future)
+        return future
+
+    def _send(self, task: Task, future: Future[str | None]) -> None:
+        frame = _pickled(task) if self._useful else None
         if frame is None:
             future.set_result(None)
-            return future
+            return
         with self._lock:
-            self._pending[len(self._asked)] = future
+            self._pending[task.number] = future
         self._start()
-        self._frames.put(LENGTH.pack(len(self._asked)) + frame)
+        self._frames.put(LENGTH.pack(task.number) + frame)
         if self._gone:
             self._give_up()
-        return future
 
     def close(self) -> None:
         """End the compiling process and what it still works on; futures that are open say None."""

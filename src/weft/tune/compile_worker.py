@@ -1,12 +1,14 @@
 """A process that compiles kernels ahead, so that the one that uses them finds them in weft's store.
 
 Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
-schedule. Standard input brings a header and then frames, each a length of eight bytes and so many bytes; standard
-output takes a line of JSON for each frame: its number, and null or what went wrong.
+schedule, which it chooses itself where it is asked to. Standard input brings a header and then frames, each a length of
+eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null, what went
+wrong, or the schedule that was chosen.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import io
@@ -17,12 +19,14 @@ import select
 import struct
 import sys
 import time
+import zlib
 from collections import deque
 from typing import Any, NamedTuple, NoReturn
 
 LENGTH = struct.Struct("<Q")
 SECONDS = 60.0  # that compiling one schedule may take
 _LONGEST_ANSWER = 2000  # bytes: lines up to 4096 are written whole
+_CHOSEN = "chosen:"
 _LONGEST_WAIT = 0.01  # seconds between looks at the children
 
 
@@ -31,7 +35,8 @@ class Task(NamedTuple):
 
     number: int
     description: Any
-    rank: Any  # a `Ranked`
+    rank: Any  # a `Ranked`; None: the one that the planner chooses
+    workspace_limit: int | None = None  # of that
 
 
 class _Child(NamedTuple):
@@ -115,7 +120,7 @@ def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> 
         _answer(answers, number, None)
         os._exit(0)
     try:
-        reason = compile_schedule(task, target)
+        reason = compile_schedule(task, target) if task.rank is not None else _planned(task, target)
     except BaseException as error:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     _answer(answers, number, reason)
@@ -135,6 +140,29 @@ def compile_schedule(task: Task, target: Any) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def _planned(task: Task, target: Any) -> str | None:
+    """Choose a schedule and compile it; an answer that `chosen_of` reads."""
+    from weft.planner.planner import choose
+    from weft.planner.serialization import serialize_schedule
+
+    best = choose(task.description, "triton", target, task.workspace_limit).best
+    compile_schedule(task._replace(rank=best), target)
+    said = {"family": best.family.__name__, "serialized": serialize_schedule(best.schedule, task.description)}
+    answer = _CHOSEN + base64.b64encode(zlib.compress(json.dumps(said).encode(), 9)).decode()
+    return answer if len(answer) <= _LONGEST_ANSWER else None
+
+
+def chosen_of(answer: str | None) -> dict[str, Any] | None:
+    """The family and the serialized schedule that an answer holds; None for any other answer."""
+    if answer is None or not answer.startswith(_CHOSEN):
+        return None
+    try:
+        found = json.loads(zlib.decompress(base64.b64decode(answer.removeprefix(_CHOSEN), validate=True)))
+    except (ValueError, zlib.error):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def compile_launch(launch: Any) -> Any:
