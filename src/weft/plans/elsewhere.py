@@ -16,6 +16,7 @@ from typing import Any
 from weft.planner.planner import Choice
 from weft.planner.restored import restored
 from weft.planner.schedule import Description, Target
+from weft.selftest.gate import awaited
 from weft.tune.compile_worker import chosen_of
 
 JOBS = 2  # kernels that are compiled at once
@@ -33,9 +34,14 @@ def is_running(target: Target) -> bool:
 
 
 def compiled(choice: Choice) -> None:
-    """Wait until a choice's kernels are compiled. What goes wrong there is met again where they are built."""
+    """Wait until a choice's kernels are compiled, and those of the self-tests that it has still to pass.
+
+    What goes wrong there is met again where they are built.
+    """
     with suppress(Exception):
-        _used(choice.target, lambda pool: pool.submit(choice.description, choice.best)).result()
+        wanted = [(choice.description, choice.best), *awaited(choice)]
+        for future in [_used(choice.target, lambda pool, each=each: pool.submit(*each)) for each in wanted]:
+            future.result()
 
 
 def planned(description: Description, target: Target, workspace_limit: int | None) -> Choice | None:

@@ -18,7 +18,7 @@ from weft.errors import UnsupportedError
 from weft.planner import verdicts
 from weft.planner.planner import Choice
 from weft.planner.registry import family_names
-from weft.planner.schedule import Target
+from weft.planner.schedule import Ranked, Target
 from weft.planner.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -52,6 +52,25 @@ def parts(choice: Choice) -> Iterator[tuple[str, Any, Any]]:
     yield choice.best.family.__name__, choice.description, schedule
     for step in getattr(schedule, "choices", ()):
         yield from parts(step)
+
+
+def awaited(choice: Choice) -> Iterator[tuple[Any, Ranked]]:
+    """The descriptions and schedules that self-tests build before a choice is admitted, for compiling them ahead."""
+    from weft.selftest.cases import trials_of
+    from weft.selftest.problems import problem
+    from weft.selftest.trials import schedules
+
+    if _testing.get() or not verdicts.applies(choice.backend, choice.target):
+        return
+    for family, description, schedule in parts(choice):
+        known = verdicts.known(family, choice.backend, choice.target)
+        for trial in trials_of(family, choice.backend):
+            if trial.name in known or not trial.covers(description, schedule):
+                continue
+            described = problem(trial.case, torch.device("cpu")).description
+            found = schedules(trial, described, choice.backend, choice.target)
+            if isinstance(found, Choice):
+                yield described, found.best
 
 
 def _admitted(family: str, description: Any, schedule: Any, backend: str, target: Target) -> bool:
