@@ -92,8 +92,9 @@ def _types(
         return Types(torch.int8, torch.int8, torch.int32, "bytes")
     if any(roles.alone) and not accumulate.is_complex:
         values = (accumulate, accumulate)  # sums of one operand are as wide as all sums
-    if kind == "cpu":  # there halves are for oneDNN, which takes no C and no matrix that is narrow
-        short = short and contraction.c is None and min(contraction.m, contraction.n, contraction.k) >= _NARROW
+    short = short and contraction.c is None  # else sums in memory of their own would be rounded before C is added
+    if kind == "cpu":  # there halves are for oneDNN, which takes no matrix that is narrow
+        short = short and min(contraction.m, contraction.n, contraction.k) >= _NARROW
     return types_of(contraction.arithmetic, values, kind, short)
 
 
