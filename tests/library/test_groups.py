@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from library.test_values import DEVICES, place_of, target_for
-from weft.api.options import Options, resolved
 from weft.library.groups import GroupLaunch, Layouts
+from weft.planner.options import Options
+from weft.plans.resolving import resolved
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned, random_operand
 

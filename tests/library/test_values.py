@@ -19,14 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import weft
 from weft import reference
 from weft.algebra import find
-from weft.api.options import Options, read_indices, read_operands, resolved
 from weft.library import family, permutations, products
 from weft.oracle.bounds import error_bound
 from weft.oracle.judgement import judged
+from weft.planner.options import Options, read_indices, read_operands
 from weft.planner.planner import Choice
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Target
 from weft.planner.target import target_of
+from weft.plans.resolving import resolved
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned, random_operand
 
