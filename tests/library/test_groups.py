@@ -7,12 +7,14 @@ from functools import partial
 import pytest
 import torch
 
-from library.test_values import DEVICES, place_of, target_for
+from library.test_values import DEVICES, place_of, target_for, without_halves
 from weft.library.groups import GroupLaunch, Layouts
 from weft.planner.options import Options
 from weft.plans.resolving import resolved
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned, random_operand
+
+__all__ = ["without_halves"]  # a fixture of every test here
 
 EXTENTS = [(3, 5, 4), (17, 9, 6)] * 5 + [(1, 2, 3), (300, 8, 70)]
 
