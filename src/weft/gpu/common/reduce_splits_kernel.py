@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import batch_offset, dim_mask, finish, lane_offsets
+from weft.gpu.common.addresses import batch_offset, dim_mask, lane_offsets
+from weft.gpu.common.device import finish
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.split_k import splits_of
 from weft.gpu.common.tiles import tile_coords

@@ -62,6 +62,8 @@ class Axis(NamedTuple):
 class TiledDim(NamedTuple):
     """All axes of one dim, and the whole dim's offsets in each tensor."""
 
+    generic = False  # extents and strides are compiled in; see `generic_axes.GenericDim` for the other form
+
     axes: tuple[Axis, ...]
     tile: int
     blocks: int  # tiles along the dim

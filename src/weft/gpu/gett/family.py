@@ -55,7 +55,7 @@ def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> L
     from weft.gpu.gett.kernel import gett_kernel
 
     params = gett_params(contraction, schedule, target)
-    constants = contraction_constants(contraction, params)
+    constants = {"numbers": None} | contraction_constants(contraction, params)
     accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:

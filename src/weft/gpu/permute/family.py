@@ -23,10 +23,8 @@ class PermuteLaunch:
 
         words, scale = in_words(permutation), real(permutation.scale)
         layouts = (words.x, words.c, words.d)
-        constants = tile_constants(words, schedule) | {
-            "SCALE": TRITON_TYPES[scale] if words.scaled else None,
-            "CONJUGATE": permutation.conjugate,
-        }
+        constants = {"numbers": None} | tile_constants(words, schedule)
+        constants |= {"SCALE": TRITON_TYPES[scale] if words.scaled else None, "CONJUGATE": permutation.conjugate}
         self._types = [layout and layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
             permute_kernel, layouts, constants, scale.is_floating_point, target, programs(words, schedule),

@@ -12,7 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY, batch_offset, dim_mask, dim_offsets, gathered, gathered_step, load_tile
+from weft.gpu.common.addresses import ANY, batch_offset, dim_mask, dim_offsets
+from weft.gpu.common.device import gathered, gathered_step, load_tile
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
     a_mask,
@@ -43,7 +44,8 @@ def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
-    return tile_mask(place, N, K, TENSOR)
+    BATCH: tl.constexpr = PARAMS.batch
+    return tile_mask(place, N, K, BATCH, TENSOR)
 
 
 @triton.jit
@@ -240,6 +242,4 @@ def semiring_kernel(
             (a, b), pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, AUX,
             (COMBINE, REDUCE, IDENTITY, EXP), STAGES,
         )  # fmt: skip
-        store_accs(
-            accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX
-        )
+        store_accs(accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX)

@@ -30,7 +30,8 @@ def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> L
     from weft.gpu.simt.kernel import simt_kernel
 
     algebra = contraction.algebra
-    constants = contraction_constants(contraction, simt_params(contraction, schedule)) | semiring_constants(contraction)
+    constants = {"numbers": None} | contraction_constants(contraction, simt_params(contraction, schedule))
+    constants |= semiring_constants(contraction)
     constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
     kernel = KernelLaunch(
         simt_kernel, (contraction.a, contraction.b, contraction.c, contraction.d), constants,

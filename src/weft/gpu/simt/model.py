@@ -121,6 +121,11 @@ class SimtParams(NamedTuple):
     wide: tuple[bool, ...]
     wide_index: bool
 
+    @property
+    def stored(self) -> TiledDim:
+        """D's axes as dimensions of the tile without k."""
+        return self.r
+
 
 def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)

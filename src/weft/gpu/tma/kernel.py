@@ -17,7 +17,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import axis_start, dim_mask, gathered, gathered_step
+from weft.gpu.common.addresses import axis_start, dim_mask
+from weft.gpu.common.device import gathered, gathered_step
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, partial_offsets, store_block, tile_coords
 

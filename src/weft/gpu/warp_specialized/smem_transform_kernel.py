@@ -28,7 +28,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma
 
-from weft.gpu.common.device import dim_mask
+from weft.gpu.common.addresses import dim_mask
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.split_k import split_with_tail
 from weft.gpu.common.tiles import tile_coords

@@ -6,7 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from weft.gpu.common.device import dim_mask, dim_offsets, scalar
+from weft.gpu.common.addresses import dim_mask, dim_offsets
+from weft.gpu.common.device import scalar
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import tma_coord
 from weft.gpu.warp_specialized.roles import WARPS

@@ -1,7 +1,7 @@
-"""TTGT of what is at hand: large products by the vendor's library, their operands packed by permutations at hand.
+"""Shape-generic TTGT: large products by the vendor's library, their operands packed by shape-generic permutations.
 
-Where D does not lie as the library writes, the product goes to a workspace and one more pass at hand writes D. Nothing
-is compiled for the shape. Asked by `planner.at_hand` alone.
+Where D does not lie as the library writes, the product goes to a workspace and one more such pass writes D. Nothing is
+compiled for the shape. `planner.at_hand` alone uses this family.
 """
 
 from __future__ import annotations
