@@ -104,13 +104,12 @@ def raise_peak(peak, value, mask):
 
 @triton.jit
 def finish(
-    acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, functions,
-    RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+    acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, OP: tl.constexpr
+):
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
 
     Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
-    and further results), `factors` (alpha, beta), `functions` (c_fn, epilogue, reduce), None where there is none.
+    and further results), `factors` (alpha, beta), `OP` an `operation.Operation`.
     `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
     the pointers of further results. Where it is asked for, the peak of what D gets is found.
     """
@@ -119,9 +118,11 @@ def finish(
     pointers = tensors[2]
     alpha = factors[0]
     beta = factors[1]
-    C_FN: tl.constexpr = functions[0]
-    EPILOGUE: tl.constexpr = functions[1]
-    REDUCE: tl.constexpr = functions[2]
+    C_FN: tl.constexpr = OP.c_fn
+    EPILOGUE: tl.constexpr = OP.epilogue
+    REDUCE: tl.constexpr = OP.reduce
+    RESULT: tl.constexpr = OP.result
+    AUX: tl.constexpr = OP.aux
     AUX_C: tl.constexpr = AUX.c
     AUX_D: tl.constexpr = AUX.epilogue
     mask = tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape)

@@ -18,7 +18,6 @@ from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITCallable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.driver import DirectLaunch, prefer_carveout
 from weft.gpu.common.interpreter import correct
 from weft.gpu.common.pdl import OPTION, can_pdl
@@ -300,23 +299,6 @@ def collected() -> Iterator[list[KernelLaunch]]:
         yield made
     finally:
         _collected.reset(token)
-
-
-def contraction_constants(contraction: Contraction, params: Any) -> dict[str, Any]:
-    """The compile-time parameters that kernels of whole contractions share."""
-    arithmetic = contraction.arithmetic
-    return {
-        "PARAMS": params,
-        "A_FN": contraction.a_fn and contraction.a_fn.jit,
-        "B_FN": contraction.b_fn and contraction.b_fn.jit,
-        "C_FN": contraction.c_fn and contraction.c_fn.jit,
-        "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
-        "PRODUCT": TRITON_TYPES[arithmetic.product],
-        "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
-        "RESULT": TRITON_TYPES[contraction.d.dtype],
-        "PRECISION": arithmetic.precision,
-        "AUX": aux_params(contraction),
-    }
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:

@@ -189,11 +189,11 @@ def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
-def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, functions, RESULT: tl.constexpr, AUX: tl.constexpr):
+def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """See the output tile (batch, m, n) with every axis as a dimension of its own, apply C and the epilogue, store it
-    in D's order. `tensors`, `factors` and `functions` are those of `finish`."""
+    in D's order. `tensors` and `factors` are those of `finish`."""
     STORED: tl.constexpr = PARAMS.stored
-    finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, functions, RESULT, AUX)
+    finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
 
 
 @triton.jit

@@ -21,15 +21,15 @@ from weft.gpu.common.launch import (
     KernelLaunch,
     collecting,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
     precision_reason,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, by_stride
 from weft.gpu.generic.model import Laid, laid, predict
 from weft.gpu.generic.schedule import NAME, GenericSchedule, candidates, over_parts, too_long
-from weft.gpu.semiring.algebra import over_axis, semiring_constants
+from weft.gpu.semiring.algebra import over_axis
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
@@ -96,16 +96,14 @@ def _kernel(step: Step, target: Target) -> KernelLaunch:
 
 def _made(step: Step, target: Target) -> KernelLaunch:
     contraction, schedule = step.contraction, step.schedule
-    constants, layouts = contraction_constants(contraction, step.laid.params), step.layouts
+    constants, layouts = {"PARAMS": step.laid.params, "OP": operation(contraction)}, step.layouts
     if schedule.kernel == "dot":
         layouts = (*layouts, None)
         from weft.gpu.gett.kernel import gett_kernel as kernel
     else:
         from weft.gpu.simt.kernel import simt_kernel as kernel
 
-        algebra = contraction.algebra
-        constants |= semiring_constants(contraction)
-        constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
+        constants["OVER_AXIS"] = over_axis(contraction)
     return KernelLaunch(
         kernel, layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
         schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,

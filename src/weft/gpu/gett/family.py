@@ -12,10 +12,10 @@ from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.launch import (
     KernelLaunch,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
     precision_reason,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedules
 from weft.planner.schedule import Launch, Target
@@ -55,7 +55,7 @@ def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> L
     from weft.gpu.gett.kernel import gett_kernel
 
     params = gett_params(contraction, schedule, target)
-    constants = {"numbers": None} | contraction_constants(contraction, params)
+    constants = {"numbers": None, "PARAMS": params, "OP": operation(contraction)}
     accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:

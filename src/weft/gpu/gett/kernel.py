@@ -84,15 +84,14 @@ def load_generic_b(b, place, PARAMS: tl.constexpr):
 
 
 @triton.jit
-def factor_of_a(
-    x, inside, known, pointers, place, PARAMS: tl.constexpr, A_FN: tl.constexpr, PRODUCT: tl.constexpr,
-    AUX: tl.constexpr,
-):  # fmt: skip
+def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """What is multiplied of a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
 
     `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
     """
-    AUX_A: tl.constexpr = AUX.a
+    A_FN: tl.constexpr = OP.a_fn
+    PRODUCT: tl.constexpr = OP.product
+    AUX_A: tl.constexpr = OP.aux.a
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k
     K_OF_A: tl.constexpr = PARAMS.k_of_a
@@ -111,12 +110,11 @@ def factor_of_a(
 
 
 @triton.jit
-def factor_of_b(
-    y, inside, known, pointers, place, PARAMS: tl.constexpr, B_FN: tl.constexpr, PRODUCT: tl.constexpr,
-    AUX: tl.constexpr,
-):  # fmt: skip
+def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The same of a tile of B, at (batch, n, k)."""
-    AUX_B: tl.constexpr = AUX.b
+    B_FN: tl.constexpr = OP.b_fn
+    PRODUCT: tl.constexpr = OP.product
+    AUX_B: tl.constexpr = OP.aux.b
     K: tl.constexpr = PARAMS.k
     y = converted(y, PRODUCT)
     if B_FN is not None:
@@ -129,11 +127,13 @@ def factor_of_b(
 
 
 @triton.jit
-def multiply_add(acc, x, y, PARAMS: tl.constexpr, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr):
+def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator with the products of a step along k.
 
     fp8 products of one step may be added with fewer digits, those of different steps may not.
     """
+    PRECISION: tl.constexpr = OP.precision
+    ACCUMULATE: tl.constexpr = OP.accumulate
     if PARAMS.widen:
         x = x.to(ACCUMULATE)
         y = y.to(ACCUMULATE)
@@ -145,20 +145,15 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, PRECISION: tl.constexpr, ACCUM
 
 
 @triton.jit
-def sum_of_products(
-    operands, lanes, pointers, split, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+def sum_of_products(operands, lanes, pointers, split, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator of one program: its output tile (batch, m, n), or part number `split` of the sum.
 
-    `operands` are (A, B), `lanes` the indices along m, n and k within a tile, `functions` (a_fn, b_fn).
+    `operands` are (A, B), `lanes` the indices along m, n and k within a tile.
     """
     batch_at, m_at, n_at = place
-    A_FN: tl.constexpr = functions[0]
-    B_FN: tl.constexpr = functions[1]
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
     rows, columns, depth = lanes
 
     # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
@@ -179,12 +174,12 @@ def sum_of_products(
 
     # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
-    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
-    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
+    A_COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.transposed[0] or PARAMS.swap_k
+    B_COMPUTED: tl.constexpr = OP.b_fn is not None or PARAMS.transposed[1]
     HELD: tl.constexpr = not K.generic and A_COMPUTED and K.blocks == 1
     IN_TURN: tl.constexpr = HELD or (not K.generic and B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
-    acc = tl.zeros(TILE, dtype=ACCUMULATE)
+    acc = tl.zeros(TILE, dtype=OP.accumulate)
     aux_a = gathered(pointers, (batch_at, m_at, origin), AUX_A, PARAMS, a_offsets, a_mask)
     aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
     for step in range(first_step, last_step):
@@ -197,7 +192,7 @@ def sum_of_products(
         else:
             x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
         # (3.2) Apply A's function and bring A's order of k to B's.
-        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_at, m_at, k_at), PARAMS, A_FN, PRODUCT, AUX)
+        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_at, m_at, k_at), PARAMS, OP)
         if HELD:
             x = materialize(x)
         if IN_TURN:
@@ -205,11 +200,11 @@ def sum_of_products(
         # (3.3) Apply B's function. Addresses by numbers take registers: not held while A's is computed.
         if K.generic:
             y = load_generic_b(operands[1], (batch_at, n_at, k_at), PARAMS)
-        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_at, n_at, k_at), PARAMS, B_FN, PRODUCT, AUX)
+        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_at, n_at, k_at), PARAMS, OP)
         if HELD:
             y = materialize(y)
         # (3.4) Multiply and accumulate.
-        acc = multiply_add(acc, x, y, PARAMS, PRECISION, ACCUMULATE)
+        acc = multiply_add(acc, x, y, PARAMS, OP)
     return acc
 
 
@@ -241,15 +236,7 @@ def gett_kernel(
     pointers,  # of operands of functions and of further results; None where there are none
     numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # GettParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # AuxParams
+    OP: tl.constexpr,  # Operation
 ):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
@@ -259,13 +246,11 @@ def gett_kernel(
     if PARAMS.wide_index:
         program = program.to(tl.int64)
     place, split = place_of(program, numbers, PARAMS)
-    acc = sum_of_products(
-        (a, b), lanes, pointers, split, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, PRECISION, AUX
-    )  # fmt: skip
+    acc = sum_of_products((a, b), lanes, pointers, split, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
         if PARAMS.m.generic:
             d += split.to(tl.int64) * numbers[2] * PARAMS.batch.axes[0].runs[3].divisor
-        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, (C_FN, EPILOGUE, None), RESULT, AUX)
+        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)

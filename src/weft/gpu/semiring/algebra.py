@@ -43,14 +43,6 @@ def logarithm(x):
 """
 
 
-def semiring_constants(contraction: Contraction) -> dict[str, Any]:
-    """The compile-time parameters COMBINE, REDUCE and IDENTITY; of plus-times None, None and 0."""
-    algebra = contraction.algebra
-    if algebra is None:
-        return {"COMBINE": None, "REDUCE": None, "IDENTITY": 0}
-    return {"COMBINE": algebra.combine.jit, "REDUCE": algebra.reduce.jit, "IDENTITY": algebra.identity}
-
-
 def sums_exponentials(contraction: Contraction) -> bool:
     """Whether a reduction by log(exp(p) + exp(q)) can be a sum of exponentials relative to the largest value: with one
     exponential for each value, where `torch.logaddexp` takes one and a logarithm."""
@@ -80,9 +72,14 @@ def product_slots(contraction: Contraction) -> float:
     return slots if contraction.arithmetic.accumulate.itemsize < 8 else 2.5 * slots
 
 
+def over_axis(contraction: Contraction) -> Any:
+    """A `@triton.jit` function (values, AXIS) that reduces a tensor along one axis; None where that is a sum."""
+    return _over_axis(contraction.algebra.reduce) if contraction.algebra is not None else None
+
+
 @lru_cache(maxsize=256)
-def over_axis(reduce: Pointwise) -> Any:
-    """A `@triton.jit` function (values, AXIS) that reduces a tensor along one axis.
+def _over_axis(reduce: Pointwise) -> Any:
+    """The function of a reduction.
 
     `tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type: each
     `reduce` has its own two lines of text around it.

@@ -55,18 +55,17 @@ def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
-def factors_at(
-    operands, known, pointers, at, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr, AUX: tl.constexpr
-):
+def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.constexpr):
     """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type; A's twice without B.
 
-    `operands` are (A, B), `known` what the functions take that does not move along k, `functions` (a_fn, b_fn).
+    `operands` are (A, B), `known` what the functions take that does not move along k.
     """
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
-    A_FN: tl.constexpr = functions[0]
-    B_FN: tl.constexpr = functions[1]
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
+    A_FN: tl.constexpr = OP.a_fn
+    B_FN: tl.constexpr = OP.b_fn
+    PRODUCT: tl.constexpr = OP.product
     x = load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
     if not K.generic:
         y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
@@ -82,13 +81,13 @@ def factors_at(
 
 
 @triton.jit
-def reduce_step(
-    acc, x, y, k_at, PARAMS: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
-    ACCUMULATE: tl.constexpr, ALONE: tl.constexpr,
-):  # fmt: skip
+def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr, ALONE: tl.constexpr):
     """The accumulator with the products of a step along k, or with A's values `ALONE`; past the end of k nothing."""
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
+    COMBINE: tl.constexpr = OP.combine
+    REDUCE: tl.constexpr = OP.reduce
+    ACCUMULATE: tl.constexpr = OP.accumulate
     if ALONE:
         product = x.to(ACCUMULATE)
     elif COMBINE is None:
@@ -96,7 +95,7 @@ def reduce_step(
     else:
         product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
     if not K.exact:
-        product = tl.where(spread_mask(k_at, K, ANY, RANK), product, tl.full((), IDENTITY, ACCUMULATE))
+        product = tl.where(spread_mask(k_at, K, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
     if REDUCE is None:
         acc += product
     else:
@@ -105,12 +104,12 @@ def reduce_step(
 
 
 @triton.jit
-def sum_over_axes(acc, PARAMS: tl.constexpr, REDUCE: tl.constexpr, OVER_AXIS: tl.constexpr):
+def sum_over_axes(acc, PARAMS: tl.constexpr, OVER_AXIS: tl.constexpr):
     """The accumulator without its axes of k, the last one first."""
     K: tl.constexpr = PARAMS.k
     for i in tl.static_range(len(K.axes)):
         if K.axes[len(K.axes) - 1 - i].place >= 0:
-            if REDUCE is None:
+            if OVER_AXIS is None:
                 acc = tl.sum(acc, axis=K.axes[len(K.axes) - 1 - i].place)
             else:
                 acc = OVER_AXIS(acc, K.axes[len(K.axes) - 1 - i].place)
@@ -128,25 +127,14 @@ def simt_kernel(
     pointers,  # of operands of functions and of further results; None where there are none
     numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # SimtParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # AuxParams
-    COMBINE: tl.constexpr,  # of an algebra; None for products
-    REDUCE: tl.constexpr,  # and for sums
-    IDENTITY: tl.constexpr,  # of sums
-    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of REDUCE
+    OP: tl.constexpr,  # Operation
+    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of its reduce
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
     R: tl.constexpr = PARAMS.r
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
 
     # (1) Find this program's output tile and its part of the reduction.
     block = tl.program_id(0)
@@ -163,21 +151,18 @@ def simt_kernel(
         last_step = PARAMS.k.blocks
 
     TILE: tl.constexpr = PARAMS.tile
-    acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
+    acc = tl.full(TILE, OP.identity, dtype=OP.accumulate)
     aux_a = gathered(pointers, (place, origin), AUX_A, PARAMS, tile_offsets, tile_mask)
     aux_b = gathered(pointers, (place, origin), AUX_B, PARAMS, tile_offsets, tile_mask)
     for step in range(first_step, last_step):
         k_at = step_place(step, numbers, PARAMS)
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
-        x, y = factors_at((a, b), (aux_a, aux_b), pointers, (place, k_at), PARAMS, (A_FN, B_FN), PRODUCT, AUX)
+        x, y = factors_at((a, b), (aux_a, aux_b), pointers, (place, k_at), PARAMS, OP)
         # (2.2) Multiply in the accumulator's type, and add.
-        acc = reduce_step(acc, x, y, k_at, PARAMS, COMBINE, REDUCE, IDENTITY, ACCUMULATE, b is None)
+        acc = reduce_step(acc, x, y, k_at, PARAMS, OP, b is None)
 
     # (3) Sum over the axes of k, apply C and the epilogue, store; a part of a reduction goes to its workspace.
-    acc = sum_over_axes(acc, PARAMS, REDUCE, OVER_AXIS)
+    acc = sum_over_axes(acc, PARAMS, OVER_AXIS)
     if R.generic:
         d += split.to(tl.int64) * numbers[2] * R.axes[0].runs[3].divisor
-    finish(
-        acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, (C_FN, EPILOGUE, REDUCE),
-        RESULT, AUX,
-    )  # fmt: skip
+    finish(acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, OP)

@@ -16,9 +16,9 @@ from weft.gpu.common.launch import (
     KernelLaunch,
     TensorMap,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
@@ -123,7 +123,7 @@ def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> La
 
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
-    constants = contraction_constants(contraction, params)
+    constants = {"PARAMS": params, "OP": operation(contraction)}
     maps = operand_maps(contraction, schedule)
     accumulate = contraction.arithmetic.accumulate
 

@@ -1,0 +1,60 @@
+"""The operation of a contraction as one constant of its kernel: functions, types, algebra."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from triton.runtime.jit import JITCallable
+
+from weft.gpu.common.aux_operands import AuxParams, aux_params
+from weft.gpu.common.launch import TRITON_TYPES
+from weft.gpu.common.triton_versions import settle_key
+from weft.spec import Contraction
+
+
+class Operation(NamedTuple):
+    """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), or the same in an algebra.
+
+    Functions are `@triton.jit` functions, None where there is none; types are Triton's.
+    """
+
+    a_fn: Any
+    b_fn: Any
+    c_fn: Any
+    epilogue: Any
+    product: Any  # type of products
+    accumulate: Any
+    result: Any
+    precision: str
+    aux: AuxParams
+    combine: Any = None  # of an algebra; None for products
+    reduce: Any = None  # None for sums
+    identity: float = 0  # of sums
+
+    def ending(self) -> Operation:
+        """The part that finishes a tile of sums: kernels that do no more are the same for all products."""
+        return self._replace(a_fn=None, b_fn=None, product=None, precision="", combine=None, identity=0)
+
+    def __repr__(self) -> str:
+        """A part of the kernel's key in Triton's cache: functions by their own keys, which hold their code."""
+        values = [each.cache_key if isinstance(each, JITCallable) else repr(each) for each in self]
+        return f"Operation({', '.join(values)})"
+
+
+def operation(contraction: Contraction) -> Operation:
+    """What kernels of whole contractions take, whatever their tiles."""
+    arithmetic, algebra = contraction.arithmetic, contraction.algebra
+    functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
+    found = Operation(
+        *[function and function.jit for function in functions],
+        TRITON_TYPES[arithmetic.product],
+        TRITON_TYPES[arithmetic.accumulate],
+        TRITON_TYPES[contraction.d.dtype],
+        arithmetic.precision,
+        aux_params(contraction),
+        *((algebra.combine.jit, algebra.reduce.jit, algebra.identity) if algebra is not None else ()),
+    )
+    for each in found:
+        if isinstance(each, JITCallable):
+            settle_key(each)
+    return found
