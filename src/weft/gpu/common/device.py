@@ -109,7 +109,7 @@ def finish(
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
 
     Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
-    and further results), `factors` (alpha, beta), `OP` an `operation.Operation`.
+    and further results), `factors` (alpha, beta), `OP` a `KernelOperation`.
     `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
     the pointers of further results. Where it is asked for, the peak of what D gets is found.
     """

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.gpu.common.tiling import Run
+from weft.gpu.common.tiling import AlignedRun
 from weft.spec import Mode
 
 MOST_INDICES = 2**31 - 2**13  # of an axis, tiles that overhang it included
@@ -35,7 +35,7 @@ class GenericAxis(NamedTuple):
     place: int  # dimension of the spread tile; -1 where a program has one index
     unit: int  # what the extent, and the first index of every run, is a multiple of
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]
-    runs: tuple[Run, ...]  # [A, B, C, D, *aux]: aligned groups that lie together, and the multiple that each starts at
+    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: groups that lie together, and the multiple that each starts at
     numbers: int  # blocks, their magic and shift, extent / unit; then extent, magic and shift of each mode but the last
     strides: tuple[int, ...]  # [A, B, C, D, *aux]: first of as many strides as there are digits
 
@@ -51,14 +51,14 @@ class GenericDim(NamedTuple):
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
 
 
-class Structure(NamedTuple):
+class AxisStructure(NamedTuple):
     """The compiled part of an axis, before it has its place among others."""
 
     tile: int
     digits: int
     unit: int
     present: tuple[bool, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[AlignedRun, ...]
 
 
 class Group(NamedTuple):
@@ -115,7 +115,7 @@ def generic_dim(axes: Sequence[GenericAxis]) -> GenericDim:
     return GenericDim(tuple(reversed(made)), inner, present)
 
 
-def placed_axes(structures: Sequence[Structure], places: Sequence[int]) -> tuple[GenericAxis, ...]:
+def placed_axes(structures: Sequence[AxisStructure], places: Sequence[int]) -> tuple[GenericAxis, ...]:
     """The axes of a kernel, each with its place among the launch's numbers."""
     found, at = [], HEADER
     for structure, place in zip(structures, places, strict=True):
@@ -130,7 +130,7 @@ def placed_axes(structures: Sequence[Structure], places: Sequence[int]) -> tuple
     return tuple(found)
 
 
-def axis_numbers(group: Group, structure: Structure) -> list[int]:
+def axis_numbers(group: Group, structure: AxisStructure) -> list[int]:
     """The numbers of one axis, in the order that `placed_axes` counts on."""
     modes, room = group.modes, structure.digits
     blocks = group.blocks

@@ -12,7 +12,7 @@ from weft.gpu.common.triton_versions import settle_key
 from weft.spec import Contraction
 
 
-class Operation(NamedTuple):
+class KernelOperation(NamedTuple):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), or the same in an algebra.
 
     Functions are `@triton.jit` functions, None where there is none; types are Triton's.
@@ -31,21 +31,21 @@ class Operation(NamedTuple):
     reduce: Any = None  # None for sums
     identity: float = 0  # of sums
 
-    def ending(self) -> Operation:
+    def ending(self) -> KernelOperation:
         """The part that finishes a tile of sums: kernels that do no more are the same for all products."""
         return self._replace(a_fn=None, b_fn=None, product=None, precision="", combine=None, identity=0)
 
     def __repr__(self) -> str:
         """A part of the kernel's key in Triton's cache: functions by their own keys, which hold their code."""
         values = [each.cache_key if isinstance(each, JITCallable) else repr(each) for each in self]
-        return f"Operation({', '.join(values)})"
+        return f"KernelOperation({', '.join(values)})"
 
 
-def operation(contraction: Contraction) -> Operation:
+def operation(contraction: Contraction) -> KernelOperation:
     """What kernels of whole contractions take, whatever their tiles."""
     arithmetic, algebra = contraction.arithmetic, contraction.algebra
     functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-    found = Operation(
+    found = KernelOperation(
         *[function and function.jit for function in functions],
         TRITON_TYPES[arithmetic.product],
         TRITON_TYPES[arithmetic.accumulate],

@@ -57,7 +57,7 @@ def reduce_splits_kernel(
     STORED: tl.constexpr,  # rows and columns of a partial, which may be fewer than those of an output tile
     TAIL_SPLITS: tl.constexpr,  # partials of the last output tile; 0 where it has as many as others
     STREAM_K: tl.constexpr,  # tells how many partials each output tile has; None where all have as many
-    OP: tl.constexpr,  # Operation
+    OP: tl.constexpr,  # KernelOperation
 ):
     """Add the partials of some rows and columns of an output tile, first to last, and finish them.
 

@@ -39,7 +39,7 @@ _KERNELS = BoundedCache(1024)  # by structure
 _LOCK = Lock()
 
 
-class Step(NamedTuple):
+class GenericStep(NamedTuple):
     """One kernel of a launch: a contraction as the kernel sees it, its schedule, and what is laid out for it."""
 
     contraction: Contraction
@@ -82,7 +82,7 @@ def structures(contraction: Contraction, schedule: GenericSchedule, target: Targ
     return [step.structure(target) for step in _steps(contraction, schedule, target)]
 
 
-def _kernel(step: Step, target: Target) -> KernelLaunch:
+def _kernel(step: GenericStep, target: Target) -> KernelLaunch:
     """The kernel of a structure, compiled once, with the numbers of this launch."""
     key = step.structure(target)
     kernel = _KERNELS.get(key) if not collecting() else None
@@ -94,7 +94,7 @@ def _kernel(step: Step, target: Target) -> KernelLaunch:
     return kernel.at(step.laid.programs, step.laid.numbers)
 
 
-def _made(step: Step, target: Target) -> KernelLaunch:
+def _made(step: GenericStep, target: Target) -> KernelLaunch:
     contraction, schedule = step.contraction, step.schedule
     constants, layouts = {"PARAMS": step.laid.params, "OP": operation(contraction)}, step.layouts
     if schedule.kernel == "dot":
@@ -136,11 +136,11 @@ class GenericSplitLaunch:
         self.kernels[1]((parts, None, c, d), alpha, beta, aux)
 
 
-def _steps(contraction: Contraction, schedule: GenericSchedule, target: Target) -> tuple[Step, ...]:
+def _steps(contraction: Contraction, schedule: GenericSchedule, target: Target) -> tuple[GenericStep, ...]:
     """The kernels that a schedule launches, one after the other."""
     contraction = in_kernel_order(contraction, schedule)
     if schedule.splits == 1:
-        return (Step(contraction, schedule, laid(contraction, schedule, target)),)
+        return (GenericStep(contraction, schedule, laid(contraction, schedule, target)),)
     accumulate = contraction.arithmetic.accumulate
     of_d = by_stride(contraction.of_role(Role.BATCH, Role.M, Role.N), D)
     steps, size = {}, 1  # of the modes in one part, which lies as D does, without gaps
@@ -164,8 +164,8 @@ def _steps(contraction: Contraction, schedule: GenericSchedule, target: Target) 
     )  # fmt: skip
     finish = over_parts(total)
     return (
-        Step(product, onto, laid(product, onto, target, size)),
-        Step(total, finish, laid(total, finish, target), alone=True),
+        GenericStep(product, onto, laid(product, onto, target, size)),
+        GenericStep(total, finish, laid(total, finish, target), alone=True),
     )
 
 

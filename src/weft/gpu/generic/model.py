@@ -10,15 +10,15 @@ import torch
 from weft.gpu.common.constraints import LINE, VECTOR, sm_count, widened
 from weft.gpu.common.cost import LEAST_LAUNCH
 from weft.gpu.common.generic_axes import (
+    AxisStructure,
     GenericDim,
     Group,
-    Structure,
     axis_numbers,
     generic_dim,
     needs_wide,
     placed_axes,
 )
-from weft.gpu.common.tiling import TENSORS, A, B, D, Run
+from weft.gpu.common.tiling import TENSORS, A, AlignedRun, B, D
 from weft.gpu.generic.schedule import GenericSchedule, rooms
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.schedule import Target
@@ -102,7 +102,9 @@ def laid(contraction: Contraction, schedule: GenericSchedule, target: Target, pa
     return Laid(params, tuple(numbers), programs)
 
 
-def _structure(contraction: Contraction, schedule: GenericSchedule, group: Group, role: str, digits: int) -> Structure:
+def _structure(
+    contraction: Contraction, schedule: GenericSchedule, group: Group, role: str, digits: int
+) -> AxisStructure:
     vectors = schedule.vectors
     moved = _moved(schedule, role)
     aux = [any(mode.strides.aux[at] for mode in group.modes) for at in range(len(contraction.aux))]
@@ -112,9 +114,9 @@ def _structure(contraction: Contraction, schedule: GenericSchedule, group: Group
         length = 1
         if vectors[tensor] > 1 and group.modes and group.modes[0].strides[tensor] == 1 and group.tile > 1:
             length, unit = vectors[tensor], max(unit, vectors[tensor])
-        runs.append(Run(length, vectors[tensor]))
-    runs += [Run(1, 1)] * len(aux)
-    return Structure(group.tile, digits, unit, present, tuple(runs))
+        runs.append(AlignedRun(length, vectors[tensor]))
+    runs += [AlignedRun(1, 1)] * len(aux)
+    return AxisStructure(group.tile, digits, unit, present, tuple(runs))
 
 
 def _moved(schedule: GenericSchedule, role: str) -> tuple[bool, bool, bool, bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
+from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
 from weft.gpu.common.launch import (
     KernelLaunch,
     common_reasons,
@@ -68,4 +68,4 @@ def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> L
         return WholeLaunch(multiply(contraction.c, contraction.d, None))
     partials = Layout.contiguous((programs, params.m.tile, params.n.tile), accumulate)
     product = multiply(None, None, partials)
-    return SplitLaunch(product, reduce_launch(contraction, params, partials, target), partials)
+    return SplitKLaunch(product, reduce_launch(contraction, params, partials, target), partials)

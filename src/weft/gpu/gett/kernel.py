@@ -236,7 +236,7 @@ def gett_kernel(
     pointers,  # of operands of functions and of further results; None where there are none
     numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # GettParams
-    OP: tl.constexpr,  # Operation
+    OP: tl.constexpr,  # KernelOperation
 ):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()

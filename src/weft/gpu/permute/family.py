@@ -8,7 +8,7 @@ from weft.gpu.common.aux_operands import real
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
-from weft.gpu.permute.pair import Move, PermutePairLaunch, tile_constants
+from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch, tile_constants
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
@@ -83,7 +83,7 @@ def build_pair(
     first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
 ) -> PermutePairLaunch:
     """One launch of two permutations: see `weft.gpu.permute.pair`."""
-    return PermutePairLaunch(Move(*first), Move(*second), target)
+    return PermutePairLaunch(PermuteMove(*first), PermuteMove(*second), target)
 
 
 def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:

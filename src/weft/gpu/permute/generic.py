@@ -12,15 +12,15 @@ from weft.base.bounded_cache import BoundedCache
 from weft.gpu.common.aux_operands import real
 from weft.gpu.common.generic_axes import (
     HEADER,
+    AxisStructure,
     GenericDim,
-    Structure,
     axis_numbers,
     generic_dim,
     needs_wide,
     placed_axes,
 )
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, collecting
-from weft.gpu.common.tiling import TENSORS, B, Run
+from weft.gpu.common.tiling import TENSORS, AlignedRun, B
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.generic_model import NAME, GenericPermuteSchedule, predict, rooms, schedule, too_long
 from weft.gpu.permute.schedule import in_words, view_as
@@ -89,9 +89,9 @@ def laid(words: Permutation, schedule: GenericPermuteSchedule) -> tuple[GenericP
             length, vector = 1, schedule.vectors[tensor]
             if vector > 1 and at and group.modes and group.modes[0].strides[tensor] == 1 and group.tile >= vector:
                 length, unit = vector, max(unit, vector)
-            runs.append(Run(length, vector))
+            runs.append(AlignedRun(length, vector))
         present = tuple([tensor != B for tensor in range(TENSORS)] + [True])
-        structures.append(Structure(group.tile, room[at], unit, present, tuple(runs)))
+        structures.append(AxisStructure(group.tile, room[at], unit, present, tuple(runs)))
     axes = placed_axes(structures, (-1, 0, 1, 2))  # outer, along D, along X and the run that they share
     stored = [axis._replace(place=place) for axis, place in zip(axes, (-1, 1, 0, 2), strict=True)]
     numbers = [0] * HEADER

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from weft.gpu.common.constraints import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
 from weft.gpu.common.cost import Access, ModeInTile, run_of, tile_access
 from weft.gpu.common.launch import wide, wide_index
-from weft.gpu.common.tiling import TENSORS, A, Axis, C, D, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.common.tiling import TENSORS, A, C, D, KernelAxis, TiledAxis, TiledDim, rest, tiled_dim
 from weft.gpu.common.triton_versions import ODD_RUNS_STATED
 from weft.gpu.permute.schedule import PermuteSchedule, in_words, programs
 from weft.planner.coefficients import fitted
@@ -48,7 +48,7 @@ def line_share(layout: Layout, tensor: int, dim: TiledDim) -> int:
     return math.gcd(LINE, tile_divisor(tensor, dim) * layout.dtype.itemsize)
 
 
-def _mean_run(axes: Sequence[Axis], tensor: int) -> int:
+def _mean_run(axes: Sequence[KernelAxis], tensor: int) -> int:
     """Elements of a tile that lie together on average: a run also ends where a tile does, if the tile and the modes
     that it spans do not divide one another."""
     found = []
@@ -65,7 +65,7 @@ def _mean_run(axes: Sequence[Axis], tensor: int) -> int:
     return run_of(found)
 
 
-def _lane_run(axes: Sequence[Axis], tensor: int) -> int:
+def _lane_run(axes: Sequence[KernelAxis], tensor: int) -> int:
     """Elements of a tile that lie together along its fastest axes: what neighbouring lanes take."""
     run = 1
     for axis in sorted(axes, key=lambda axis: (axis.strides[tensor] or (0,))[0] or math.inf):
@@ -214,7 +214,7 @@ def merge_modes(dim: TiledDim, *tensors: int) -> TiledDim:
     return dim._replace(axes=tuple([_merged(axis, tensors) for axis in dim.axes]))
 
 
-def _merged(axis: Axis, tensors: tuple[int, ...]) -> Axis:
+def _merged(axis: KernelAxis, tensors: tuple[int, ...]) -> KernelAxis:
     if len(axis.extents) < 2:
         return axis
     extents, strides = _merged_modes(axis.extents, axis.strides, tensors)

@@ -17,7 +17,7 @@ from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
 
-class Move(NamedTuple):
+class PermuteMove(NamedTuple):
     """A permutation and the schedule that makes it."""
 
     permutation: Permutation
@@ -35,7 +35,7 @@ class Move(NamedTuple):
         return warps == self.schedule.warps or held * self.permutation.d.dtype.itemsize >= accesses * VECTOR
 
 
-def supports(first: Move, second: Move) -> bool:
+def supports(first: PermuteMove, second: PermuteMove) -> bool:
     """Whether one launch makes both well: by schedules of the family `permute`, of values that are not scaled or
     conjugated, with the larger number of warps."""
     moves, warps = (first, second), max(first.schedule.warps, second.schedule.warps)
@@ -48,7 +48,7 @@ def supports(first: Move, second: Move) -> bool:
 class PermutePairLaunch:
     """Both, built: call it with the source and the result of each."""
 
-    def __init__(self, first: Move, second: Move, target: Target) -> None:
+    def __init__(self, first: PermuteMove, second: PermuteMove, target: Target) -> None:
         from weft.gpu.permute.kernel import permute_pair_kernel
 
         words = [in_words(move.permutation) for move in (first, second)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
+from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
@@ -73,4 +73,4 @@ def build(
         return WholeLaunch(multiply(c, d, None))
     subtile = params.subtile
     partials = Layout.contiguous((subtile.blocks * subtile.splits, subtile.m.tile, subtile.n.tile), accumulate)
-    return SplitLaunch(multiply(None, None, partials), reduce_launch(contraction, subtile, partials, target), partials)
+    return SplitKLaunch(multiply(None, None, partials), reduce_launch(contraction, subtile, partials, target), partials)

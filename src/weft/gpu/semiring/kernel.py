@@ -190,7 +190,7 @@ def semiring_kernel(
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
     PARAMS: tl.constexpr,  # SemiringParams
-    OP: tl.constexpr,  # Operation
+    OP: tl.constexpr,  # KernelOperation
     EXP: tl.constexpr,  # and LOG: where log(exp(p) + exp(q)) reduces and is computed by a sum of exponentials
     LOG: tl.constexpr,
     STAGES: tl.constexpr,

@@ -127,7 +127,7 @@ def simt_kernel(
     pointers,  # of operands of functions and of further results; None where there are none
     numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # SimtParams
-    OP: tl.constexpr,  # Operation
+    OP: tl.constexpr,  # KernelOperation
     OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of its reduce
 ):
     """D = reduce over k of combine(A, B), lane by lane."""

@@ -11,7 +11,7 @@ from weft.gpu.common.constraints import LINE, SECTOR, VECTOR
 from weft.gpu.common.cost import (
     ISSUE_RATE,
     Access,
-    Work,
+    KernelWork,
     direct_seconds,
     function_seconds,
     modes_in_tile,
@@ -159,7 +159,7 @@ def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) ->
     blocks, steps = programs(contraction, schedule), params.k.blocks
     a, b = (_read(layout, tensor, blocks, params) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
     lanes = blocks * steps * params.r.tile * params.k.tile
-    work = Work(
+    work = KernelWork(
         accesses=(
             a,
             b,

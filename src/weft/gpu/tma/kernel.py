@@ -201,7 +201,7 @@ def tma_kernel(
     beta: tl.int64,
     pointers,  # of auxiliary operands and of further results; None where there are none
     PARAMS: tl.constexpr,  # params.TmaParams
-    OP: tl.constexpr,  # Operation
+    OP: tl.constexpr,  # KernelOperation
 ):
     pdl_wait()
     FIRST: tl.constexpr = PARAMS.n_parts[0]

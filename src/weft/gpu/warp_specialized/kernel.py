@@ -293,7 +293,7 @@ def ws_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # params.WsParams
-    OP: gl.constexpr,  # Operation
+    OP: gl.constexpr,  # KernelOperation
 ):
     PIPELINES: gl.constexpr = PARAMS.consumers.pipelines
     A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages

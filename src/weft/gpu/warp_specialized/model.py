@@ -22,7 +22,7 @@ from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
 from weft.gpu.tma.model import TmaDim, TmaParams, tma_params
 from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, extent, n_parts
-from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, Roles, roles
+from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
     SHORT_STEP,
     WsSchedule,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a tile
 
 
-class SubtileParams(NamedTuple):
+class WsSubtileParams(NamedTuple):
     """Rows and columns of an output tile that a consumer stores at once."""
 
     m: TiledDim
@@ -59,7 +59,7 @@ class AccumulatorParams(NamedTuple):
     m: TiledDim
     n: TiledDim
     row: int  # of the output tile, where they start
-    subtiles: tuple[SubtileParams, ...]
+    subtiles: tuple[WsSubtileParams, ...]
     halvings: int  # of its columns that give the subtiles
 
 
@@ -79,7 +79,7 @@ class WsParams(NamedTuple):
     consumers: Consumers
     tiles: int  # work tiles with whole sums: output tiles, or pairs of them
     product_bits: int  # of an element
-    roles: Roles
+    roles: WarpRoles
     stages: int  # of each pipeline
     a_first: tuple[int, int]  # [consumer] first stage of its pipeline of A
     b_first: tuple[int, int]  # the same of B
@@ -131,7 +131,7 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     )
 
 
-def _transforms(schedule: WsSchedule, roles: Roles) -> tuple[tuple[TransformLines, ...], ...]:
+def _transforms(schedule: WsSchedule, roles: WarpRoles) -> tuple[tuple[TransformLines, ...], ...]:
     """What three transformers have of a step's tiles of B: about a third of all elements each. The last of them has the
     second part along n."""
     _, tile_n, tile_k = schedule.tile
@@ -195,7 +195,7 @@ def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple
         m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
         narrow = subtile_columns(contraction, schedule)
         starts = range(column, column + width, narrow)
-        subtiles = tuple(SubtileParams(m, across(first, narrow), row, first) for first in starts)
+        subtiles = tuple(WsSubtileParams(m, across(first, narrow), row, first) for first in starts)
         return AccumulatorParams(m, across(column, width), row, subtiles, (width // narrow).bit_length() - 1)
 
     widths = n_parts(tile_n)

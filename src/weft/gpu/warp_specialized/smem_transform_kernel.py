@@ -324,7 +324,7 @@ def smem_transform_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # params.WsParams
-    OP: gl.constexpr,  # Operation
+    OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.stages
     a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, STAGES, PARAMS, OP.product)

@@ -317,7 +317,7 @@ def stationary_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # stationary_params.StationaryParams
-    OP: gl.constexpr,  # Operation
+    OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.pipelines * PARAMS.stages
     a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, OP.product)

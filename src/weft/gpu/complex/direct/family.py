@@ -15,7 +15,7 @@ from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
 from weft.spec import Contraction
 
 
-class DirectLaunch:
+class ComplexDirectLaunch:
     """A built product: call it with complex tensors, factors, and auxiliary operands where the contraction has some."""
 
     def __init__(self, contraction: Contraction, schedule: DirectSchedule, target: Target) -> None:
@@ -81,4 +81,4 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
-    return DirectLaunch(contraction, schedule, target)
+    return ComplexDirectLaunch(contraction, schedule, target)

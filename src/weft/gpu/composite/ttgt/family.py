@@ -77,12 +77,12 @@ def program_of(packs: Packs, product: Choice, finish: Choice | None = None) -> P
 
 def pairs(a: Choice, b: Choice) -> bool:
     """Whether one launch packs both operands."""
-    from weft.gpu.permute.pair import Move, supports
+    from weft.gpu.permute.pair import PermuteMove, supports
     from weft.gpu.permute.schedule import PermuteSchedule
 
     if not all(isinstance(step.best.schedule, PermuteSchedule) for step in (a, b)):
         return False
-    return supports(*(Move(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
+    return supports(*(PermuteMove(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
 
 
 def _seconds(step: Choice) -> float:
