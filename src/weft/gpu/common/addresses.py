@@ -36,7 +36,7 @@ def starts_of(program, numbers, DIM: tl.constexpr, FROM: tl.constexpr = 0):
 
 @triton.jit
 def start_of(program, numbers, DIM: tl.constexpr, I: tl.constexpr):
-    """What is left of a program's number once axis `I` has taken its block, and the first index of that."""
+    """The rest of a program's number once axis `I` has taken its block, and the first index of that block."""
     AXIS: tl.constexpr = DIM.axes[I]
     FIRST: tl.constexpr = AXIS.numbers
     left = quotient(program, numbers[FIRST + 1], numbers[FIRST + 2])

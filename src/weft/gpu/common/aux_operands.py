@@ -30,7 +30,7 @@ def as_elements(layout: Layout) -> Layout:
 
 
 def seen_as(tensor: Tensor, kind: str) -> Tensor:
-    """The same memory as the kernel sees it; only its address and type matter."""
+    """The memory of a tensor as the kernel sees it; only its address and type matter."""
     if not tensor.dtype.is_complex:
         return tensor
     return tensor.view(torch.int64) if kind == "words" else torch.view_as_real(tensor)

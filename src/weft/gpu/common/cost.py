@@ -95,14 +95,14 @@ class Access(NamedTuple):
 
     @property
     def copy_cycles(self) -> float:
-        """The same of copies to shared memory, which are asynchronous from four bytes on."""
+        """Cycles of copies to shared memory, which are asynchronous from four bytes on."""
         smaller = SMALLER * self.bytes / (32 * self.copied) if self.copied < LEAST_COPY else 0.0
         return max(self.cycles, smaller)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """What a schedule makes the device do."""
+    """The work that a schedule makes the device do."""
 
     accesses: tuple[Access, ...]
     blocks: int
@@ -135,7 +135,7 @@ class KernelWork:
 def tile_access(
     layout: Layout | None, tensor: int, tiles: int, axes: Sequence[KernelAxis], repeated: bool = False
 ) -> Access:
-    """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
+    """The accesses of `tiles` tiles over `axes` to a tensor; axes that it does not have cost nothing, but where a
     kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:
         return Access(0, VECTOR, LINE, LINE)
@@ -198,7 +198,7 @@ def direct_seconds(
 def busy_seconds(
     contraction: Contraction, target: Target, work: KernelWork, fitted: Coefficients | None = None
 ) -> float:
-    """The same without what launching it adds."""
+    """Predicted time of such a kernel without its launch."""
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
@@ -256,14 +256,14 @@ def cast_seconds(contraction: Contraction, b: int) -> float:
 
 
 def _right_seconds(contraction: Contraction, work: KernelWork) -> float:
-    """What each step waits longer where the right operand passes its function: matrix instructions take it from shared
-    memory only, so that it is read from there, computed and written back before any warp may go on."""
+    """The time that each step waits longer where the right operand passes its function: matrix instructions take it
+    from shared memory only, so that it is read from there, computed and written back before any warp may go on."""
     return RIGHT_SECONDS * contraction.b_fn.issue_slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
 def _moved_again(own: Sequence[int], work: KernelWork) -> float:
-    """What memory moves besides compulsory bytes: for lines of large operands that tiles take in part, at different
-    times, and for results that are stored so."""
+    """Bytes that memory moves besides compulsory ones: for lines of large operands that tiles take in part, at
+    different times, and for results that are stored so."""
     if not work.matrix:
         return scattered_bytes(work.accesses[-1])
     in_part = 0.0
@@ -273,8 +273,8 @@ def _moved_again(own: Sequence[int], work: KernelWork) -> float:
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork) -> float:
-    """The same lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to bind
-    where its rows start within sectors."""
+    """Seconds where lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to
+    bind where its rows start within sectors."""
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
@@ -284,7 +284,7 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork)
 
 
 def scattered_bytes(stored: Access) -> float:
-    """What memory moves besides where a result is stored in short runs: a sector that is written in part is read,
+    """Bytes that memory moves besides where a result is stored in short runs: a sector that is written in part is read,
     merged and written, and runs shorter than two lines leave lines half done."""
     runs = stored.bytes / stored.together
     merged = PARTIAL_SECTOR * SECTOR * runs if stored.together % SECTOR else 0.0
@@ -292,7 +292,7 @@ def scattered_bytes(stored: Access) -> float:
 
 
 def reduce_seconds(workspace_bytes: int, splits: int) -> float:
-    """What splitting sums adds: partials written and read, mostly in L2, and a second kernel."""
+    """The cost of split sums: partials written and read, mostly in L2, and a second kernel."""
     return 2 * workspace_bytes / REDUCE_RATE + REDUCE_SECONDS if splits > 1 else 0.0
 
 

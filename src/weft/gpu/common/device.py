@@ -11,7 +11,8 @@ from weft.gpu.common.addresses import ANY
 
 @triton.jit
 def load_or_zero(pointers, mask):
-    """What lies there, zero where the mask is false. The zero is of the pointers' type: no integer converts to fp8."""
+    """The values at some pointers, zero where the mask is false. The zero is of the pointers' type: no integer converts
+    to fp8."""
     return tl.load(pointers, mask=mask, other=tl.zeros((), pointers.dtype.scalar.element_ty))
 
 
@@ -47,7 +48,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 @triton.jit
 def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
-    """What a function takes beside the value (`aux_operands.Entry`), each 1 long along the axes it does not move along.
+    """The auxiliary operands of a function (`aux_operands.AuxEntry`), each 1 long along the axes it does not move along.
 
     `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
     coordinate is its own offset: nothing is loaded.
@@ -78,7 +79,8 @@ def gathered_step(
     known, pointers, place, ENTRIES: tl.constexpr, K: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
-    """The same in a step along k; what does not move along k is `known` from before the first."""
+    """The auxiliary operands of a function in a step along k; what does not move along k is `known` from before the
+    first."""
     values = ()
     for i in tl.static_range(len(ENTRIES)):
         if K.present[ENTRIES[i][0]]:

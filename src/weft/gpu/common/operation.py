@@ -42,7 +42,7 @@ class KernelOperation(NamedTuple):
 
 
 def operation(contraction: Contraction) -> KernelOperation:
-    """What kernels of whole contractions take, whatever their tiles."""
+    """The operation of a contraction, whatever the tiles of its kernel."""
     arithmetic, algebra = contraction.arithmetic, contraction.algebra
     functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
     found = KernelOperation(

@@ -33,7 +33,7 @@ _STRIDES = attrgetter("strides")
 
 
 class AlignedRun(NamedTuple):
-    """What the compiler is told of a vector of offsets: aligned groups of `length` are consecutive, and each group
+    """A statement to the compiler on a vector of offsets: aligned groups of `length` are consecutive, and each group
     starts at a multiple of `divisor` (both powers of two, in elements)."""
 
     length: int
@@ -103,7 +103,7 @@ class TiledAxis(NamedTuple):
 
 
 class _InTensor(NamedTuple):
-    """What one axis is to one tensor."""
+    """One axis in one tensor."""
 
     strides: tuple[int, ...]
     present: bool

@@ -78,7 +78,7 @@ def build(contraction: Contraction, schedule: GenericSchedule, target: Target) -
 
 
 def structures(contraction: Contraction, schedule: GenericSchedule, target: Target) -> list[Hashable]:
-    """What the kernels of a schedule are compiled for."""
+    """The structures that the kernels of a schedule are compiled for."""
     return [step.structure(target) for step in _steps(contraction, schedule, target)]
 
 
@@ -174,7 +174,7 @@ def _with_strides(mode: Mode, *strides: int) -> Mode:
 
 
 def _onto(schedule: GenericSchedule, modes: dict[Mode, Mode]) -> GenericSchedule:
-    """The same schedule of modes that lie otherwise in D, of which nothing is stated there."""
+    """The schedule for modes that lie otherwise in D; nothing is stated of them there."""
 
     def moved(group: Group) -> Group:
         return Group(tuple([modes[mode] for mode in group.modes]), group.tile)

@@ -213,7 +213,7 @@ def over_parts(contraction: Contraction) -> GenericSchedule:
 
 
 def _split(contraction: Contraction, schedule: GenericSchedule, target: Target) -> GenericSchedule | None:
-    """The same tiles with every sum split over programs, where the tiles alone cannot fill the device."""
+    """The tiles with every sum split over programs, where the tiles alone cannot fill the device."""
     wanted = WAVES * sm_count(target) // max(schedule.tiles, 1)
     splits = min(wanted, schedule.steps // LEAST_SPLIT_STEPS, MOST_SPLITS)
     if splits < 2:
@@ -224,7 +224,7 @@ def _split(contraction: Contraction, schedule: GenericSchedule, target: Target) 
 
 
 def _stated(contraction: Contraction, schedule: GenericSchedule) -> GenericSchedule:
-    """The same with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
+    """The schedule with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
     modes = contraction.modes

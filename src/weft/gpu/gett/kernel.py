@@ -85,7 +85,7 @@ def load_generic_b(b, place, PARAMS: tl.constexpr):
 
 @triton.jit
 def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """What is multiplied of a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
+    """The factor from a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
 
     `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
     """
@@ -111,7 +111,7 @@ def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.
 
 @triton.jit
 def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """The same of a tile of B, at (batch, n, k)."""
+    """The factor from a tile of B, at (batch, n, k)."""
     B_FN: tl.constexpr = OP.b_fn
     PRODUCT: tl.constexpr = OP.product
     AUX_B: tl.constexpr = OP.aux.b

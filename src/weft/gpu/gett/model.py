@@ -186,7 +186,7 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
 
 
 def _split(contraction: Contraction, schedule: GettSchedule, tiles: int, target: Target) -> Iterator[GettSchedule]:
-    """The same tiles with every sum split over programs, where the output tiles alone cannot fill the device."""
+    """The tiles with every sum split over programs, where the output tiles alone cannot fill the device."""
     sms = max(target.processors, 8)
     if tiles >= sms:
         return

@@ -59,7 +59,7 @@ class GroupKernel(NamedTuple):
 
     @property
     def tiles(self) -> tuple[GroupTile, ...]:
-        """Those to choose from."""
+        """The tiles to choose from."""
         if self.is_complex:
             return _COMPLEX
         if not self.arithmetic.accumulate.is_floating_point:

@@ -64,7 +64,7 @@ class GenericPermuteLaunch:
 
 
 def structures(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> list[Hashable]:
-    """What the kernel of a schedule is compiled for."""
+    """The structure that the kernel of a schedule is compiled for."""
     words = in_words(permutation)
     return [_structure(words, permutation, laid(words, schedule)[0], schedule.warps, target)]
 

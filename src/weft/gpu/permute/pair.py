@@ -69,7 +69,7 @@ class PermutePairLaunch:
 
 
 def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
-    """What the kernel takes of a permutation that scales nothing."""
+    """The kernel's constants for a permutation that scales nothing."""
     return {
         "PARAMS": permute_params(words, schedule),
         "FN": words.fn and words.fn.jit,

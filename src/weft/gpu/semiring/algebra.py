@@ -1,4 +1,4 @@
-"""What the kernels take of an algebra."""
+"""An algebra as kernels take it."""
 
 from __future__ import annotations
 

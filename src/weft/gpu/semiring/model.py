@@ -1,4 +1,4 @@
-"""What a schedule tells the semiring kernel, and what it costs."""
+"""Parameters of the semiring kernel from a schedule, and its cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class ThreadTile(NamedTuple):
 
 
 class SemiringSubtileParams(NamedTuple):
-    """What storing the subtiles of an output tile, or adding up their split-K partials, takes of a schedule."""
+    """The parameters for storing the subtiles of an output tile, or adding up their split-K partials, takes of a
+    schedule."""
 
     batch: TiledDim
     m: TiledDim
@@ -206,7 +207,7 @@ def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target
 def _arithmetic_seconds(
     contraction: Contraction, schedule: SemiringSchedule, params: SemiringParams, target: Target
 ) -> float:
-    """Of all products, were all SMs equally busy: issue slots, or reads of shared memory if they take longer.
+    """Seconds of all products, were all SMs equally busy: issue slots, or reads of shared memory if they take longer.
 
     With few warps on a scheduler some slots stay empty, as each waits for its own results.
     """
@@ -228,7 +229,7 @@ def _arithmetic_seconds(
 
 
 def _narrow_seconds(access: Access) -> float:
-    """What reading an operand adds where each lane copies the least that it can."""
+    """Seconds that reading an operand adds where each lane copies the least that it can."""
     return access.bytes / LEAST_COPY * NARROW_SLOTS / SLOT_RATE if access.copied == LEAST_COPY else 0.0
 
 

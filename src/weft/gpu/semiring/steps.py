@@ -98,8 +98,8 @@ def step_of(
 def exponentials_of(
     accs, xs, ys, exist, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, MASKED: tl.constexpr
 ):
-    """The same where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all of these
-    the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
+    """The accumulators where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all
+    of these the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
     SUBTILES: tl.constexpr = len(accs) // 2
     TILE_K: tl.constexpr = PARAMS.k.tile
     peaks = ()
@@ -121,13 +121,13 @@ def exponentials_of(
 
 @triton.jit
 def finite(peak):
-    """What exponents are taken relative to: infinities are their own, relative to 0."""
+    """The base of exponents: infinities are their own, relative to 0."""
     return tl.where(tl.abs(peak) == INFINITY, 0.0, peak).to(peak.dtype)
 
 
 @triton.jit
 def value_of(accs, SUBTILE: tl.constexpr, LOG: tl.constexpr):
-    """What has been reduced to."""
+    """The value of a reduction."""
     if LOG is None:
         return accs[SUBTILE]
     else:

@@ -191,7 +191,7 @@ def _lanes(params: SimtParams, tensor: int, blocks: int) -> int:
 
 
 def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Access:
-    """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
+    """Reads of an operand: lanes of one element count once, and what a program reads again at its next step
     comes from the first cache where all that it reads fits there."""
     size = layout.dtype.itemsize
     access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
@@ -209,7 +209,7 @@ def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Acces
 
 
 def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Access, Access], blocks: int) -> float:
-    """What addresses take, and values that change lanes, were all SMs equally busy.
+    """Seconds for addresses, and for values that change lanes, were all SMs equally busy.
 
     A tile along k of two operands that both move along D finds them in lanes of different orders.
     """
@@ -223,5 +223,5 @@ def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Ac
 
 
 def _algebra_seconds(contraction: Contraction, products: int) -> float:
-    """What products in another algebra take beyond a multiplication and a sum, were all SMs equally busy."""
+    """Seconds that products in another algebra take beyond a multiplication and a sum, were all SMs equally busy."""
     return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE

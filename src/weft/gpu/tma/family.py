@@ -74,7 +74,7 @@ class TmaLaunch:
         self.kernels[1]((partials, c, d), alpha, beta, aux)
 
     def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
-        """What the kernel takes besides the operands: D, or the partials in its place."""
+        """The tensor that the kernel takes besides the operands: D, or the partials in its place."""
         return c, d, partials
 
 

@@ -166,7 +166,7 @@ def store_subtile(acc, results, work_tile, tile, PARAMS: tl.constexpr, SUBTILE: 
 def store_two(
     acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, AT: tl.constexpr, OP: tl.constexpr
 ):
-    """The same of the columns of two subtiles, the first of them number `AT`."""
+    """Store the columns of two subtiles, the first of them number `AT`."""
     LEFT: tl.constexpr = PART.subtiles[AT]
     RIGHT: tl.constexpr = PART.subtiles[AT + 1]
     left, right = split_n(acc)

@@ -1,4 +1,4 @@
-"""What a schedule tells the TMA kernel, and what it costs."""
+"""Parameters of the TMA kernel from a schedule, and its cost."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMap
 
 
 class WsLaunch(TmaLaunch):
-    """The same for kernels that read no C, and store D, or partials, by TMA or from registers."""
+    """Launches of kernels that read no C, and store D, or partials, by TMA or from registers."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ def consumer_rows(a_tiles, stage, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
 def transformed_rows(
     a_tiles, stage, k_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr, LAYOUT: gl.constexpr
 ):
-    """The same in registers, the function applied."""
+    """A consumer's rows of a tile of A in registers, the function applied."""
     K: gl.constexpr = PARAMS.tma.k
     MASKED: gl.constexpr = PARAMS.tma.masked
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER).load(LAYOUT)
@@ -202,7 +202,7 @@ def add_products_of_function(
     tiles, bars, first_step, steps, state, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The same with A's function, which is applied to the rows of the next step while those of this one are
+    """Steps (3.2) to (3.4) with A's function, which is applied to the rows of the next step while those of this one are
     multiplied."""
     a_tiles, b_tiles, rest_tiles = tiles
     ready, empty = bars

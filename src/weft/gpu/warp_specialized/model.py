@@ -1,4 +1,4 @@
-"""What a schedule tells the warp-specialised kernels, and what it costs."""
+"""Parameters of the warp-specialised kernels from a schedule, and their cost."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
 
 
 def _transforms(schedule: WsSchedule, roles: WarpRoles) -> tuple[tuple[TransformLines, ...], ...]:
-    """What three transformers have of a step's tiles of B: about a third of all elements each. The last of them has the
-    second part along n."""
+    """The shares of three transformers in a step's tiles of B: about a third of all elements each. The last of them has
+    the second part along n."""
     _, tile_n, tile_k = schedule.tile
     widths = (tile_k,) * 2 if schedule.b.along_k else n_parts(tile_n)
     wide, rest = n_parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest_lines(schedule)
@@ -181,7 +181,8 @@ def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 
 
 
 def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple[AccumulatorParams, ...], ...]:
-    """Of each consumer: half of the rows of an output tile, or all of them; and all columns, part by part."""
+    """The accumulators of each consumer: half of the rows of an output tile, or all of them; and all columns, part by
+    part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.aux)
     *others_m, rows = dim_axes(schedule.a, tile_m)

@@ -97,7 +97,7 @@ def _roles(consumers: Consumers, consuming: int, transformers: int = 0, transfor
 
 
 def _smem_roles(accumulators: int) -> WarpRoles | None:
-    """Two consumers, of which the first also produces, and three transformers."""
+    """Two consumers, the first one a producer as well, and three transformers."""
     transformers = 3
     threads = THREADS * (CONSUMERS + transformers)
     first = REGISTERS // threads // 8 * 8

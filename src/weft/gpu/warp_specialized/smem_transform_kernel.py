@@ -104,7 +104,7 @@ def lines_of(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr, TRANSFORMER: gl.c
 
 @gluon.jit
 def read_lines(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, AT: gl.constexpr):
-    """The same in registers."""
+    """Lines of a tile in registers."""
     lines = lines_of(b_tiles, rest_tiles, stage, PARAMS, TRANSFORMER, AT)
     return lines.load(line_layout(lines.shape[0], lines.shape[1], CONSUMER_WARPS))
 
@@ -124,7 +124,7 @@ def store_transformed(
 def store_run(
     value, lines, k_tile, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, AT: gl.constexpr, OP: gl.constexpr
 ):
-    """The same of run `AT` of a transformer's lines, with B's function."""
+    """Store run `AT` of a transformer's lines, with B's function."""
     FIRST: gl.constexpr = PARAMS.transforms[TRANSFORMER][AT].first
     store_transformed(value, lines, FIRST, k_tile, PARAMS, PARAMS.tma.b_along_k, OP.b_fn, OP.product)
 
@@ -233,7 +233,7 @@ def consume(
     shared,
     OP: gl.constexpr,
 ):
-    """What a consumer does that has rows."""
+    """The work of a consumer that has rows."""
     operands, _ready, d, alpha = shared
     _a, _b, _b_rest, a_tiles, _b_tiles, _rest_tiles, _full, empty = operands
     _number, _of, steps = split

@@ -202,7 +202,7 @@ def add_stationary_products_of_function(
     shared, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The same with A's function, which is applied to the rows of the next step while this one is multiplied."""
+    """Steps along k with A's function, which is applied to the rows of the next step while this one is multiplied."""
     _a_tiles, b_tiles, rest_tiles, full, _empty, loaded, _turns, _transformed, _d, _alpha = shared
     tiles_b = (b_tiles, rest_tiles)
     K: gl.constexpr = PARAMS.tma.k.tile

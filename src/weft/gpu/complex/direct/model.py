@@ -143,7 +143,8 @@ class DirectParams(NamedTuple):
 
 
 def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> DirectParams:
-    """Those of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an element."""
+    """The parameters of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an
+    element."""
     tiles = gett_params(contraction, schedule.tiles, target)
     a_kind, b_kind, c_kind, d_kind = map(kind_of, (contraction.a, contraction.b, contraction.c, contraction.d))
     return DirectParams(

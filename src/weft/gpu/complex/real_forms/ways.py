@@ -30,7 +30,7 @@ MUCH_LARGER = 16  # times the elements of D that operands have whose parts are m
 
 
 class RealFormWay(NamedTuple):
-    """What is done to the operands and to D, and the product that is left."""
+    """Steps on the operands and on D, and the product that is left."""
 
     form: Form
     transfers: tuple[Transfer | None, Transfer | None, Transfer | None]  # for A, B and D

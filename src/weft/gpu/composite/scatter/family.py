@@ -139,7 +139,7 @@ def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
 
 
 def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | Contraction:
-    """What writes D from the workspace."""
+    """The step that writes D from the workspace."""
     workspace = _workspace(contraction, steps)
     modes = [
         Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, *mode.strides[2:])) for mode, step in steps.items()

@@ -86,12 +86,12 @@ def pairs(a: Choice, b: Choice) -> bool:
 
 
 def _seconds(step: Choice) -> float:
-    """Of a pass; its function hides behind memory as far as it takes no longer."""
+    """Seconds of a pass; its function hides behind memory as far as it takes no longer."""
     return math.hypot(step.best.seconds, _function_seconds(step))
 
 
 def _function_seconds(step: Choice) -> float:
-    """Of the function that a step applies."""
+    """Seconds of the function that a step applies."""
     permutation = step.description
     if not isinstance(permutation, Permutation) or permutation.fn is None:
         return 0.0

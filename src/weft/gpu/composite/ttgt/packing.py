@@ -183,7 +183,7 @@ class PackingWay(NamedTuple):
 
 
 def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
-    """What may be packed, and how."""
+    """The ways to pack operands."""
     k = contraction.of_role(Role.K)
     orders = [by_stride(k, operand) for operand in (A, B)]
     own = [applied(contraction, operand) for operand in (A, B)]
@@ -206,7 +206,7 @@ def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
 
 
 def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: Choice | None) -> Iterator[PackingWay]:
-    """What is left with those operands packed, by the families that may be best at it."""
+    """The product that is left with operands packed, by the families that may be best at it."""
     rest = product_of(contraction, packed)
     if any(packed):
         gathered = not by_tma or _worth_gathering(contraction, packed)
@@ -216,7 +216,7 @@ def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: C
 
 
 def product_of(contraction: Contraction, packed: Packings) -> Contraction:
-    """What is left to be done with the workspaces in the operands' places."""
+    """The contraction that is left with the workspaces in the operands' places."""
     modes = list(contraction.modes)
     changed: dict[str, object] = {}
     for operand, packing in enumerate(packed):
