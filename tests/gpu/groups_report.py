@@ -15,7 +15,7 @@ from weft.fn import trace
 from weft.gpu.chain.launch import ChainLaunch, Extents
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import collected
-from weft.gpu.grouped.launch import GroupedKernelLaunch, GroupKernel
+from weft.gpu.grouped.launch import GroupLaunch, GroupKernel
 from weft.planner.schedule import Target
 from weft.spec import Layout, parse
 from weft.spec.dtypes import resolve
@@ -31,7 +31,7 @@ TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 IN_GROUPS = (torch.complex64, torch.complex128, torch.int8, torch.int64)  # and no chains
 
 
-class OnPaper(GroupedKernelLaunch):
+class OnPaper(GroupLaunch):
     """A launch whose tables are sent nowhere."""
 
     def _sent(self, numbers: object) -> torch.Tensor:

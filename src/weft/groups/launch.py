@@ -26,7 +26,7 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
     if request.backend == "triton":
         need_triton("a group runs on a GPU")
         from weft.gpu.common.launch import type_reason
-        from weft.gpu.grouped.launch import GroupedKernelLaunch, GroupKernel
+        from weft.gpu.grouped.launch import GroupLaunch, GroupKernel
 
         for dtype in (*types, arithmetic.product, arithmetic.accumulate):
             reason = type_reason(dtype, request.target)
@@ -36,9 +36,9 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
                 raise UnsupportedError(f"{reason}; else contract the pairs one by one")
         if is_capturing(request.device):
             return None
-        return GroupedKernelLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
+        return GroupLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
     if request.backend == "cpu" and not any(isinstance(function, TritonFunction) for function in hooks):
-        from weft.cpu.grouped.launch import GroupedKernelLaunch as HostLaunch
+        from weft.cpu.grouped.launch import GroupLaunch as HostLaunch
         from weft.cpu.grouped.launch import serves
 
         results = [function.result for function in hooks if function is not None]

@@ -27,8 +27,6 @@ HEADER = 3  # numbers before those of the axes: see `generic.model.laid`
 class GenericAxis(NamedTuple):
     """One axis as a kernel is compiled for it. `numbers` and `strides` are places among the launch's numbers."""
 
-    exact = False  # the extent is not known: every tile is masked
-
     tile: int
     inner: int  # product of the tiles of the axes after this one in its dim
     digits: int  # modes that there is room for
@@ -39,16 +37,28 @@ class GenericAxis(NamedTuple):
     numbers: int  # blocks, their magic and shift, extent / unit; then extent, magic and shift of each mode but the last
     strides: tuple[int, ...]  # [A, B, C, D, *aux]: first of as many strides as there are digits
 
+    @property
+    def exact(self) -> bool:
+        """The extent is not known: every tile is masked."""
+        return False
+
 
 class GenericDim(NamedTuple):
     """Axes of one dim, like `tiling.TiledDim`; a tile is found by the first index along each axis and the numbers."""
 
-    generic = True
-    exact = False
-
     axes: tuple[GenericAxis, ...]
     tile: int
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
+
+    @property
+    def generic(self) -> bool:
+        """Extents and strides are numbers of the launch."""
+        return True
+
+    @property
+    def exact(self) -> bool:
+        """The extents are not known: every tile is masked."""
+        return False
 
 
 class AxisStructure(NamedTuple):

@@ -44,15 +44,19 @@ class KernelOperation(NamedTuple):
 def operation(contraction: Contraction) -> KernelOperation:
     """The operation of a contraction, whatever the tiles of its kernel."""
     arithmetic, algebra = contraction.arithmetic, contraction.algebra
-    functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
     found = KernelOperation(
-        *[function and function.jit for function in functions],
-        TRITON_TYPES[arithmetic.product],
-        TRITON_TYPES[arithmetic.accumulate],
-        TRITON_TYPES[contraction.d.dtype],
-        arithmetic.precision,
-        aux_params(contraction),
-        *((algebra.combine.jit, algebra.reduce.jit, algebra.identity) if algebra is not None else ()),
+        a_fn=contraction.a_fn and contraction.a_fn.jit,
+        b_fn=contraction.b_fn and contraction.b_fn.jit,
+        c_fn=contraction.c_fn and contraction.c_fn.jit,
+        epilogue=contraction.epilogue and contraction.epilogue.jit,
+        product=TRITON_TYPES[arithmetic.product],
+        accumulate=TRITON_TYPES[arithmetic.accumulate],
+        result=TRITON_TYPES[contraction.d.dtype],
+        precision=arithmetic.precision,
+        aux=aux_params(contraction),
+        combine=algebra and algebra.combine.jit,
+        reduce=algebra and algebra.reduce.jit,
+        identity=algebra.identity if algebra is not None else 0,
     )
     for each in found:
         if isinstance(each, JITCallable):

@@ -62,14 +62,17 @@ class KernelAxis(NamedTuple):
 class TiledDim(NamedTuple):
     """All axes of one dim, and the whole dim's offsets in each tensor."""
 
-    generic = False  # extents and strides are compiled in; see `generic_axes.GenericDim` for the other form
-
     axes: tuple[KernelAxis, ...]
     tile: int
     blocks: int  # tiles along the dim
     exact: bool
     runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
+
+    @property
+    def generic(self) -> bool:
+        """Extents and strides are compiled in: see `generic_axes.GenericDim` for the other form."""
+        return False
 
 
 class TiledAxis(NamedTuple):

@@ -40,11 +40,6 @@ class GenericSimtParams(NamedTuple):
 class GenericGettParams(NamedTuple):
     """The parts of `gett.model.GettParams` that do not depend on the shape."""
 
-    splits = 1  # partials are stored as another D is
-    swap_k = apart = wide_index = False
-    transposed = False, False
-    masked = True, True
-
     batch: GenericDim  # one axis of single indices
     m: GenericDim
     n: GenericDim
@@ -53,7 +48,13 @@ class GenericGettParams(NamedTuple):
     stored: tuple[int, ...]  # extents of the stored tile, an axis each
     by_columns: tuple[bool, bool]  # the tile of A is loaded as (k, m), that of B as (n, k)
     widen: bool  # products are made in the accumulator's type
-    wide: tuple[bool, ...]
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    splits: int = 1  # parts of a sum are stored as another D is
+    masked: tuple[bool, bool] = (True, True)
+    transposed: tuple[bool, bool] = (False, False)  # via registers
+    swap_k: bool = False
+    apart: bool = False
+    wide_index: bool = False
 
     @property
     def k_of_a(self) -> GenericDim:
@@ -96,9 +97,16 @@ def laid(contraction: Contraction, schedule: GenericSchedule, target: Target, pa
     else:
         batch, m, n, k = axes[:1], axes[1 : 1 + rows], axes[1 + rows : -1], axes[-1:]
         params = GenericGettParams(
-            *map(generic_dim, (batch, m, n, k, axes[:-1])), tuple([axis.tile for axis in (*m, *n)]),
-            schedule.transposed, widened(contraction, target), offsets_wide,
-        )  # fmt: skip
+            batch=generic_dim(batch),
+            m=generic_dim(m),
+            n=generic_dim(n),
+            k=generic_dim(k),
+            of_d=generic_dim(axes[:-1]),
+            stored=tuple([axis.tile for axis in (*m, *n)]),
+            by_columns=schedule.transposed,
+            widen=widened(contraction, target),
+            wide=offsets_wide,
+        )
     return Laid(params, tuple(numbers), programs)
 
 

@@ -67,7 +67,7 @@ class GroupKernel(NamedTuple):
         return _TILES[8 if self.arithmetic.accumulate == torch.float64 else self.arithmetic.product.itemsize]
 
 
-class GroupedKernelLaunch:
+class GroupLaunch:
     """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
 
     def __init__(self, kernel: GroupKernel, table: GroupTable, target: Target) -> None:
