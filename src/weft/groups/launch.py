@@ -26,7 +26,7 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
     if request.backend == "triton":
         need_triton("a group runs on a GPU")
         from weft.gpu.common.launch import type_reason
-        from weft.gpu.grouped.launch import GroupLaunch, GroupKernel
+        from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 
         for dtype in (*types, arithmetic.product, arithmetic.accumulate):
             reason = type_reason(dtype, request.target)

@@ -209,19 +209,15 @@ def sum_of_products(operands, lanes, pointers, split, place, PARAMS: tl.constexp
 
 
 @triton.jit
-def place_of(program, numbers, PARAMS: tl.constexpr):
-    """A program's output tile (batch, m, n), and the number of its part of the sum."""
-    if PARAMS.m.generic:
-        M: tl.constexpr = PARAMS.m
-        N: tl.constexpr = PARAMS.n
-        BATCH: tl.constexpr = PARAMS.batch
-        columns, left = starts_of(program, numbers, N)
-        rows, left = starts_of(left, numbers, M)
-        outer, split = starts_of(left, numbers, BATCH)
-        return ((outer, numbers), (rows, numbers), (columns, numbers)), split
-    else:
-        place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
-        return place, program // PARAMS.blocks
+def generic_place(program, numbers, PARAMS: tl.constexpr):
+    """A program's output tile (batch, m, n) by numbers, and which part of the sum it has."""
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    columns, left = starts_of(program, numbers, N)
+    rows, left = starts_of(left, numbers, M)
+    outer, split = starts_of(left, numbers, BATCH)
+    return ((outer, numbers), (rows, numbers), (columns, numbers)), split
 
 
 @triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
@@ -245,7 +241,11 @@ def gett_kernel(
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    place, split = place_of(program, numbers, PARAMS)
+    if PARAMS.m.generic:
+        place, split = generic_place(program, numbers, PARAMS)
+    else:
+        place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+        split = program // PARAMS.blocks
     acc = sum_of_products((a, b), lanes, pointers, split, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
