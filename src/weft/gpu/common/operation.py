@@ -29,7 +29,7 @@ class KernelOperation(NamedTuple):
     aux: AuxParams
     combine: Any = None  # of an algebra; None for products
     reduce: Any = None  # None for sums
-    identity: float = 0  # of sums
+    identity: float | complex = 0  # of sums
 
     def ending(self) -> KernelOperation:
         """The part that finishes a tile of sums: kernels that do no more are the same for all products."""

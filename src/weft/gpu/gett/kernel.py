@@ -145,10 +145,11 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
 
 
 @triton.jit
-def sum_of_products(operands, lanes, pointers, split, place, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """The accumulator of one program: its output tile (batch, m, n), or part number `split` of the sum.
+def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
 
-    `operands` are (A, B), `lanes` the indices along m, n and k within a tile.
+    `operands` are (A, B), `lanes` the indices along m, n and k within a tile. `program` is its number; by numbers, that
+    of its part of the sum.
     """
     batch_at, m_at, n_at = place
     K: tl.constexpr = PARAMS.k
@@ -159,7 +160,7 @@ def sum_of_products(operands, lanes, pointers, split, place, PARAMS: tl.constexp
     # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
     if K.generic:
         numbers = batch_at[1]
-        first_step = split * numbers[0]
+        first_step = program * numbers[0]
         last_step = tl.minimum(first_step + numbers[0], numbers[1])
         origin = ((0,), numbers)
     else:
@@ -167,7 +168,7 @@ def sum_of_products(operands, lanes, pointers, split, place, PARAMS: tl.constexp
         first_step = 0
         last_step = K.blocks
         if PARAMS.splits > 1:
-            first_step = split * PARAMS.steps
+            first_step = program // PARAMS.blocks * PARAMS.steps
             last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
         origin = 0
         starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
@@ -242,15 +243,14 @@ def gett_kernel(
     if PARAMS.wide_index:
         program = program.to(tl.int64)
     if PARAMS.m.generic:
-        place, split = generic_place(program, numbers, PARAMS)
+        place, program = generic_place(program, numbers, PARAMS)
     else:
         place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
-        split = program // PARAMS.blocks
-    acc = sum_of_products((a, b), lanes, pointers, split, place, PARAMS, OP)
+    acc = sum_of_products((a, b), lanes, pointers, program, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
         if PARAMS.m.generic:
-            d += split.to(tl.int64) * numbers[2] * PARAMS.batch.axes[0].runs[3].divisor
+            d += program.to(tl.int64) * numbers[2] * PARAMS.batch.axes[0].runs[3].divisor
         store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)
