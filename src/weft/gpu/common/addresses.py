@@ -120,7 +120,9 @@ def lane_index(at, lane, DIM: tl.constexpr, I: tl.constexpr):
     """Indices along axis `I` of the lanes of a flattened dim of a tile."""
     AXIS: tl.constexpr = DIM.axes[I]
     if DIM.generic and I == 0:
-        return axis_start(at, DIM, I) + lane // AXIS.inner
+        return at[0][I] + lane // AXIS.inner
+    elif DIM.generic:
+        return at[0][I] + lane // AXIS.inner % AXIS.tile
     else:
         return axis_start(at, DIM, I) + lane // AXIS.inner % AXIS.tile
 
@@ -171,10 +173,12 @@ def run_offset(at, index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constex
     The statement stands on the operation that makes the offset. On a value that a function is given, or gets from
     another, it would be lost when the function is inlined.
     """
-    if DIM.generic or len(DIM.axes[I].extents) < 2:
-        return axis_offset(at, index, DIM, I, TENSOR, WIDE)
+    AXIS: tl.constexpr = DIM.axes[I]
+    if DIM.generic:
+        return generic_offset(index, at[1], AXIS, TENSOR, WIDE)
+    elif len(AXIS.extents) < 2:
+        return digits_offset(index, DIM, I, TENSOR, WIDE)
     else:
-        AXIS: tl.constexpr = DIM.axes[I]
         LENGTH: tl.constexpr = AXIS.runs[TENSOR].length
         DIVISOR: tl.constexpr = AXIS.runs[TENSOR].divisor
         rest = index.to(tl.int64) if WIDE else index
