@@ -6,9 +6,9 @@ Two rules:
 * no docstring and no page has a clause with "of which" after a comma.
 
 Without arguments the clean rooms are checked: of weft `base`, `fn`, `spec`, `machine`, `oracle`, `nn`, `blocks`, `tn`,
-`hooks`, those of `gpu` but `gpu/common` and the files `algebra`, `cache`, `errors`, `functions`, `reference`,
-`testing`; all of weft-bench's source; the tools; the pages. The other rooms of weft and the tests are not held yet: a room joins `CLEAN` once
-``python -m words src/weft/ROOM`` finds nothing.
+`hooks`, those of `gpu` but `gpu/common`, and the files `algebra`, `cache`, `errors`, `functions`, `reference`,
+`testing`; all of weft-bench's source; the tools; the pages. The other rooms of weft and the tests are not held yet: a
+room joins `CLEAN` once ``python -m words src/weft/ROOM`` finds nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from weft.fn import trace
 from weft.gpu.chain.launch import ChainLaunch, Extents
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import collected
-from weft.gpu.grouped.launch import GroupLaunch, GroupKernel
+from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 from weft.planner.schedule import Target
 from weft.spec import Layout, parse
 from weft.spec.dtypes import resolve
