@@ -20,10 +20,10 @@ import weft
 from gpu.fake_driver import FakeDriver, a_gpu, cubin, nothing_loaded
 from weft.api.describe import TARGETS
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.contraction import family
 from weft.gpu.common import cubins, loading
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.launch import KernelLaunch, collected
+from weft.gpu.generic import family
 from weft.machine import pack
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice
@@ -314,7 +314,7 @@ def test_the_kept_code_is_what_triton_compiles(places: Path) -> None:
     same, kept, name, sizes, numbers = json.loads(_python(_COMPILED))
     assert same
     assert kept
-    assert name == "lanes_kernel"
+    assert name == "simt_kernel"
     assert sizes == [8] * 5 + [4] * len(numbers)
 
 
