@@ -240,6 +240,13 @@ def test_a_key_says_what_a_kernel_is_made_of() -> None:
     assert key(chosen(a_fn=torch.sin)) == key(others[2])
 
 
+def test_a_key_holds_how_functions_become_code_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = [chosen(), chosen(a_fn=torch.exp), chosen(algebra="max_plus")]
+    before = [key(each) for each in choices]
+    monkeypatch.setattr(cubins, "of_files", lambda *patterns: "of another version")
+    assert [key(each) == old for each, old in zip(choices, before, strict=True)] == [True, False, False]
+
+
 def test_settings_of_the_compiler_are_part_of_the_stores_key(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, sought = cubin("plain", SIZES), "0" * 32
     cubins.keep(sought, 90, found)

@@ -41,12 +41,12 @@ def test_a_kernel_has_one_key_whichever_is_compiled_first() -> None:
 
 OPERATIONS = """
 import torch, weft
+from weft.gpu.common.constants import meant, whole
 from weft.gpu.common.operation import operation
-from weft.gpu.common.triton_versions import whole
 
 def of(function):
     a = torch.empty(4, 4, device="meta")
-    found = operation(weft.plan("ab,bc->ac", a, a, backend="reference", epilogue=function).contraction)
+    found = meant(operation(weft.plan("ab,bc->ac", a, a, backend="reference", epilogue=function).contraction))
     return found, str(whole(found))
 
 (relu, first), (again, second), (tanh, other) = of(torch.relu), of(lambda x: torch.relu(x)), of(torch.tanh)
