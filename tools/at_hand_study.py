@@ -30,7 +30,7 @@ from at_hand_gpu import shape
 from weft.api import warm
 from weft.api.contract import plan
 from weft.api.describe import TARGETS
-from weft.gpu.at_hand.contraction import family
+from weft.gpu.generic import family
 from weft.machine.timing import measure
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice

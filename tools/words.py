@@ -6,9 +6,9 @@ Two rules:
 * no docstring and no page has a clause with "of which" after a comma.
 
 Without arguments the clean rooms are checked: of weft `base`, `fn`, `spec`, `machine`, `oracle`, `nn`, `blocks`, `tn`,
-`hooks` and the files `algebra`, `cache`, `errors`, `functions`, `reference`, `testing`; all of weft-bench's source; the
-tools; the pages. The other rooms of weft and the tests are not held yet: a room joins `CLEAN` once
-``python -m words src/weft/ROOM`` finds nothing.
+`hooks`, those of `gpu` but `gpu/common`, and the files `algebra`, `cache`, `errors`, `functions`, `reference`,
+`testing`; all of weft-bench's source; the tools; the pages. The other rooms of weft and the tests are not held yet: a
+room joins `CLEAN` once ``python -m words src/weft/ROOM`` finds nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CLEAN = (
     *(f"src/weft/{room}" for room in ("base", "fn", "spec", "machine", "oracle", "nn", "blocks", "tn", "hooks")),
+    *(f"src/weft/gpu/{room}" for room in ("blas", "chain", "complex", "composite", "generic", "gett", "grouped")),
+    *(f"src/weft/gpu/{room}" for room in ("permute", "selection", "semiring", "simt", "tma", "transpose")),
+    "src/weft/gpu/warp_specialized",
     *(f"src/weft/{name}.py" for name in ("algebra", "cache", "errors", "functions", "reference", "testing")),
     "packages/weft-bench/src", "packages/weft-bench/README.md", "packages/weft-kernels/src",
     "packages/weft-kernels/README.md", "tools",

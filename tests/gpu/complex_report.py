@@ -20,7 +20,7 @@ from weft.gpu.complex.direct import family as complex_direct
 from weft.gpu.complex.interleaved.family import InterleavedLaunch
 from weft.gpu.complex.interleaved.model import Transfer
 from weft.gpu.complex.real_forms import family as real_forms
-from weft.gpu.complex.real_forms.schedule import Step
+from weft.gpu.complex.real_forms.schedule import RealFormStep
 from weft.spec import Layout
 from weft_bench.cases import tccg
 
@@ -44,7 +44,7 @@ def main() -> None:
         out = torch.float32 if "epilogue" in given else dtype
         described = contraction(CASE.equation, CASE.extents, dtype, out, **given)
         target = TARGETS[architecture]
-        found: dict[str, Step] = {}
+        found: dict[str, RealFormStep] = {}
         for schedule in real_forms.schedules(described, target).schedules:
             for step in schedule.steps:
                 if step is not None:
@@ -116,7 +116,7 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        found: dict[str, Step] = {}
+        found: dict[str, RealFormStep] = {}
         for schedule in real_forms.schedules(described, H200).schedules:
             for step, place in zip(schedule.steps, "ABD", strict=True):
                 if step is not None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.contraction import family
 from weft.gpu.common import driver, loading
 from weft.gpu.common.cubin import Cubin
+from weft.gpu.generic import family
 
 
 class FakeDriver:

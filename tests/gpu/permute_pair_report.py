@@ -16,7 +16,7 @@ from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.pair import Move, PermutePairLaunch
+from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch
 
 HALF = torch.float16
 CASES = {
@@ -35,7 +35,7 @@ def main() -> None:
     results: dict[str, list[dict[str, int]]] = {}
     for name, pair in CASES.items():
         described_both = [replace(described(*each, HALF), fn=elu) for each in pair]
-        moves = [Move(each, permute.best(each, H200)[0]) for each in described_both]
+        moves = [PermuteMove(each, permute.best(each, H200)[0]) for each in described_both]
         launches = [permute.build(*move, H200).launch for move in moves]
         results[name] = [report(launch) for launch in (*launches, PermutePairLaunch(*moves, H200).launch)]
     json.dump(results, sys.stdout)

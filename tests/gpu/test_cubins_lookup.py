@@ -20,10 +20,10 @@ import weft
 from gpu.fake_driver import FakeDriver, a_gpu, cubin, nothing_loaded
 from weft.api.describe import TARGETS
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.contraction import family
 from weft.gpu.common import cubins, loading
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.launch import KernelLaunch, collected
+from weft.gpu.generic import family
 from weft.machine import pack
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice
@@ -238,6 +238,13 @@ def test_a_key_says_what_a_kernel_is_made_of() -> None:
     others.append(replace(plain, best=replace(plain.best, schedule=replace(plain.best.schedule, warps=16))))
     assert len({key(plain), *map(key, others)}) == 6
     assert key(chosen(a_fn=torch.sin)) == key(others[2])
+
+
+def test_a_key_holds_how_functions_become_code_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = [chosen(), chosen(a_fn=torch.exp), chosen(algebra="max_plus")]
+    before = [key(each) for each in choices]
+    monkeypatch.setattr(cubins, "of_files", lambda *patterns: "of another version")
+    assert [key(each) == old for each, old in zip(choices, before, strict=True)] == [True, False, False]
 
 
 def test_settings_of_the_compiler_are_part_of_the_stores_key(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:

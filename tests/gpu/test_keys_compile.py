@@ -37,3 +37,29 @@ def test_a_kernel_has_one_key_whichever_is_compiled_first() -> None:
     first, reverse = keys(1), keys(-1)
     assert len(first) == 6
     assert first == reverse
+
+
+OPERATIONS = """
+import torch, weft
+from weft.gpu.common.constants import meant, whole
+from weft.gpu.common.operation import operation
+
+def of(function):
+    a = torch.empty(4, 4, device="meta")
+    found = meant(operation(weft.plan("ab,bc->ac", a, a, backend="reference", epilogue=function).contraction))
+    return found, str(whole(found))
+
+(relu, first), (again, second), (tanh, other) = of(torch.relu), of(lambda x: torch.relu(x)), of(torch.tanh)
+assert relu.epilogue.cache_key in first
+assert first == second
+assert first != other
+"""
+
+
+def test_an_operation_stands_in_keys_by_the_code_of_its_functions() -> None:
+    """Triton keys a kernel by the text of such a constant: two functions of one name must not share it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", OPERATIONS], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from gpu.reporting import reported
 from support import Backend
 from weft.fn import trace
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.pair import Move, PermutePairLaunch, supports
+from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch, supports
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
@@ -25,8 +25,8 @@ CASES = [
 ]
 
 
-def planned(permutation: Permutation, target: Target = H200) -> Move:
-    return Move(permutation, permute.best(permutation, target)[0])
+def planned(permutation: Permutation, target: Target = H200) -> PermuteMove:
+    return PermuteMove(permutation, permute.best(permutation, target)[0])
 
 
 def elements(permutation: Permutation, backend: Backend) -> torch.Tensor:
@@ -86,7 +86,7 @@ def test_tiles_of_few_elements_do_not_take_the_warps_of_large_ones() -> None:
 def test_what_is_scaled_or_conjugated_goes_alone() -> None:
     plain = planned(described("ab->ba", (64, 64), torch.float32))
     for changed in ({"scaled": True}, {"conjugate": True}):
-        other = Move(replace(plain.permutation, **changed), plain.schedule)
+        other = PermuteMove(replace(plain.permutation, **changed), plain.schedule)
         assert not supports(plain, other)
         assert not supports(other, plain)
 

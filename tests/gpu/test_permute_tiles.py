@@ -10,7 +10,7 @@ import torch
 import weft
 from gpu.permutations import H200, described
 from support import Backend
-from weft.gpu.common.tiling import A, Axis, D
+from weft.gpu.common.tiling import A, D, KernelAxis
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.model import merge_modes, permute_params, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs
@@ -101,7 +101,7 @@ def test_modes_that_lie_together_become_one() -> None:
     assert len(run.extents) == 1, "the source's own run needs no digits"
 
 
-def offsets(axis: Axis, tensor: int) -> list[int]:
+def offsets(axis: KernelAxis, tensor: int) -> list[int]:
     """Of every index along an axis."""
     found = [0]
     for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common.tiling import Run, TiledAxis, tiled_dim
+from weft.gpu.common.tiling import AlignedRun, TiledAxis, tiled_dim
 from weft.gpu.gett import family as gett
 from weft.gpu.gett.model import gett_params
 from weft.planner.planner import Choice
@@ -34,14 +34,14 @@ def test_both_operands_meet_in_the_same_blocks_of_k() -> None:
 
 def test_runs_end_where_memory_jumps() -> None:
     flat = tiled_dim([TiledAxis((mode("i", 72, 1), mode("j", 5, 1000)), 64)])
-    assert flat.runs[0] == Run(8, 8)  # 72 = 9 * 8; rows start at multiples of 1000 = 8 * 125
+    assert flat.runs[0] == AlignedRun(8, 8)  # 72 = 9 * 8; rows start at multiples of 1000 = 8 * 125
     assert flat.axes[0].stretches[0] == 64
 
 
 def test_an_odd_run_holds_no_aligned_groups() -> None:
     """0 1 2 | 90 91 92 | ...: 2 and 90 are a group of two, and not consecutive."""
     odd = tiled_dim([TiledAxis((mode("i", 3, 1), mode("j", 17, 90)), 64)])
-    assert odd.runs[0] == Run(1, 1)
+    assert odd.runs[0] == AlignedRun(1, 1)
     assert odd.axes[0].stretches[0] == 3
 
 
@@ -50,7 +50,7 @@ def test_a_run_from_end_to_end_is_as_long_as_the_tile() -> None:
 
 
 def test_misaligned_rows_lower_the_divisor() -> None:
-    assert tiled_dim([TiledAxis((mode("i", 64, 1), mode("j", 5, 67)), 32)]).runs[0] == Run(32, 1)
+    assert tiled_dim([TiledAxis((mode("i", 64, 1), mode("j", 5, 67)), 32)]).runs[0] == AlignedRun(32, 1)
 
 
 @pytest.mark.parametrize(("extent", "tile", "exact"), [(64, 32, True), (65, 32, False), (0, 32, True)])
@@ -75,9 +75,9 @@ def test_a_part_of_a_block_knows_where_it_ends() -> None:
 def test_a_part_of_a_block_is_aligned_as_its_start_is() -> None:
     """Groups of a flattened tile must not cross a jump: blocks of 80 start at multiples of 16, not of 32."""
     jumps = (mode("i", 96, 1), mode("j", 5, 1000))
-    assert tiled_dim([TiledAxis(jumps, 32)]).runs[0] == Run(32, 8)
-    assert tiled_dim([TiledAxis(jumps, 32, True, 80)]).runs[0] == Run(16, 8)
-    assert tiled_dim([TiledAxis(jumps, 8, True, 80, 72)]).runs[0] == Run(8, 8)
+    assert tiled_dim([TiledAxis(jumps, 32)]).runs[0] == AlignedRun(32, 8)
+    assert tiled_dim([TiledAxis(jumps, 32, True, 80)]).runs[0] == AlignedRun(16, 8)
+    assert tiled_dim([TiledAxis(jumps, 8, True, 80, 72)]).runs[0] == AlignedRun(8, 8)
 
 
 class _Full:

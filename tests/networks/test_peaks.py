@@ -86,9 +86,9 @@ def test_of_gett_on_the_cpu(equation: str, dtype: torch.dtype) -> None:
 @pytest.mark.skipif(not interpreting(), reason="TRITON_INTERPRET is not set")
 @pytest.mark.parametrize(
     ("family", "equation", "dtype", "kinds"),
-    [("gpu.at_hand.contraction", MANY, torch.float32, BOTH),
-     ("gpu.at_hand.contraction", LONGISH, torch.float64, "dot, dot split, lanes, lanes split"),
-     ("gpu.at_hand.contraction", MATRIX, torch.float16, BOTH), ("gpu.gett", MANY, torch.float16, "whole"),
+    [("gpu.generic", MANY, torch.float32, BOTH),
+     ("gpu.generic", LONGISH, torch.float64, "dot, dot split, lanes, lanes split"),
+     ("gpu.generic", MATRIX, torch.float16, BOTH), ("gpu.gett", MANY, torch.float16, "whole"),
      ("gpu.gett", LONGISH, torch.float64, "whole, whole split"), ("gpu.simt", BATCH, torch.float64, "whole"),
      ("gpu.semiring", MATRIX, torch.float32, "whole"), ("gpu.tma", WIDE, torch.bfloat16, "whole")],
 )  # fmt: skip
@@ -101,7 +101,7 @@ def test_of_triton_kernels(family: str, equation: str, dtype: torch.dtype, kinds
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, -math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("family", ["cpu.gett", "gpu.at_hand.contraction"])
+@pytest.mark.parametrize("family", ["cpu.gett", "gpu.generic"])
 def test_nan_and_infinity_are_not_lost(family: str, spoilt: float) -> None:
     backend = "triton" if family.startswith("gpu") else "cpu"
     if backend == "triton" and not interpreting():

@@ -14,9 +14,9 @@ from gpu.fake_driver import cubin
 from weft import plan
 from weft.api import warm
 from weft.api.describe import TARGETS
-from weft.gpu.at_hand.contraction import family
 from weft.gpu.common import cubins
 from weft.gpu.common.launch import collected
+from weft.gpu.generic import family
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice
 from weft.plans import handful

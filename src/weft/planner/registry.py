@@ -55,8 +55,8 @@ LIBRARIES = frozenset(("weft.library.family", "weft.library.permutations"))  # o
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
     "triton": {
-        "contraction": (BLAS, "weft.gpu.at_hand.contraction.family", "weft.gpu.composite.ttgt.at_hand"),
-        "permutation": ("weft.gpu.at_hand.permutation.family",),
+        "contraction": (BLAS, "weft.gpu.generic.family", "weft.gpu.composite.ttgt.generic"),
+        "permutation": ("weft.gpu.permute.generic",),
     }
 }
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"

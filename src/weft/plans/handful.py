@@ -26,7 +26,7 @@ from weft.selftest.cases import trials_of
 from weft.spec import Contraction, Label, Layout, canonical, parse
 from weft.spec.contraction import class_modes
 
-FAMILY = "weft.gpu.at_hand.contraction.family"
+FAMILY = "weft.gpu.generic.family"
 
 # Contractions whose kernels nine of ten random ones of a type take, those of the most first, as
 # `tools/at_hand_study.py kernels` counts them.

@@ -194,8 +194,8 @@ _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("get
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
     f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
 )
-_HAND = "weft.gpu.at_hand.contraction.family"
-_HAND_PERMUTE = "weft.gpu.at_hand.permutation.family"
+_HAND = "weft.gpu.generic.family"
+_HAND_PERMUTE = "weft.gpu.permute.generic"
 _TTGT, _SCATTER, _LOG, _COUNTING = (
     f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp", "counting")
 )

@@ -184,9 +184,9 @@ def _prepare(target: Any, backend: str) -> None:
     """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
     import torch
 
-    from weft.gpu.at_hand.contraction import dot_kernel, lanes_kernel  # noqa: F401
     from weft.gpu.common.triton_versions import hash_compiler
-    from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
+    from weft.gpu.gett.kernel import gett_kernel  # noqa: F401  the largest of them, with all that it imports
+    from weft.gpu.simt.kernel import simt_kernel  # noqa: F401
     from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported
 
     for name in (*FAMILIES[backend], *PERMUTATION_FAMILIES[backend]):

@@ -28,7 +28,7 @@ _BY_NAME = {level.name: level for level in LEVELS}
 
 
 def main() -> None:
-    """What is asked for on the command line."""
+    """The command line, and what it asks for."""
     parser = argparse.ArgumentParser(description="Build object code of weft's kernels for levels of CPUs.")
     parser.add_argument("levels", nargs="*", metavar="LEVEL", help=f"host, {', '.join(_BY_NAME)}; all by default")
     parser.add_argument("--out", type=Path, default=FOLDER, help="a folder to write shelves to")

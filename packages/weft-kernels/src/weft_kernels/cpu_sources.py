@@ -57,7 +57,7 @@ def _contractions() -> None:
 
 
 def _products(a: torch.dtype, b: torch.dtype, conjugate: tuple[bool, ...]) -> None:
-    """Of two types: sums and results of every type that they may have."""
+    """Products of two types: sums and results of every type that they may have."""
     x, y = (torch.zeros((64, 64), dtype=dtype) for dtype in (a, b))
     x, y = (each.conj() if wanted else each for each, wanted in zip((x, y), conjugate, strict=True))
     results = (None, *_FLOATS, *_COMPLEX, torch.int32, torch.int64)
@@ -117,7 +117,7 @@ def _permutations() -> None:
 
 
 def _values() -> Iterator[stage.Values]:
-    """What permutations compute without functions: conversions; alpha; beta and C."""
+    """Computations of permutations without functions: conversions; alpha; beta and C."""
     for dtype in LOADABLE:
         ways = ((False, True), (False, True)) if dtype.is_complex else ((False,), (False, True))
         for conjugate, scaled in itertools.product(*ways):

@@ -30,7 +30,7 @@ _ARGUMENTS = (
 )  # fmt: skip
 
 
-class Matrix(NamedTuple):
+class CublasMatrix(NamedTuple):
     """A stack of matrices in cuBLAS's words, whose columns are contiguous: ours are transposed for it."""
 
     operation: int
@@ -65,13 +65,13 @@ def multiply() -> Any:
     return call
 
 
-def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
+def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> CublasMatrix:
     """Matrices (batch, rows, columns) in cuBLAS's words; one of the two dims is contiguous."""
     _, rows, columns = shape
     step, down, along = strides
     if (along == 1 or columns == 1) and (down >= columns or rows == 1):
-        return Matrix(AS_IT_LIES, max(down, columns, 1), step)
-    return Matrix(TRANSPOSED, max(along, rows, 1), step)
+        return CublasMatrix(AS_IT_LIES, max(down, columns, 1), step)
+    return CublasMatrix(TRANSPOSED, max(along, rows, 1), step)
 
 
 def tf32(left: Tensor, right: Tensor, result: Tensor, alpha: float, beta: float) -> None:

@@ -67,7 +67,7 @@ class BlasLaunch:
 
 
 class Tf32Launch:
-    """The same in TF32, by the one call that says so itself."""
+    """The launch in TF32, by the one call that says so itself."""
 
     def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
         outer, rows, columns, depth = schedule.form

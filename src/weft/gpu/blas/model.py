@@ -19,7 +19,7 @@ from weft.spec.dtypes import dtype_name
 NAME = "blas"
 
 
-class Form(NamedTuple):
+class BlasForm(NamedTuple):
     """A contraction as (batched) matrix product: one mode for each role, None where there is none.
 
     A mode of m or n may serve as the batch; the operand that lacks it is then the same in each product.
@@ -35,7 +35,7 @@ class Form(NamedTuple):
 class BlasSchedule:
     """One call of the library."""
 
-    form: Form
+    form: BlasForm
     swap_ab: bool  # D is contiguous along m: its transpose is computed from the transposed operands
     family: str = NAME
     workspace_bytes: int = 0  # of weft's; the library keeps its own
@@ -45,22 +45,22 @@ class BlasSchedule:
         return f"blas {call}{' of the transposes' if self.swap_ab else ''}"
 
 
-def forms(contraction: Contraction) -> Iterator[Form]:
+def forms(contraction: Contraction) -> Iterator[BlasForm]:
     """The contraction as it lies, and with a mode of m or n as the batch where it needs one."""
     batch, m, n, k = (contraction.of_role(role) for role in (Role.BATCH, Role.M, Role.N, Role.K))
     if len(k) > 1:
         return
     depth = next(iter(k), None)
     if max(len(batch), len(m), len(n)) <= 1:
-        yield Form(next(iter(batch), None), next(iter(m), None), next(iter(n), None), depth)
+        yield BlasForm(next(iter(batch), None), next(iter(m), None), next(iter(n), None), depth)
     if batch:
         return
     if len(m) == 2 and len(n) <= 1:
-        yield Form(m[0], m[1], next(iter(n), None), depth)
-        yield Form(m[1], m[0], next(iter(n), None), depth)
+        yield BlasForm(m[0], m[1], next(iter(n), None), depth)
+        yield BlasForm(m[1], m[0], next(iter(n), None), depth)
     if len(n) == 2 and len(m) <= 1:
-        yield Form(n[0], next(iter(m), None), n[1], depth)
-        yield Form(n[1], next(iter(m), None), n[0], depth)
+        yield BlasForm(n[0], next(iter(m), None), n[1], depth)
+        yield BlasForm(n[1], next(iter(m), None), n[0], depth)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -84,11 +84,11 @@ def _stride(mode: Mode | None, tensor: int) -> int:
     return mode.strides[tensor] if mode is not None else 1
 
 
-def swaps_ab(form: Form) -> bool:
+def swaps_ab(form: BlasForm) -> bool:
     return _stride(form.n, 3) != 1
 
 
-def misfit(contraction: Contraction, form: Form) -> str | None:
+def misfit(contraction: Contraction, form: BlasForm) -> str | None:
     """Why a form cannot be asked of the library, in one sentence."""
     for operand, flag in enumerate((contraction.conjugate_a, contraction.conjugate_b)):
         if flag and not _conjugates(form, operand):
@@ -96,7 +96,7 @@ def misfit(contraction: Contraction, form: Form) -> str | None:
     return _stride_reason(contraction, form)
 
 
-def _conjugates(form: Form, operand: int) -> bool:
+def _conjugates(form: BlasForm, operand: int) -> bool:
     """Whether BLAS reads an operand transposed, seen from D's rows; it conjugates no other.
 
     torch passes the transposed problem where D has contiguous rows, as it has here: the left operand is transposed
@@ -109,7 +109,7 @@ def _conjugates(form: Form, operand: int) -> bool:
     return near.strides[operand] == 1
 
 
-def _stride_reason(contraction: Contraction, form: Form) -> str | None:
+def _stride_reason(contraction: Contraction, form: BlasForm) -> str | None:
     """Why BLAS could not read or write a tensor without copying it: no run of stride 1, or overlapping rows."""
     dims = ((form.m, form.k), (form.k, form.n), (form.m, form.n), (form.m, form.n))
     for tensor, pair in enumerate(dims):
@@ -272,7 +272,7 @@ def _tile(mode: Mode | None, most: int) -> int:
     return min(most, max(LEAST_TILE, 1 << (extent(mode) - 1).bit_length()))
 
 
-def _word_share(contraction: Contraction, form: Form) -> float:
+def _word_share(contraction: Contraction, form: BlasForm) -> float:
     """The share of the full rate that is had where some tensor's rows do not start and end at whole words."""
     share = 1.0
     even, odd = (EVEN, ODD) if contraction.arithmetic.product.itemsize == 2 else (TF32_EVEN, TF32_ODD)

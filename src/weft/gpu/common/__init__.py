@@ -1,1 +1,1 @@
-"""What families of kernels share: launches, tiles, costs, device functions."""
+"""Ground that families of kernels share: launches, tiles, costs, device functions."""

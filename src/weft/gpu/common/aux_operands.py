@@ -30,7 +30,7 @@ def as_elements(layout: Layout) -> Layout:
 
 
 def seen_as(tensor: Tensor, kind: str) -> Tensor:
-    """The same memory as the kernel sees it; only its address and type matter."""
+    """The memory of a tensor as the kernel sees it; only its address and type matter."""
     if not tensor.dtype.is_complex:
         return tensor
     return tensor.view(torch.int64) if kind == "words" else torch.view_as_real(tensor)
@@ -51,7 +51,7 @@ def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     return Arithmetic(real(arithmetic.product), real(arithmetic.accumulate), arithmetic.precision)
 
 
-class Entry(NamedTuple):
+class AuxEntry(NamedTuple):
     """One auxiliary operand of a contraction."""
 
     tensor: int  # its position in `Mode.strides`
@@ -63,11 +63,11 @@ class Entry(NamedTuple):
 class AuxParams(NamedTuple):
     """The auxiliary operands that each function takes, in the order of its parameters, and further results."""
 
-    a: tuple[Entry, ...]
-    b: tuple[Entry, ...]
-    c: tuple[Entry, ...]
-    epilogue: tuple[Entry, ...]
-    outputs: tuple[Entry, ...]
+    a: tuple[AuxEntry, ...]
+    b: tuple[AuxEntry, ...]
+    c: tuple[AuxEntry, ...]
+    epilogue: tuple[AuxEntry, ...]
+    outputs: tuple[AuxEntry, ...]
     peak: int  # position of D's peak among the pointers, -1 where none is asked for
 
 
@@ -93,12 +93,12 @@ def aux_bytes(aux: Sequence[Aux], modes: Sequence[Mode]) -> int:
     )
 
 
-def entries(aux: Sequence[Aux]) -> list[Entry]:
+def entries(aux: Sequence[Aux]) -> list[AuxEntry]:
     """Each of them, in order."""
     found, pointers = [], 0
     for at, each in enumerate(aux):
         index = each.layout is None
         long = index and each.dtype is torch.int64
-        found.append(Entry(TENSORS + at, -1 if index else pointers, long, KINDS.index(kind_of(each.layout))))
+        found.append(AuxEntry(TENSORS + at, -1 if index else pointers, long, KINDS.index(kind_of(each.layout))))
         pointers += not index
     return found

@@ -1,7 +1,8 @@
 """Constants that are compiled into a kernel, as plain values: Triton takes its own in their place.
 
 So kernels are planned, keyed and loaded without Triton. A constant is a number, a text, None, an element type of
-`TRITON_TYPES`, a function that has a `jit`, or tuples of these.
+`TRITON_TYPES`, a function that has a `jit`, or tuples of these. A named tuple with functions or types in it says by
+`meant` how Triton takes it.
 """
 
 from __future__ import annotations
@@ -121,12 +122,10 @@ def whole(value: Any) -> Any:
 
 
 def meant(value: Any) -> Any:
-    """A constant as Triton takes it. Functions and types stand alone, or in plain tuples."""
-    if isinstance(value, ElementType):
-        return value.meant
+    """A constant as Triton takes it."""
     if type(value) is tuple:
         return tuple(map(meant, value))
-    return getattr(value, "jit", value)
+    return value.meant if hasattr(type(value), "meant") else getattr(value, "jit", value)
 
 
 class UnspelledError(Exception):
@@ -147,6 +146,8 @@ def spelled(value: Any) -> str:
     raise UnspelledError(type(value).__name__)
 
 
-def calls(constants: dict[str, Any]) -> bool:
-    """Whether functions are among them."""
-    return any(hasattr(value, "identity") for value in constants.values())
+def calls(value: Any) -> bool:
+    """Whether a constant is a function, or a tuple with functions in it."""
+    if isinstance(value, tuple):
+        return any(map(calls, value))
+    return hasattr(value, "identity")

@@ -23,7 +23,7 @@ class WholeLaunch:
         self.kernels[0]((a, b, c, d, *self._absent), alpha, beta, aux)
 
 
-class SplitLaunch:
+class SplitKLaunch:
     """A kernel for the split-K partials, then the kernel that adds them."""
 
     def __init__(self, multiply: KernelLaunch, reduce: KernelLaunch, partials: Layout) -> None:

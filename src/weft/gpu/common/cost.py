@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
-from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
+from weft.gpu.common.tiling import MAX_DIVISOR, A, B, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
@@ -71,7 +71,7 @@ LEAST_LAUNCH = _FITTED("least_launch")  # seconds of a kernel that does next to 
 _MATRIX_RATE = _FITTED.table("matrix_rate")
 
 
-_recording: list[tuple[Contraction, Target, Work]] | None = None
+_recording: list[tuple[Contraction, Target, KernelWork]] | None = None
 
 
 class Access(NamedTuple):
@@ -95,14 +95,14 @@ class Access(NamedTuple):
 
     @property
     def copy_cycles(self) -> float:
-        """The same of copies to shared memory, which are asynchronous from four bytes on."""
+        """Cycles of copies to shared memory, which are asynchronous from four bytes on."""
         smaller = SMALLER * self.bytes / (32 * self.copied) if self.copied < LEAST_COPY else 0.0
         return max(self.cycles, smaller)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a schedule makes the device do."""
+class KernelWork:
+    """The work that a schedule makes the device do."""
 
     accesses: tuple[Access, ...]
     blocks: int
@@ -132,8 +132,10 @@ class Work:
         return max(1, min(REGISTERS // registers, SHARED_MEMORY // max(self.stage_bytes, 1), WARPS // self.warps))
 
 
-def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis], repeated: bool = False) -> Access:
-    """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
+def tile_access(
+    layout: Layout | None, tensor: int, tiles: int, axes: Sequence[KernelAxis], repeated: bool = False
+) -> Access:
+    """The accesses of `tiles` tiles over `axes` to a tensor; axes that it does not have cost nothing, but where a
     kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:
         return Access(0, VECTOR, LINE, LINE)
@@ -162,7 +164,7 @@ class ModeInTile(NamedTuple):
     extent: int
 
 
-def modes_in_tile(axes: Sequence[Axis], tensor: int) -> list[ModeInTile]:
+def modes_in_tile(axes: Sequence[KernelAxis], tensor: int) -> list[ModeInTile]:
     """The modes of a tile that a tensor has."""
     found = []
     for axis in axes:
@@ -186,13 +188,17 @@ def run_of(tile: Sequence[ModeInTile]) -> int:
     return run
 
 
-def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted: Coefficients | None = None) -> float:
+def direct_seconds(
+    contraction: Contraction, target: Target, work: KernelWork, fitted: Coefficients | None = None
+) -> float:
     """Predicted time of a kernel that gathers its operands; `fitted` numbers, by default those known for the device."""
     return launched(busy_seconds(contraction, target, work, fitted), (fitted or coefficients(target)).launch)
 
 
-def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: Coefficients | None = None) -> float:
-    """The same without what launching it adds."""
+def busy_seconds(
+    contraction: Contraction, target: Target, work: KernelWork, fitted: Coefficients | None = None
+) -> float:
+    """Predicted time of such a kernel without its launch."""
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
@@ -220,10 +226,10 @@ def launched(seconds: float, launch: float) -> float:
 
 
 @contextmanager
-def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
+def recorded() -> Iterator[list[tuple[Contraction, Target, KernelWork]]]:
     """A list of what `direct_seconds` is asked within, for fitting its numbers."""
     global _recording
-    found: list[tuple[Contraction, Target, Work]] = []
+    found: list[tuple[Contraction, Target, KernelWork]] = []
     _recording = found
     try:
         yield found
@@ -249,15 +255,15 @@ def cast_seconds(contraction: Contraction, b: int) -> float:
     return b / CAST_RATE if contraction.b.dtype != contraction.arithmetic.product else 0.0
 
 
-def _right_seconds(contraction: Contraction, work: Work) -> float:
-    """What each step waits longer where the right operand passes its function: matrix instructions take it from shared
-    memory only, so that it is read from there, computed and written back before any warp may go on."""
+def _right_seconds(contraction: Contraction, work: KernelWork) -> float:
+    """The time that each step waits longer where the right operand passes its function: matrix instructions take it
+    from shared memory only, so that it is read from there, computed and written back before any warp may go on."""
     return RIGHT_SECONDS * contraction.b_fn.issue_slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
-def _moved_again(own: Sequence[int], work: Work) -> float:
-    """What memory moves besides compulsory bytes: for lines of large operands that tiles take in part, at different
-    times, and for results that are stored so."""
+def _moved_again(own: Sequence[int], work: KernelWork) -> float:
+    """Bytes that memory moves besides compulsory ones: for lines of large operands that tiles take in part, at
+    different times, and for results that are stored so."""
     if not work.matrix:
         return scattered_bytes(work.accesses[-1])
     in_part = 0.0
@@ -266,9 +272,9 @@ def _moved_again(own: Sequence[int], work: Work) -> float:
     return PART_LINES * in_part + scattered_bytes(work.accesses[-1])
 
 
-def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> float:
-    """The same lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to bind
-    where its rows start within sectors."""
+def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork) -> float:
+    """Seconds where lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to
+    bind where its rows start within sectors."""
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
@@ -278,7 +284,7 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> fl
 
 
 def scattered_bytes(stored: Access) -> float:
-    """What memory moves besides where a result is stored in short runs: a sector that is written in part is read,
+    """Bytes that memory moves besides where a result is stored in short runs: a sector that is written in part is read,
     merged and written, and runs shorter than two lines leave lines half done."""
     runs = stored.bytes / stored.together
     merged = PARTIAL_SECTOR * SECTOR * runs if stored.together % SECTOR else 0.0
@@ -286,7 +292,7 @@ def scattered_bytes(stored: Access) -> float:
 
 
 def reduce_seconds(workspace_bytes: int, splits: int) -> float:
-    """What splitting sums adds: partials written and read, mostly in L2, and a second kernel."""
+    """The cost of split sums: partials written and read, mostly in L2, and a second kernel."""
     return 2 * workspace_bytes / REDUCE_RATE + REDUCE_SECONDS if splits > 1 else 0.0
 
 
@@ -306,12 +312,12 @@ def own_bytes(contraction: Contraction) -> tuple[int, ...]:
     return tuple(found)
 
 
-def matrix_rate(contraction: Contraction, work: Work, target: Target) -> float:
+def matrix_rate(contraction: Contraction, work: KernelWork, target: Target) -> float:
     """Flops per second that the model gives matrix instructions for such tiles."""
     return _rate(contraction, work, coefficients(target))
 
 
-def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
+def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float:
     if not work.matrix:
         return by.vector_rate
     arithmetic = contraction.arithmetic

@@ -129,7 +129,7 @@ def key_of(recipe: Recipe) -> str | None:
     except UnspelledError:
         return None
     parts = [
-        recipe.function.name, code, of_files(_FUNCTIONS) if calls(recipe.constants) else "",
+        recipe.function.name, code, of_files(_FUNCTIONS) if any(map(calls, recipe.constants.values())) else "",
         f"sm_{recipe.capability}", *constants, *(f"{name}={value!r}" for name, value in sorted(recipe.options.items())),
         *map(_pointer, recipe.layouts), "pointers", *map(_pointer, recipe.pointers),
         f"numbers {None if recipe.numbers is None else len(recipe.numbers)}",

@@ -1,168 +1,18 @@
-"""What the kernels share: from numbers of tiles and lanes to offsets and masks. Device code, inlined everywhere."""
+"""Steps that kernels share: loads, scalars, operands of functions, and the end of a tile. Device code, inlined
+everywhere."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from weft.gpu.common.triton_versions import ODD_RUNS_STATED
-
-ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of them
-
-
-@triton.jit
-def axis_start(block, DIM: tl.constexpr, I: tl.constexpr):
-    """First index along axis `I` of the tile that has number `block` in its dim."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return (block // AXIS.pitch) % AXIS.blocks * AXIS.step + AXIS.first
-
-
-@triton.jit
-def lane_index(block, lane, DIM: tl.constexpr, I: tl.constexpr):
-    """Indices along axis `I` of the lanes of a flattened dim of a tile."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return axis_start(block, DIM, I) + lane // AXIS.inner % AXIS.tile
-
-
-@triton.jit
-def spread_index(block, DIM: tl.constexpr, I: tl.constexpr):
-    """Indices along axis `I` of a tile, as a vector."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return axis_start(block, DIM, I) + tl.arange(0, AXIS.tile)
-
-
-@triton.jit
-def axis_offset(
-    index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, FROM: tl.constexpr = 0
-):
-    """Offset of a flattened index along axis `I`: its mixed-radix digits, innermost first, times the strides.
-
-    `index` counts from digit `FROM` on; those before are none of it.
-    """
-    AXIS: tl.constexpr = DIM.axes[I]
-    rest = index.to(tl.int64) if WIDE else index
-    offset = rest * 0
-    for i in tl.static_range(FROM, len(AXIS.extents)):
-        if i + 1 < len(AXIS.extents):
-            offset += rest % AXIS.extents[i] * AXIS.strides[TENSOR][i]
-            rest = rest // AXIS.extents[i]
-        else:
-            offset += rest * AXIS.strides[TENSOR][i]
-    return offset
-
-
-@triton.jit
-def run_offset(index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """The same of all indices of a tile, with a statement of what the division by extents hides from the compiler:
-    see `tiling.Run`.
-
-    The statement stands on the operation that makes the offset. On a value that a function is given, or gets from
-    another, it would be lost when the function is inlined.
-    """
-    AXIS: tl.constexpr = DIM.axes[I]
-    LENGTH: tl.constexpr = AXIS.runs[TENSOR].length
-    DIVISOR: tl.constexpr = AXIS.runs[TENSOR].divisor
-    if len(AXIS.extents) < 2:
-        return axis_offset(index, DIM, I, TENSOR, WIDE)
-    else:
-        rest = index.to(tl.int64) if WIDE else index
-        outer = axis_offset(rest // AXIS.extents[0], DIM, I, TENSOR, WIDE, 1)
-        offset = rest % AXIS.extents[0] * AXIS.strides[TENSOR][0] + outer
-        if ODD_RUNS_STATED and LENGTH == 1 and AXIS.stretches[TENSOR] > 1:  # tells the axis of neighbours, no more
-            return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), 2)
-        else:
-            return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), LENGTH)
-
-
-@triton.jit
-def lane_offsets(
-    block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False
-):
-    """Offsets in one tensor of some lanes of a flattened dim of a tile; of all of them where `WHOLE`."""
-    offset = lane * 0
-    for i in tl.static_range(len(DIM.axes)):
-        if WHOLE and DIM.axes[i].inner == 1:
-            offset += run_offset(lane_index(block, lane, DIM, i), DIM, i, TENSOR, WIDE)
-        else:
-            offset += axis_offset(lane_index(block, lane, DIM, i), DIM, i, TENSOR, WIDE)
-    return offset
-
-
-@triton.jit
-def dim_offsets(block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets in one tensor of all lanes of a flattened dim of a tile."""
-    return lane_offsets(block, lane, DIM, TENSOR, WIDE, True)
-
-
-@triton.jit
-def batch_offset(block, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offset in one tensor of a tile of single indices: a scalar."""
-    offset = block * 0
-    for i in tl.static_range(len(DIM.axes)):
-        offset += axis_offset(axis_start(block, DIM, i), DIM, i, TENSOR, WIDE)
-    return offset
-
-
-@triton.jit
-def dim_mask(block, lane, DIM: tl.constexpr):
-    """Which lanes of a flattened dim of a tile lie inside every axis."""
-    mask = lane >= 0
-    for i in tl.static_range(len(DIM.axes)):
-        if not DIM.axes[i].exact:
-            mask &= lane_index(block, lane, DIM, i) < DIM.axes[i].extent
-    return mask
-
-
-@triton.jit
-def along(vector, PLACE: tl.constexpr, RANK: tl.constexpr):
-    """A vector as dimension `PLACE` of a tensor of `RANK` dimensions."""
-    for dimension in tl.static_range(RANK):
-        if dimension != PLACE:
-            vector = tl.expand_dims(vector, dimension)
-    return vector
-
-
-@triton.jit
-def spread_axis(
-    block, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
-):
-    """Offsets along axis `I`, as its dimension of the tile."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return along(run_offset(spread_index(block, DIM, I), DIM, I, TENSOR, WIDE), AXIS.place, RANK)
-
-
-@triton.jit
-def spread_offsets(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
-    """Like `dim_offsets`, every axis of the tile as a dimension of its own: 1 long where the tensor has it not."""
-    offset = block * 0
-    for i in tl.static_range(len(DIM.axes)):
-        if DIM.axes[i].place < 0:
-            offset = offset + axis_offset(axis_start(block, DIM, i), DIM, i, TENSOR, WIDE)
-        elif DIM.axes[i].present[TENSOR]:
-            offset = offset + spread_axis(block, DIM, i, TENSOR, RANK, WIDE)
-    return offset
-
-
-@triton.jit
-def inside(block, DIM: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
-    """Which indices along axis `I` exist, as its dimension of the tile."""
-    AXIS: tl.constexpr = DIM.axes[I]
-    return along(spread_index(block, DIM, I) < AXIS.extent, AXIS.place, RANK)
-
-
-@triton.jit
-def spread_mask(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr):
-    """Like `dim_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor (or `ANY`) has."""
-    mask = block >= 0
-    for i in tl.static_range(len(DIM.axes)):
-        if DIM.axes[i].place >= 0 and not DIM.axes[i].exact and DIM.axes[i].present[TENSOR]:
-            mask = mask & inside(block, DIM, i, RANK)
-    return mask
+from weft.gpu.common.addresses import ANY
 
 
 @triton.jit
 def load_or_zero(pointers, mask):
-    """What lies there, zero where the mask is false. The zero is of the pointers' type: no integer converts to fp8."""
+    """The values at some pointers, zero where the mask is false. The zero is of the pointers' type: no integer converts
+    to fp8."""
     return tl.load(pointers, mask=mask, other=tl.zeros((), pointers.dtype.scalar.element_ty))
 
 
@@ -198,7 +48,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 @triton.jit
 def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
-    """What a function takes beside the value (`aux_operands.Entry`), each 1 long along the axes it does not move along.
+    """The auxiliary operands of a function (`AuxEntry`), each 1 long along the axes it does not move along.
 
     `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
     coordinate is its own offset: nothing is loaded.
@@ -229,7 +79,8 @@ def gathered_step(
     known, pointers, place, ENTRIES: tl.constexpr, K: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
-    """The same in a step along k; what does not move along k is `known` from before the first."""
+    """The auxiliary operands of a function in a step along k; what does not move along k is `known` from before the
+    first."""
     values = ()
     for i in tl.static_range(len(ENTRIES)):
         if K.present[ENTRIES[i][0]]:
@@ -255,13 +106,12 @@ def raise_peak(peak, value, mask):
 
 @triton.jit
 def finish(
-    acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, functions,
-    RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+    acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, OP: tl.constexpr
+):
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
 
     Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
-    and further results), `factors` (alpha, beta), `functions` (c_fn, epilogue, reduce), None where there is none.
+    and further results), `factors` (alpha, beta), `OP` a `KernelOperation`.
     `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
     the pointers of further results. Where it is asked for, the peak of what D gets is found.
     """
@@ -270,9 +120,11 @@ def finish(
     pointers = tensors[2]
     alpha = factors[0]
     beta = factors[1]
-    C_FN: tl.constexpr = functions[0]
-    EPILOGUE: tl.constexpr = functions[1]
-    REDUCE: tl.constexpr = functions[2]
+    C_FN: tl.constexpr = OP.c_fn
+    EPILOGUE: tl.constexpr = OP.epilogue
+    REDUCE: tl.constexpr = OP.reduce
+    RESULT: tl.constexpr = OP.result
+    AUX: tl.constexpr = OP.aux
     AUX_C: tl.constexpr = AUX.c
     AUX_D: tl.constexpr = AUX.epilogue
     mask = tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
 from weft.gpu.common.dependent import can_pdl
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, prefer_carveout
@@ -245,7 +244,7 @@ class KernelLaunch:
         from weft.gpu.common.triton_versions import settle_keys
 
         constants = self.triton_constants()
-        settle_keys((self.kernel, *constants.values()))
+        settle_keys((self.kernel, *map(meant, self.constants.values())))
         arguments = [_stand_in(layout) for layout in self.layouts]
         aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else self._absent()
         given = {**constants, **self.options}
@@ -329,23 +328,6 @@ def collected() -> Iterator[list[KernelLaunch]]:
         yield made
     finally:
         _collected.reset(token)
-
-
-def contraction_constants(contraction: Contraction, params: Any) -> dict[str, Any]:
-    """The compile-time parameters that kernels of whole contractions share."""
-    arithmetic = contraction.arithmetic
-    return {
-        "PARAMS": params,
-        "A_FN": contraction.a_fn,
-        "B_FN": contraction.b_fn,
-        "C_FN": contraction.c_fn,
-        "EPILOGUE": contraction.epilogue,
-        "PRODUCT": TRITON_TYPES[arithmetic.product],
-        "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
-        "RESULT": TRITON_TYPES[contraction.d.dtype],
-        "PRECISION": arithmetic.precision,
-        "AUX": aux_params(contraction),
-    }
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import sm_count
-from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
+from weft.gpu.common.launch import KernelLaunch, pointer_layouts
+from weft.gpu.common.operation import operation
 from weft.gpu.common.splits import StreamK
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
@@ -35,11 +36,8 @@ def reduce_launch(
     rows = subtile_rows(params.m.tile, params.n.tile, params.blocks, target)
     columns = subtile_columns(params.n.tile)
     programs = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
-    shared = contraction_constants(contraction, params)
-    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce
-    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
-    lying = {"STORED": tuple(partials.shape[1:]), "TAIL_SPLITS": tail, "STREAM_K": stream}
-    constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
+    constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns, "STORED": tuple(partials.shape[1:])}
+    constants |= {"TAIL_SPLITS": tail, "STREAM_K": stream, "OP": operation(contraction).ending()}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (partials, contraction.c, contraction.d)
     return KernelLaunch(

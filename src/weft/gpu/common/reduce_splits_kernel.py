@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import batch_offset, dim_mask, finish, lane_offsets
+from weft.gpu.common.addresses import batch_offset, dim_mask, lane_offsets
+from weft.gpu.common.device import finish
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.split_k import splits_of
 from weft.gpu.common.tiles import tile_coords
@@ -56,17 +57,14 @@ def reduce_splits_kernel(
     STORED: tl.constexpr,  # rows and columns of a partial, which may be fewer than those of an output tile
     TAIL_SPLITS: tl.constexpr,  # partials of the last output tile; 0 where it has as many as others
     STREAM_K: tl.constexpr,  # tells how many partials each output tile has; None where all have as many
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    REDUCE: tl.constexpr,  # of an algebra, None where partials are added
-    RESULT: tl.constexpr,
-    AUX: tl.constexpr,
+    OP: tl.constexpr,  # KernelOperation
 ):
     """Add the partials of some rows and columns of an output tile, first to last, and finish them.
 
     What lies past the end of D is not read.
     """
     pdl_begin()
+    REDUCE: tl.constexpr = OP.reduce
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     ACROSS: tl.constexpr = N.tile // COLUMNS
@@ -94,7 +92,4 @@ def reduce_splits_kernel(
             acc += tl.load(here, mask=inside)
         else:
             acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
-    finish(
-        acc, (c, d, pointers), (alpha, beta), place, PARAMS, subtile_offsets, subtile_mask, (C_FN, EPILOGUE, REDUCE),
-        RESULT, AUX,
-    )  # fmt: skip
+    finish(acc, (c, d, pointers), (alpha, beta), place, PARAMS, subtile_offsets, subtile_mask, OP)

@@ -45,7 +45,8 @@ def splits_of(block, STREAM_K: tl.constexpr):
 
 @triton.jit
 def split_of_tile(work_tile, number, STREAM_K: tl.constexpr):
-    """What a work range has of a work tile: the number of its part of the sum, its first step, and how many steps."""
+    """The share of a work range in a work tile: the number of its part of the sum, its first step, and how many
+    steps."""
     before = work_tile * STREAM_K.steps
     first = tl.maximum(range_start(number, STREAM_K) - before, 0)
     end = tl.minimum(range_start(number + 1, STREAM_K) - before, STREAM_K.steps)

@@ -1,4 +1,4 @@
-"""The same contraction with A and B swapped: D is the same, and what stood along m stands along n.
+"""A contraction with A and B swapped: D stays, and what stood along m stands along n.
 
 Output tiles are made of two parts along n alone. Where it is m that no power of two covers well, B gives the rows.
 """

@@ -7,7 +7,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import batch_offset, dim_mask, dim_offsets, finish, spread_mask, spread_offsets
+from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, not_negative, spread_mask, spread_offsets
+from weft.gpu.common.device import finish
 from weft.planner.target import interpreting
 
 
@@ -84,106 +85,115 @@ converted = (lambda tile, dtype: tile.to(dtype)) if interpreting() else _convert
 
 @triton.jit
 def tile_offsets(
-    place, OUTER: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr
-):
-    """Offsets in a tensor of a tile of an operand, at (batch, outer, k), rows along its own dim."""
+    place, OWN: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr = True,
+):  # fmt: skip
+    """Offsets in a tensor of a tile of an operand, at (batch, its own dim, k), rows along its own dim; along k where
+    `ROWS` is false."""
     offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
-    if OUTER.present[TENSOR]:
-        offsets = offsets + dim_offsets(place[1], tl.arange(0, OUTER.tile), OUTER, TENSOR, WIDE)[:, None]
+    if OWN.present[TENSOR]:
+        own = dim_offsets(place[1], tl.arange(0, OWN.tile), OWN, TENSOR, WIDE)
+        offsets = offsets + (own[:, None] if ROWS else own[None, :])
     if K.present[TENSOR]:
-        offsets = offsets + dim_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
+        depth = dim_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)
+        offsets = offsets + (depth[None, :] if ROWS else depth[:, None])
     return offsets
 
 
 @triton.jit
-def tile_mask(place, OUTER: tl.constexpr, K: tl.constexpr, TENSOR: tl.constexpr):
+def tile_mask(
+    place, OWN: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True
+):
     """Which of them exist."""
-    mask = place[0] >= 0
-    if OUTER.present[TENSOR] and not OUTER.exact:
-        mask = mask & dim_mask(place[1], tl.arange(0, OUTER.tile), OUTER)[:, None]
+    mask = not_negative(place[0], BATCH) >= 0
+    if OWN.present[TENSOR] and not OWN.exact:
+        own = dim_mask(place[1], tl.arange(0, OWN.tile), OWN)
+        mask = mask & (own[:, None] if ROWS else own[None, :])
     if K.present[TENSOR] and not K.exact:
-        mask = mask & dim_mask(place[2], tl.arange(0, K.tile), K)[None, :]
+        depth = dim_mask(place[2], tl.arange(0, K.tile), K)
+        mask = mask & (depth[None, :] if ROWS else depth[:, None])
     return mask
 
 
 @triton.jit
-def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True):
     """Offsets in a tensor of a tile of A, at (batch, m, k)."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE)
+    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE, ROWS)
 
 
 @triton.jit
-def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True):
     """Which of them exist."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
-    return tile_mask(place, M, K, TENSOR)
+    BATCH: tl.constexpr = PARAMS.batch
+    return tile_mask(place, M, K, BATCH, TENSOR, ROWS)
 
 
 @triton.jit
-def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = False):
     """Offsets in a tensor of a tile of B, at (batch, n, k)."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
-    if N.present[TENSOR]:
-        offsets = offsets + dim_offsets(place[1], tl.arange(0, N.tile), N, TENSOR, WIDE)[None, :]
-    if K.present[TENSOR]:
-        offsets = offsets + dim_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[:, None]
-    return offsets
+    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE, ROWS)
 
 
 @triton.jit
-def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = False):
     """Which of them exist."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
-    mask = place[0] >= 0
-    if N.present[TENSOR] and not N.exact:
-        mask = mask & dim_mask(place[1], tl.arange(0, N.tile), N)[None, :]
-    if K.present[TENSOR] and not K.exact:
-        mask = mask & dim_mask(place[2], tl.arange(0, K.tile), K)[:, None]
-    return mask
+    BATCH: tl.constexpr = PARAMS.batch
+    return tile_mask(place, N, K, BATCH, TENSOR, ROWS)
+
+
+@triton.jit
+def block_place(place):
+    """An output tile (batch, m, n) of a launch with numbers as a tile of one dim."""
+    return place[0][0] + place[1][0] + place[2][0], place[0][1]
 
 
 @triton.jit
 def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of an output tile, (batch, m, n), every axis as a dimension of its own."""
-    batch_block, m_block, n_block = place
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
     RANK: tl.constexpr = len(PARAMS.stored)
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    offsets = spread_offsets(m_block, M, TENSOR, RANK, WIDE) + spread_offsets(n_block, N, TENSOR, RANK, WIDE)
-    return offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE)
+    if PARAMS.m.generic:
+        OF_D: tl.constexpr = PARAMS.of_d
+        return spread_offsets(block_place(place), OF_D, TENSOR, RANK, WIDE)
+    else:
+        M: tl.constexpr = PARAMS.m
+        N: tl.constexpr = PARAMS.n
+        BATCH: tl.constexpr = PARAMS.batch
+        offsets = spread_offsets(place[1], M, TENSOR, RANK, WIDE) + spread_offsets(place[2], N, TENSOR, RANK, WIDE)
+        return offsets + batch_offset(place[0], BATCH, TENSOR, WIDE)
 
 
 @triton.jit
 def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
     RANK: tl.constexpr = len(PARAMS.stored)
-    return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
+    if PARAMS.m.generic:
+        OF_D: tl.constexpr = PARAMS.of_d
+        return spread_mask(block_place(place), OF_D, TENSOR, RANK)
+    else:
+        M: tl.constexpr = PARAMS.m
+        N: tl.constexpr = PARAMS.n
+        return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
 
 
 @triton.jit
-def store_block(
-    acc, tensors, factors, place, PARAMS: tl.constexpr, functions, RESULT: tl.constexpr, AUX: tl.constexpr
-):
+def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """See the output tile (batch, m, n) with every axis as a dimension of its own, apply C and the epilogue, store it
-    in D's order. `tensors`, `factors` and `functions` are those of `finish`."""
+    in D's order. `tensors` and `factors` are those of `finish`."""
     STORED: tl.constexpr = PARAMS.stored
-    finish(
-        tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, functions, RESULT, AUX
-    )
+    finish(tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, OP)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from weft.gpu.common.constraints import VECTOR
 from weft.spec import Mode
 
-A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; auxiliary operands of the contraction follow
+A, B, C, D = range(4)  # positions in the strides of modes and axes; auxiliary operands of the contraction follow
 TENSORS = 4  # of a description without auxiliary operands
 
 MAX_DIVISOR = VECTOR  # elements, of one byte at least: no access gets wider
@@ -32,15 +32,15 @@ _EXTENT = attrgetter("extent")  # read by C code: planning asks for extents and 
 _STRIDES = attrgetter("strides")
 
 
-class Run(NamedTuple):
-    """What the compiler is told of a vector of offsets: aligned groups of `length` are consecutive, and each group
+class AlignedRun(NamedTuple):
+    """A statement to the compiler on a vector of offsets: aligned groups of `length` are consecutive, and each group
     starts at a multiple of `divisor` (both powers of two, in elements)."""
 
     length: int
     divisor: int
 
 
-class Axis(NamedTuple):
+class KernelAxis(NamedTuple):
     """One axis of a dim, as a kernel sees it. Tuples go over the flattened modes, innermost first."""
 
     tile: int
@@ -53,7 +53,7 @@ class Axis(NamedTuple):
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]  # [A, B, C, D, *aux][mode]
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this axis
-    runs: tuple[Run, ...]  # [A, B, C, D, *aux]: of this axis alone
+    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: of this axis alone
     stretches: tuple[int, ...]  # [A, B, C, D, *aux]: elements of a tile that lie together, aligned or not
     step: int  # indices from one output tile to the next: `tile`, or more where this is a part of the output tile
     first: int  # index within the output tile that this part begins at, else 0
@@ -62,12 +62,17 @@ class Axis(NamedTuple):
 class TiledDim(NamedTuple):
     """All axes of one dim, and the whole dim's offsets in each tensor."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[KernelAxis, ...]
     tile: int
     blocks: int  # tiles along the dim
     exact: bool
-    runs: tuple[Run, ...]  # [A, B, C, D, *aux]
+    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
+
+    @property
+    def generic(self) -> bool:
+        """Extents and strides are compiled in: see `generic_axes.GenericDim` for the other form."""
+        return False
 
 
 class TiledAxis(NamedTuple):
@@ -101,11 +106,11 @@ class TiledAxis(NamedTuple):
 
 
 class _InTensor(NamedTuple):
-    """What one axis is to one tensor."""
+    """One axis in one tensor."""
 
     strides: tuple[int, ...]
     present: bool
-    run: Run
+    run: AlignedRun
     stretch: int
     divisor: int  # of the offsets of all indices, at most `MAX_DIVISOR`: what counts where another axis is faster
 
@@ -188,13 +193,13 @@ def _pitches(axes: Sequence[TiledAxis]) -> list[int]:
 
 
 @lru_cache(maxsize=8192)
-def _axis(axis: TiledAxis, tensors: int) -> Axis:
+def _axis(axis: TiledAxis, tensors: int) -> KernelAxis:
     """An axis alone in its dim; `inner`, `pitch` and `place` are the dim's to say."""
     extent, step, tile = axis.extent, axis.whole_step or axis.tile, axis.tile
     blocks = -(-extent // step)
     lying = [_in_tensor(axis, tensor) for tensor in range(tensors)]
     strides, present, runs, stretches, _ = zip(*lying, strict=True)
-    return Axis(
+    return KernelAxis(
         tile=tile,
         inner=1,
         blocks=max(blocks, 1),
@@ -212,17 +217,17 @@ def _axis(axis: TiledAxis, tensors: int) -> Axis:
     )
 
 
-def _dim_runs(axes: Sequence[TiledAxis], tensors: int) -> tuple[Run, ...]:
+def _dim_runs(axes: Sequence[TiledAxis], tensors: int) -> tuple[AlignedRun, ...]:
     """The longest aligned run that the offsets of a dim surely have in each tensor, and the divisor of its starts.
 
     The last axis, which is the fastest, has the run; the offsets of the others say where runs start.
     """
     if not axes:
-        return (Run(1, MAX_DIVISOR),) * tensors
+        return (AlignedRun(1, MAX_DIVISOR),) * tensors
     runs = []
     for tensor in range(tensors):
         length, divisor = _in_tensor(axes[-1], tensor).run
-        runs.append(Run(length, math.gcd(divisor, *[_in_tensor(axis, tensor).divisor for axis in axes[:-1]])))
+        runs.append(AlignedRun(length, math.gcd(divisor, *[_in_tensor(axis, tensor).divisor for axis in axes[:-1]])))
     return tuple(runs)
 
 
@@ -243,7 +248,11 @@ def _in_tensor(axis: TiledAxis, tensor: int) -> _InTensor:
         divisor = math.gcd(divisor, math.gcd(length, aligned) if within else stride)
         together *= mode.extent if within else 1
     return _InTensor(
-        strides, any(strides), Run(length, divisor), max(1, min(axis.tile, stretch)), math.gcd(MAX_DIVISOR, *strides)
+        strides,
+        any(strides),
+        AlignedRun(length, divisor),
+        max(1, min(axis.tile, stretch)),
+        math.gcd(MAX_DIVISOR, *strides),
     )
 
 

@@ -43,10 +43,12 @@ def gluon_names() -> Names:
 
 
 def settle_keys(values: Iterable[Any]) -> None:
-    """`settle_key` for each function among them."""
+    """`settle_key` for each function among them, and in tuples among them."""
     for value in values:
         if isinstance(value, JITCallable):
             settle_key(value)
+        elif isinstance(value, tuple):
+            settle_keys(value)
 
 
 def settle_key(function: Any) -> None:

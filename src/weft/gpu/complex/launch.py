@@ -1,4 +1,4 @@
-"""What complex kernels share on the host: factors in two parts, and functions of parts."""
+"""Host code that complex kernels share: factors in two parts, and functions of parts."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.gpu.common.addresses import ANY, along
 from weft.gpu.common.aux_operands import KINDS
-from weft.gpu.common.device import ANY, along, load_or_zero, scalar
+from weft.gpu.common.device import load_or_zero, scalar
 
 
 @triton.jit

@@ -9,14 +9,14 @@ import torch
 
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
+from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
 from weft.gpu.common.launch import (
     KernelLaunch,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
     precision_reason,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedules
 from weft.planner.schedule import Launch, Target
@@ -56,7 +56,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
     params = gett_params(contraction, schedule, target)
-    constants = contraction_constants(contraction, params)
+    constants = {"numbers": None, "PARAMS": params, "OP": operation(contraction)}
     accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
@@ -69,4 +69,4 @@ def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> L
         return WholeLaunch(multiply(contraction.c, contraction.d, None))
     partials = Layout.contiguous((programs, params.m.tile, params.n.tile), accumulate)
     product = multiply(None, None, partials)
-    return SplitLaunch(product, reduce_launch(contraction, params, partials, target), partials)
+    return SplitKLaunch(product, reduce_launch(contraction, params, partials, target), partials)

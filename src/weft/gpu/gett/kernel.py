@@ -2,6 +2,11 @@
 
 With few output tiles and a long k the sum is split: each program leaves its partial in a workspace, and a second kernel
 adds these in a fixed order and finishes the tile.
+
+Extents and strides are compiled in, or come with the launch as numbers. In the second form nothing may be known of
+runs: the tile of an operand is loaded in the order in which neighbouring lanes meet neighbours in memory, and
+transposed on its way to the matrix units. There is a kernel for each order: chosen in a branch within the loop, both
+orders together kept every tile in the registers of a dot operand across the branch, 1.6 KB of them spilled.
 """
 
 from __future__ import annotations
@@ -9,15 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import (
-    batch_offset,
-    dim_mask,
-    dim_offsets,
-    gathered,
-    gathered_step,
-    load_tile,
-    tf32_digits,
-)
+from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, starts_of, step_place
+from weft.gpu.common.device import gathered, gathered_step, load_or_zero, load_tile, tf32_digits
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
     a_mask,
@@ -34,7 +32,7 @@ from weft.gpu.common.tiles import (
 
 
 @triton.jit
-def starts_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
+def rows_and_columns(a, b, place, rows, columns, PARAMS: tl.constexpr):
     """Pointers to `rows` of A and `columns` of B of an output tile (batch, m, n) at the start of k, and which exist."""
     batch_block, m_block, n_block = place
     M: tl.constexpr = PARAMS.m
@@ -49,7 +47,10 @@ def starts_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
 
 @triton.jit
 def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
-    """A TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, and which indices of k exist, in either order."""
+    """A TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, and which indices of k exist, in either order.
+
+    `starts` is what `rows_and_columns` gives.
+    """
     a_rows, b_columns, row_mask, column_mask = starts
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -65,15 +66,32 @@ def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
 
 
 @triton.jit
-def factor_of_a(
-    x, inside, known, pointers, place, PARAMS: tl.constexpr, A_FN: tl.constexpr, PRODUCT: tl.constexpr,
-    AUX: tl.constexpr,
-):  # fmt: skip
-    """What is multiplied of a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
+def load_generic_a(a, place, PARAMS: tl.constexpr):
+    """A TILE_M x TILE_K tile of A at (batch, m, k), by numbers."""
+    if PARAMS.by_columns[0]:
+        return tl.trans(load_or_zero(a + a_offsets(place, PARAMS, 0, False), a_mask(place, PARAMS, 0, False)))
+    else:
+        return load_or_zero(a + a_offsets(place, PARAMS, 0), a_mask(place, PARAMS, 0))
+
+
+@triton.jit
+def load_generic_b(b, place, PARAMS: tl.constexpr):
+    """A TILE_K x TILE_N tile of B at (batch, n, k), by numbers."""
+    if PARAMS.by_columns[1]:
+        return tl.trans(load_or_zero(b + b_offsets(place, PARAMS, 1, True), b_mask(place, PARAMS, 1, True)))
+    else:
+        return load_or_zero(b + b_offsets(place, PARAMS, 1), b_mask(place, PARAMS, 1))
+
+
+@triton.jit
+def factor_of_a(x, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The factor from a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
 
     `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
     """
-    AUX_A: tl.constexpr = AUX.a
+    A_FN: tl.constexpr = OP.a_fn
+    PRODUCT: tl.constexpr = OP.product
+    AUX_A: tl.constexpr = OP.aux.a
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k
     K_OF_A: tl.constexpr = PARAMS.k_of_a
@@ -92,12 +110,11 @@ def factor_of_a(
 
 
 @triton.jit
-def factor_of_b(
-    y, inside, known, pointers, place, PARAMS: tl.constexpr, B_FN: tl.constexpr, PRODUCT: tl.constexpr,
-    AUX: tl.constexpr,
-):  # fmt: skip
-    """The same of a tile of B, at (batch, n, k)."""
-    AUX_B: tl.constexpr = AUX.b
+def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The factor from a tile of B, at (batch, n, k)."""
+    B_FN: tl.constexpr = OP.b_fn
+    PRODUCT: tl.constexpr = OP.product
+    AUX_B: tl.constexpr = OP.aux.b
     K: tl.constexpr = PARAMS.k
     y = converted(y, PRODUCT)
     if B_FN is not None:
@@ -110,11 +127,13 @@ def factor_of_b(
 
 
 @triton.jit
-def multiply_add(acc, x, y, PARAMS: tl.constexpr, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr):
+def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator with the products of a step along k.
 
     fp8 products of one step may be added with fewer digits, those of different steps may not.
     """
+    PRECISION: tl.constexpr = OP.precision
+    ACCUMULATE: tl.constexpr = OP.accumulate
     if PARAMS.widen:
         x = x.to(ACCUMULATE)
         y = y.to(ACCUMULATE)
@@ -126,79 +145,95 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, PRECISION: tl.constexpr, ACCUM
 
 
 @triton.jit
-def sum_of_products(
-    operands, lanes, pointers, program, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
 
-    `operands` are (A, B), `lanes` the indices along m, n and k within a tile, `functions` (a_fn, b_fn).
+    `operands` are (A, B), `lanes` the indices along m, n and k within a tile. `program` is its number; by numbers, that
+    of its part of the sum.
     """
-    batch_block, m_block, n_block = place
-    A_FN: tl.constexpr = functions[0]
-    B_FN: tl.constexpr = functions[1]
+    batch_at, m_at, n_at = place
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
     rows, columns, depth = lanes
-    first_step = 0
-    last_step = K.blocks
-    if PARAMS.splits > 1:
-        first_step = program // PARAMS.blocks * PARAMS.steps
-        last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
 
-    # (2) Fix the rows of A and the columns of B that it needs.
-    starts = starts_of(operands[0], operands[1], place, rows, columns, PARAMS)
+    # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
+    if K.generic:
+        numbers = batch_at[1]
+        first_step = program * numbers[0]
+        last_step = tl.minimum(first_step + numbers[0], numbers[1])
+        origin = ((0,), numbers)
+    else:
+        numbers = None
+        first_step = 0
+        last_step = K.blocks
+        if PARAMS.splits > 1:
+            first_step = program // PARAMS.blocks * PARAMS.steps
+            last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
+        origin = 0
+        starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
 
     # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
-    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
-    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
-    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
-    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
+    A_COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.transposed[0] or PARAMS.swap_k
+    B_COMPUTED: tl.constexpr = OP.b_fn is not None or PARAMS.transposed[1]
+    HELD: tl.constexpr = not K.generic and A_COMPUTED and K.blocks == 1
+    IN_TURN: tl.constexpr = HELD or (not K.generic and B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
-    acc = tl.zeros(TILE, dtype=ACCUMULATE)
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, b_offsets, b_mask)
+    acc = tl.zeros(TILE, dtype=OP.accumulate)
+    aux_a = gathered(pointers, (batch_at, m_at, origin), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
     for step in range(first_step, last_step):
-        k_block = step.to(tl.int64) if PARAMS.wide_index else step
+        k_at = step_place(step, numbers, PARAMS)
         # (3.1) Load tiles of A and B, each along its own contiguous mode.
-        x, y, a_inside, b_inside = load_tiles(starts, k_block, depth, PARAMS)
+        if K.generic:
+            x = load_generic_a(operands[0], (batch_at, m_at, k_at), PARAMS)
+            a_inside = dim_mask(k_at, depth, K)
+            b_inside = a_inside
+        else:
+            x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
         # (3.2) Apply A's function and bring A's order of k to B's.
-        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_block, m_block, k_block), PARAMS, A_FN, PRODUCT, AUX)
+        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_at, m_at, k_at), PARAMS, OP)
         if HELD:
             x = materialize(x)
         if IN_TURN:
             sync_for_wgmma()
-        # (3.3) Apply B's function.
-        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_block, n_block, k_block), PARAMS, B_FN, PRODUCT, AUX)
+        # (3.3) Apply B's function. Addresses by numbers take registers: not held while A's is computed.
+        if K.generic:
+            y = load_generic_b(operands[1], (batch_at, n_at, k_at), PARAMS)
+        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_at, n_at, k_at), PARAMS, OP)
         if HELD:
             y = materialize(y)
         # (3.4) Multiply and accumulate.
-        acc = multiply_add(acc, x, y, PARAMS, PRECISION, ACCUMULATE)
+        acc = multiply_add(acc, x, y, PARAMS, OP)
     return acc
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
+@triton.jit
+def generic_place(program, numbers, PARAMS: tl.constexpr):
+    """A program's output tile (batch, m, n) by numbers, and which part of the sum it has."""
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    columns, left = starts_of(program, numbers, N)
+    rows, left = starts_of(left, numbers, M)
+    outer, split = starts_of(left, numbers, BATCH)
+    return ((outer, numbers), (rows, numbers), (columns, numbers)), split
+
+
+@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
 def gett_kernel(
     a,
     b,
     c,  # None where nothing is added, or the sum is split
-    d,  # None where the sum is split
-    partials,  # None where it is not
+    d,  # None where partials are stored
+    partials,  # None where they are not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
+    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # GettParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # AuxParams
+    OP: tl.constexpr,  # KernelOperation
 ):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
@@ -207,12 +242,15 @@ def gett_kernel(
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
-    acc = sum_of_products(
-        (a, b), lanes, pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, PRECISION, AUX
-    )  # fmt: skip
+    if PARAMS.m.generic:
+        place, program = generic_place(program, numbers, PARAMS)
+    else:
+        place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+    acc = sum_of_products((a, b), lanes, pointers, program, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
-        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, (C_FN, EPILOGUE, None), RESULT, AUX)
+        if PARAMS.m.generic:
+            d += program.to(tl.int64) * numbers[2] * PARAMS.batch.axes[0].runs[3].divisor
+        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)

@@ -12,7 +12,7 @@ import torch
 
 from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
-from weft.gpu.common.cost import Work, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
+from weft.gpu.common.cost import KernelWork, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
 from weft.gpu.common.splits import split_counts
 from weft.gpu.common.tiling import (
@@ -186,7 +186,7 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
 
 
 def _split(contraction: Contraction, schedule: GettSchedule, tiles: int, target: Target) -> Iterator[GettSchedule]:
-    """The same tiles with every sum split over programs, where the output tiles alone cannot fill the device."""
+    """The tiles with every sum split over programs, where the output tiles alone cannot fill the device."""
     sms = max(target.processors, 8)
     if tiles >= sms:
         return
@@ -263,7 +263,7 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
     tile_m, tile_n, tile_k = schedule.tile
     loaded, of_d = programs * steps, (*params.m.axes, *params.n.axes)
     elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
-    work = Work(
+    work = KernelWork(
         accesses=(
             tile_access(contraction.a, A, loaded, (*params.m.axes, *params.k_of_a.axes), repeated=True),
             tile_access(contraction.b, B, loaded, (*params.n.axes, *params.k.axes), repeated=True),

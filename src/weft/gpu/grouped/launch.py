@@ -30,7 +30,7 @@ OVERHEAD = 8192  # products that a tile's own start, and a step along k, take th
 _KERNELS = BoundedCache(256)
 
 
-class Tile(NamedTuple):
+class GroupTile(NamedTuple):
     m: int
     n: int
     k: int
@@ -38,12 +38,12 @@ class Tile(NamedTuple):
 
 
 _TILES = {  # by bytes of an element
-    2: (Tile(16, 16, 32, 1), Tile(32, 32, 32, 4), Tile(64, 64, 32, 4)),
-    4: (Tile(16, 16, 16, 1), Tile(32, 32, 32, 4), Tile(64, 64, 16, 4)),
-    8: (Tile(16, 16, 16, 1), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
+    2: (GroupTile(16, 16, 32, 1), GroupTile(32, 32, 32, 4), GroupTile(64, 64, 32, 4)),
+    4: (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 32, 4), GroupTile(64, 64, 16, 4)),
+    8: (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 16, 4), GroupTile(64, 64, 16, 8)),
 }
-_COMPLEX = (Tile(16, 16, 16, 1), Tile(32, 32, 16, 4))
-_INTEGERS = (Tile(16, 16, 1, 1), Tile(32, 32, 1, 4), Tile(64, 64, 1, 4))
+_COMPLEX = (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 16, 4))
+_INTEGERS = (GroupTile(16, 16, 1, 1), GroupTile(32, 32, 1, 4), GroupTile(64, 64, 1, 4))
 
 
 class GroupKernel(NamedTuple):
@@ -62,8 +62,8 @@ class GroupKernel(NamedTuple):
         return any(dtype.is_complex for dtype in types) or any(fn.is_complex for fn in self.functions if fn is not None)
 
     @property
-    def tiles(self) -> tuple[Tile, ...]:
-        """Those to choose from."""
+    def tiles(self) -> tuple[GroupTile, ...]:
+        """The tiles to choose from."""
         if self.is_complex:
             return _COMPLEX
         if not self.arithmetic.accumulate.is_floating_point:
@@ -109,13 +109,13 @@ class GroupLaunch:
             self.kernel((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
 
 
-def choose_tile(table: GroupTable, tiles: Sequence[Tile]) -> Tile:
+def choose_tile(table: GroupTable, tiles: Sequence[GroupTile]) -> GroupTile:
     """The tile that computes fewest products, those past the extents and the overheads counted in."""
     batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
     sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
     depths = sums[table.outputs[:, 2]] - sums[table.outputs[:, 1]]
 
-    def cost(tile: Tile) -> float:
+    def cost(tile: GroupTile) -> float:
         steps = 1 + depths / tile.k
         each = np.ceil(depths / tile.k) * tile.m * tile.n * tile.k + OVERHEAD * steps
         return float((batch * np.ceil(m / tile.m) * np.ceil(n / tile.n) * each).sum())
@@ -123,7 +123,7 @@ def choose_tile(table: GroupTable, tiles: Sequence[Tile]) -> Tile:
     return min(tiles, key=cost)
 
 
-def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
+def made(kernel: GroupKernel, tile: GroupTile, target: Target) -> KernelLaunch:
     """The compiled kernel, made once."""
     key = (kernel, tile, target)
     known = _KERNELS.get(key) if not collecting() else None
@@ -140,7 +140,7 @@ def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
     return known
 
 
-def _constants(kernel: GroupKernel, tile: Tile) -> tuple[Any, dict[str, Any]]:
+def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any]]:
     """The kernel's function, and what is compiled into it."""
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
     functions = [function and (function.split_complex if split else function) for function in kernel.functions]

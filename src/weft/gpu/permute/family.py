@@ -9,7 +9,7 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
-from weft.gpu.permute.pair import Move, PermutePairLaunch, tile_constants
+from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch, tile_constants
 from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
@@ -24,10 +24,8 @@ class PermuteLaunch:
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
         words, scale = in_words(permutation), real(permutation.scale)
         layouts = (words.x, words.c, words.d)
-        constants = tile_constants(words, schedule) | {
-            "SCALE": TRITON_TYPES[scale] if words.scaled else None,
-            "CONJUGATE": permutation.conjugate,
-        }
+        constants = {"numbers": None} | tile_constants(words, schedule)
+        constants |= {"SCALE": TRITON_TYPES[scale] if words.scaled else None, "CONJUGATE": permutation.conjugate}
         self._types = [layout and layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
             KERNEL, layouts, constants, scale.is_floating_point, target, programs(words, schedule),
@@ -86,7 +84,7 @@ def build_pair(
     first: tuple[Permutation, PermuteSchedule], second: tuple[Permutation, PermuteSchedule], target: Target
 ) -> PermutePairLaunch:
     """One launch of two permutations: see `weft.gpu.permute.pair`."""
-    return PermutePairLaunch(Move(*first), Move(*second), target)
+    return PermutePairLaunch(PermuteMove(*first), PermuteMove(*second), target)
 
 
 def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """The permutation kernels: one tile per program, loaded in the order of X and stored in that of D.
 
 Between the two the tile passes through shared memory once, so that both sides are touched in long runs. One kernel
-makes one permutation, the other makes two.
+makes one permutation, the other makes two. Extents and strides are compiled in, or come with the launch as numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import load_or_zero, scalar, spread_mask, spread_offsets
+from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets, starts_of
+from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
 
 
@@ -27,48 +28,60 @@ def permute_dims(tile, ORDER: tl.constexpr):
 
 @triton.jit
 def permute_tile(
-    block, x, c, d, alpha, beta, PARAMS: tl.constexpr, FN: tl.constexpr, COMPUTE: tl.constexpr, RESULT: tl.constexpr,
+    at, x, c, d, alpha, beta, PARAMS: tl.constexpr, FN: tl.constexpr, COMPUTE: tl.constexpr, RESULT: tl.constexpr,
     SCALE: tl.constexpr, CONJUGATE: tl.constexpr,
 ):  # fmt: skip
-    """Tile number `block` of a permutation; parameters are those of `permute_kernel`."""
+    """The tile at `at` (see `addresses`) of a permutation; parameters are those of `permute_kernel`."""
     LOAD: tl.constexpr = PARAMS.load
     STORE: tl.constexpr = PARAMS.store
     TILE: tl.constexpr = PARAMS.tile
     ORDER: tl.constexpr = PARAMS.order
     RANK: tl.constexpr = len(TILE)
-    if PARAMS.wide_index:
-        block = block.to(tl.int64)
 
     # (1) Load the tile, each element of X once, and permute its dimensions to D's order.
-    value = load_or_zero(x + spread_offsets(block, LOAD, 0, RANK, PARAMS.wide[0]), spread_mask(block, LOAD, 0, RANK))
+    value = load_or_zero(x + spread_offsets(at, LOAD, 0, RANK, PARAMS.wide[0]), spread_mask(at, LOAD, 0, RANK))
     value = permute_dims(value, ORDER)
 
     # (2) Apply the function and the scaling, and add C.
     if FN is not None:
         value = FN(value.to(COMPUTE))
     value = tl.broadcast_to(value, TILE)
-    offsets_d = tl.broadcast_to(spread_offsets(block, STORE, 3, RANK, PARAMS.wide[3]), TILE)
+    offsets_d = tl.broadcast_to(spread_offsets(at, STORE, 3, RANK, PARAMS.wide[3]), TILE)
+    mask = tl.broadcast_to(spread_mask(at, STORE, ANY, RANK), TILE)
     if CONJUGATE:
         value = tl.where(offsets_d % 2 == 1, -value, value)
     if SCALE is not None:
         value = value.to(SCALE) * scalar(alpha, SCALE)
         if c is not None:
-            offsets_c = spread_offsets(block, STORE, 2, RANK, PARAMS.wide[2])
-            addend = load_or_zero(c + offsets_c, spread_mask(block, STORE, 2, RANK))
+            offsets_c = spread_offsets(at, STORE, 2, RANK, PARAMS.wide[2])
+            addend = load_or_zero(c + offsets_c, spread_mask(at, STORE, 2, RANK))
             value += addend.to(SCALE) * scalar(beta, SCALE)
 
     # (3) Store it.
-    mask = tl.broadcast_to(spread_mask(block, STORE, 4, RANK), TILE)
     tl.store(d + offsets_d, value.to(RESULT), mask=mask)
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
+@triton.jit
+def tile_place(block, numbers, PARAMS: tl.constexpr):
+    """The place of tile number `block`, see `addresses`."""
+    if PARAMS.load.generic:
+        LOAD: tl.constexpr = PARAMS.load
+        starts, outer = starts_of(block, numbers, LOAD, 1)
+        return (outer,) + starts, numbers  # noqa: RUF005  Triton unpacks nothing
+    elif PARAMS.wide_index:
+        return block.to(tl.int64)
+    else:
+        return block
+
+
+@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
 def permute_kernel(
     x,
     c,  # None where nothing is added
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
+    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # PermuteParams
     FN: tl.constexpr,
     COMPUTE: tl.constexpr,  # what the function sees
@@ -76,8 +89,10 @@ def permute_kernel(
     SCALE: tl.constexpr,  # what alpha and beta are applied in, None where they are not
     CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
 ):
+    """D = alpha * fn(X permuted) + beta * C."""
     pdl_begin()
-    permute_tile(tl.program_id(0), x, c, d, alpha, beta, PARAMS, FN, COMPUTE, RESULT, SCALE, CONJUGATE)
+    at = tile_place(tl.program_id(0), numbers, PARAMS)
+    permute_tile(at, x, c, d, alpha, beta, PARAMS, FN, COMPUTE, RESULT, SCALE, CONJUGATE)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -102,6 +117,8 @@ def permute_pair_kernel(
     pdl_begin()
     block = tl.program_id(0)
     if block < COUNT:
-        permute_tile(block, x, None, d, alpha, beta, X_PARAMS, X_FN, X_COMPUTE, X_RESULT, None, False)
+        at = tile_place(block, None, X_PARAMS)
+        permute_tile(at, x, None, d, alpha, beta, X_PARAMS, X_FN, X_COMPUTE, X_RESULT, None, False)
     else:
-        permute_tile(block - COUNT, y, None, e, alpha, beta, Y_PARAMS, Y_FN, Y_COMPUTE, Y_RESULT, None, False)
+        at = tile_place(block - COUNT, None, Y_PARAMS)
+        permute_tile(at, y, None, e, alpha, beta, Y_PARAMS, Y_FN, Y_COMPUTE, Y_RESULT, None, False)

@@ -1,4 +1,4 @@
-"""What a schedule tells the permutation's kernel, how it accesses memory, and what it costs."""
+"""Parameters of the permutation's kernel from a schedule, its accesses to memory, and its cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.gpu.common.constraints import LINE, REGISTERS, SECTOR, SHARED_MEMORY, 
 from weft.gpu.common.cost import Access, ModeInTile, run_of, tile_access
 from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.release import ODD_RUNS_STATED
-from weft.gpu.common.tiling import TENSORS, A, Axis, C, D, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.common.tiling import TENSORS, A, C, D, KernelAxis, TiledAxis, TiledDim, rest, tiled_dim
 from weft.gpu.permute.schedule import PermuteSchedule, in_words, programs
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
@@ -20,7 +20,7 @@ from weft.spec.permutation import Permutation
 
 
 def access_of(layout: Layout, tensor: int, dim: TiledDim, tiles: int = 1) -> Access:
-    """What so many tiles read or write of a tensor, each access as wide as every axis allows."""
+    """The accesses of so many tiles to a tensor, each access as wide as every axis allows."""
     access = tile_access(layout, tensor, tiles, dim.axes)
     size = layout.dtype.itemsize
     width = min(access.width, max(start_divisor(tensor, dim), 1) * size)
@@ -48,7 +48,7 @@ def line_share(layout: Layout, tensor: int, dim: TiledDim) -> int:
     return math.gcd(LINE, tile_divisor(tensor, dim) * layout.dtype.itemsize)
 
 
-def _mean_run(axes: Sequence[Axis], tensor: int) -> int:
+def _mean_run(axes: Sequence[KernelAxis], tensor: int) -> int:
     """Elements of a tile that lie together on average: a run also ends where a tile does, if the tile and the modes
     that it spans do not divide one another."""
     found = []
@@ -65,7 +65,7 @@ def _mean_run(axes: Sequence[Axis], tensor: int) -> int:
     return run_of(found)
 
 
-def _lane_run(axes: Sequence[Axis], tensor: int) -> int:
+def _lane_run(axes: Sequence[KernelAxis], tensor: int) -> int:
     """Elements of a tile that lie together along its fastest axes: what neighbouring lanes take."""
     run = 1
     for axis in sorted(axes, key=lambda axis: (axis.strides[tensor] or (0,))[0] or math.inf):
@@ -103,7 +103,7 @@ class PermuteParams(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def permute_params(permutation: Permutation, schedule: PermuteSchedule) -> PermuteParams:
-    """Of a permutation of words, see `in_words`."""
+    """Parameters for a permutation of words, see `in_words`."""
     params = _params(permutation, schedule)
     # Tiles follow D, so that a line which two of them share is written at about the same time, unless it is X whose
     # lines are shared the more.
@@ -209,12 +209,12 @@ def _numbered(dim: TiledDim, tiled: Sequence[TiledAxis], pitches: dict[int, int]
 
 
 def merge_modes(dim: TiledDim, *tensors: int) -> TiledDim:
-    """The same dim for these tensors alone: modes of an axis that lie together in all of them become one. That leaves
+    """The dim for these tensors alone: modes of an axis that lie together in all of them become one. That leaves
     fewer divisions in each address, which are most of what a kernel does where each lane has an address of its own."""
     return dim._replace(axes=tuple([_merged(axis, tensors) for axis in dim.axes]))
 
 
-def _merged(axis: Axis, tensors: tuple[int, ...]) -> Axis:
+def _merged(axis: KernelAxis, tensors: tuple[int, ...]) -> KernelAxis:
     if len(axis.extents) < 2:
         return axis
     extents, strides = _merged_modes(axis.extents, axis.strides, tensors)
@@ -291,7 +291,7 @@ def move_seconds(
 
 
 class _Traffic(NamedTuple):
-    """What one tensor of a permutation costs."""
+    """The traffic of one tensor of a permutation."""
 
     access: Access
     memory_bytes: float  # sectors taken in part included

@@ -20,7 +20,7 @@ from weft.spec.permutation import Permutation
 KERNEL = DeviceFunction("weft.gpu.permute.kernel", "permute_pair_kernel")
 
 
-class Move(NamedTuple):
+class PermuteMove(NamedTuple):
     """A permutation and the schedule that makes it."""
 
     permutation: Permutation
@@ -38,7 +38,7 @@ class Move(NamedTuple):
         return warps == self.schedule.warps or held * self.permutation.d.dtype.itemsize >= accesses * VECTOR
 
 
-def supports(first: Move, second: Move) -> bool:
+def supports(first: PermuteMove, second: PermuteMove) -> bool:
     """Whether one launch makes both well: by schedules of the family `permute`, of values that are not scaled or
     conjugated, with the larger number of warps."""
     moves, warps = (first, second), max(first.schedule.warps, second.schedule.warps)
@@ -51,7 +51,7 @@ def supports(first: Move, second: Move) -> bool:
 class PermutePairLaunch:
     """Both, built: call it with the source and the result of each."""
 
-    def __init__(self, first: Move, second: Move, target: Target) -> None:
+    def __init__(self, first: PermuteMove, second: PermuteMove, target: Target) -> None:
         words = [in_words(move.permutation) for move in (first, second)]
         layouts = [layout for each in words for layout in (each.x, each.d)]
         constants: dict[str, object] = {"COUNT": first.programs}
@@ -70,7 +70,7 @@ class PermutePairLaunch:
 
 
 def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
-    """What the kernel takes of a permutation that scales nothing."""
+    """The kernel's constants for a permutation that scales nothing."""
     return {
         "PARAMS": permute_params(words, schedule),
         "FN": words.fn,

@@ -21,7 +21,7 @@ WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by by
 
 
 def in_words(permutation: Permutation) -> Permutation:
-    """The same permutation of elements that Triton has a type for."""
+    """The permutation of elements that Triton has a type for."""
     dtype = permutation.x.dtype
     if permutation.is_move:
         word, parts = WORDS[min(dtype.itemsize, 8)], max(dtype.itemsize // 8, 1)
@@ -43,7 +43,7 @@ def in_words(permutation: Permutation) -> Permutation:
 
 
 def view_as(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> Any:
-    """The same memory as elements of another type; only its address and type matter to a kernel."""
+    """The memory of a tensor as elements of another type; only its address and type matter to a kernel."""
     if tensor is None or dtype is None or tensor.dtype == dtype:
         return tensor
     if tensor.dtype.is_complex and dtype.itemsize < tensor.dtype.itemsize:
@@ -111,7 +111,7 @@ class _Run(NamedTuple):
     access: int  # elements of one access
 
     def scaled(self, elements: int) -> _Run:
-        """The same in units of so many elements."""
+        """The run in units of so many elements."""
         return _Run(max(self.length // elements, 1), self.extend, max(self.access // elements, 1))
 
     def is_reached(self, extent: int) -> bool:

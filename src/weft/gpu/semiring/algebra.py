@@ -1,4 +1,4 @@
-"""What the kernels take of an algebra."""
+"""An algebra as kernels take it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,6 @@ _LOGARITHM = """@triton.jit
 def logarithm(x):
     return libdevice.log(x)
 """
-
-
-def semiring_constants(contraction: Contraction) -> dict[str, Any]:
-    """The compile-time parameters COMBINE, REDUCE and IDENTITY; of plus-times None, None and 0."""
-    algebra = contraction.algebra
-    if algebra is None:
-        return {"COMBINE": None, "REDUCE": None, "IDENTITY": 0}
-    return {"COMBINE": algebra.combine, "REDUCE": algebra.reduce, "IDENTITY": algebra.identity}
 
 
 def sums_exponentials(contraction: Contraction) -> bool:
@@ -92,6 +84,11 @@ class OverAxis:
     @property
     def jit(self) -> Any:
         return _over_axis(self.reduce)
+
+
+def over_axis(contraction: Contraction) -> OverAxis | None:
+    """The reduction of a contraction's algebra along an axis of a tensor; None where that is a sum."""
+    return OverAxis(contraction.algebra.reduce) if contraction.algebra is not None else None
 
 
 @lru_cache(maxsize=256)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
-from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
+from weft.gpu.common.contraction_launch import SplitKLaunch, WholeLaunch
+from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
+from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.tiling import TENSORS
-from weft.gpu.semiring.algebra import exponential_constants, semiring_constants
+from weft.gpu.semiring.algebra import exponential_constants
 from weft.gpu.semiring.model import predict, semiring_params
 from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules
 from weft.planner.schedule import Launch, Target
@@ -57,8 +58,8 @@ def build(
     if guard is not None:
         before = sum(each.layout is not None for each in contraction.aux[:guard])
         params = params._replace(guard=(TENSORS + guard, before))
-    algebra = semiring_constants(contraction) | exponential_constants(contraction)
-    constants = contraction_constants(contraction, params) | algebra | {"STAGES": schedule.stages}
+    constants = {"PARAMS": params, "OP": operation(contraction)} | exponential_constants(contraction)
+    constants["STAGES"] = schedule.stages
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
     accumulate = contraction.arithmetic.accumulate
     real, pointers = accumulate.is_floating_point, pointer_layouts(contraction)
@@ -73,4 +74,4 @@ def build(
         return WholeLaunch(multiply(c, d, None))
     subtile = params.subtile
     partials = Layout.contiguous((subtile.blocks * subtile.splits, subtile.m.tile, subtile.n.tile), accumulate)
-    return SplitLaunch(multiply(None, None, partials), reduce_launch(contraction, subtile, partials, target), partials)
+    return SplitKLaunch(multiply(None, None, partials), reduce_launch(contraction, subtile, partials, target), partials)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY, batch_offset, dim_mask, dim_offsets, gathered, gathered_step, load_tile
+from weft.gpu.common.addresses import ANY, batch_offset, dim_mask, dim_offsets
+from weft.gpu.common.device import gathered, gathered_step, load_tile
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
     a_mask,
@@ -43,30 +44,28 @@ def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
-    return tile_mask(place, N, K, TENSOR)
+    BATCH: tl.constexpr = PARAMS.batch
+    return tile_mask(place, N, K, BATCH, TENSOR)
 
 
 @triton.jit
-def load_step(
-    starts, aux, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr,
-    AUX: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
+def load_step(starts, aux, place, PARAMS: tl.constexpr, OP: tl.constexpr, WHOLE: tl.constexpr):
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
 
     Past the end of k they are zero, after functions too if `PARAMS.zeros`. `WHOLE`: the tile ends within k.
-    `starts` is what `rows_of` gives, `aux` the pointers of auxiliary operands and what is known of those of A and of B,
-    `functions` (a_fn, b_fn).
+    `starts` is what `rows_of` gives, `aux` the pointers of auxiliary operands and what is known of those of A and of B.
     """
     a, b, row_mask, column_mask = starts
     pointers, aux_a, aux_b = aux
     batch_block, m_block, n_block, k_block = place
-    A_FN: tl.constexpr = functions[0]
-    B_FN: tl.constexpr = functions[1]
+    A_FN: tl.constexpr = OP.a_fn
+    B_FN: tl.constexpr = OP.b_fn
+    PRODUCT: tl.constexpr = OP.product
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
     depth = tl.arange(0, K.tile)
     inside = dim_mask(k_block, depth, K)
     at = a + dim_offsets(k_block, depth, K, 0, PARAMS.wide[0])[None, :]
@@ -84,7 +83,7 @@ def load_step(
     if (PARAMS.zeros and not WHOLE) and (A_FN is not None or B_FN is not None):
         x = tl.where(inside[None, :], x, 0)
         y = tl.where(inside[None, :], y, 0)
-    return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
+    return x.to(OP.accumulate), y.to(OP.accumulate), inside
 
 
 @triton.jit
@@ -106,21 +105,16 @@ def rows_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
 
 @triton.jit
 def reduce_tile(
-    operands, pointers, program, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr, AUX: tl.constexpr, algebra, STAGES: tl.constexpr,
-):  # fmt: skip
+    operands, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, STAGES: tl.constexpr
+):
     """The accumulators of one program's output tile (batch, m, n), or of its part of the reduction.
 
-    `operands` are (A, B), `functions` (a_fn, b_fn), `algebra` (combine, reduce, identity, exp).
+    `operands` are (A, B).
     """
     batch_block, m_block, n_block = place
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
-    COMBINE: tl.constexpr = algebra[0]
-    REDUCE: tl.constexpr = algebra[1]
-    IDENTITY: tl.constexpr = algebra[2]
-    EXP: tl.constexpr = algebra[3]
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
     rows = tl.arange(0, PARAMS.m.tile)
     columns = tl.arange(0, PARAMS.n.tile)
     first_step = 0
@@ -142,32 +136,31 @@ def reduce_tile(
     HELD: tl.constexpr = (THREADS_M.held, THREADS_N.held, THREADS_M.threads, THREADS_N.threads)
     accs = ()
     for _ in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
-        accs += (tl.full(HELD, IDENTITY, dtype=ACCUMULATE),)
+        accs += (tl.full(HELD, OP.identity, dtype=OP.accumulate),)
     if EXP is not None:
         for _ in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
-            accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
+            accs += (tl.zeros(HELD, dtype=OP.accumulate),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if PARAMS.wide_index else step
         here = (batch_block, m_block, n_block, k_block)
-        x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, WHOLE)
-        accs = step_of(accs, x, y, inside, PARAMS, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
+        x, y, inside = load_step(starts, aux, here, PARAMS, OP, WHOLE)
+        accs = step_of(accs, x, y, inside, PARAMS, OP, EXP, False)
     if PARAMS.alike_steps < K.blocks:
         for step in tl.range(PARAMS.alike_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if PARAMS.wide_index else step
             here = (batch_block, m_block, n_block, k_block)
-            x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, False)
-            accs = step_of(accs, x, y, inside.to(tl.int32), PARAMS, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
+            x, y, inside = load_step(starts, aux, here, PARAMS, OP, False)
+            accs = step_of(accs, x, y, inside.to(tl.int32), PARAMS, OP, EXP, True)
     return accs
 
 
 @triton.jit
 def store_accs(
-    accs, tensors, partials, factors, program, place, PARAMS: tl.constexpr, functions, LOG: tl.constexpr,
-    RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+    accs, tensors, partials, factors, program, place, PARAMS: tl.constexpr, OP: tl.constexpr, LOG: tl.constexpr
+):
     """(3) Leave the split-K partials, or finish the output tile, subtile by subtile.
 
-    `tensors`, `factors` and `functions` are those of `device.finish`.
+    `tensors` and `factors` are those of `device.finish`.
     """
     batch_block, m_block, n_block = place
     THREADS_M: tl.constexpr = PARAMS.threads_m
@@ -183,7 +176,7 @@ def store_accs(
             tl.store(partials + partial_offsets(partial, SUBTILE, 0, SUBTILE.n.tile), block)
         else:
             here = (batch_block, m_subtile, n_subtile)
-            store_block(block, tensors, factors, here, SUBTILE, functions, RESULT, AUX)
+            store_block(block, tensors, factors, here, SUBTILE, OP)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -197,18 +190,7 @@ def semiring_kernel(
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
     PARAMS: tl.constexpr,  # SemiringParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # AuxParams
-    COMBINE: tl.constexpr,  # None for products
-    REDUCE: tl.constexpr,  # None for sums
-    IDENTITY: tl.constexpr,
+    OP: tl.constexpr,  # KernelOperation
     EXP: tl.constexpr,  # and LOG: where log(exp(p) + exp(q)) reduces and is computed by a sum of exponentials
     LOG: tl.constexpr,
     STAGES: tl.constexpr,
@@ -228,18 +210,8 @@ def semiring_kernel(
         at = pointers[PARAMS.guard[1]] + tl.broadcast_to(block_offsets(place, PARAMS, PARAMS.guard[0]), PARAMS.stored)
         marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
-            accs = reduce_tile(
-                (a, b), pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, AUX,
-                (COMBINE, REDUCE, IDENTITY, EXP), STAGES,
-            )  # fmt: skip
-            store_accs(
-                accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX
-            )
+            accs = reduce_tile((a, b), pointers, program, place, PARAMS, OP, EXP, STAGES)
+            store_accs(accs, tensors, partials, factors, program, place, PARAMS, OP, LOG)
     else:
-        accs = reduce_tile(
-            (a, b), pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, AUX,
-            (COMBINE, REDUCE, IDENTITY, EXP), STAGES,
-        )  # fmt: skip
-        store_accs(
-            accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX
-        )
+        accs = reduce_tile((a, b), pointers, program, place, PARAMS, OP, EXP, STAGES)
+        store_accs(accs, tensors, partials, factors, program, place, PARAMS, OP, LOG)

@@ -1,4 +1,4 @@
-"""What a schedule tells the semiring kernel, and what it costs."""
+"""Parameters of the semiring kernel from a schedule, and its cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SHARED_MEMORY, VECTOR, power_of_two, sm_count
-from weft.gpu.common.cost import Access, Work, direct_seconds, function_seconds, reduce_seconds, tile_access
+from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, rest, tiled_dim
 from weft.gpu.semiring.algebra import product_slots, sums_exponentials
@@ -32,8 +32,9 @@ class ThreadTile(NamedTuple):
     run: int  # of these, neighbours in memory
 
 
-class SubtileParams(NamedTuple):
-    """What storing the subtiles of an output tile, or adding up their split-K partials, takes of a schedule."""
+class SemiringSubtileParams(NamedTuple):
+    """The parameters for storing the subtiles of an output tile, or adding up their split-K partials, takes of a
+    schedule."""
 
     batch: TiledDim
     m: TiledDim
@@ -55,7 +56,7 @@ class SemiringParams(NamedTuple):
     stored: tuple[int, ...]  # extents of the tile as D lies: every axis longer than one index
     threads_m: ThreadTile
     threads_n: ThreadTile
-    subtile: SubtileParams
+    subtile: SemiringSubtileParams
     log_depth: int  # of the tile along k
     group: int
     blocks: int  # output tiles
@@ -88,7 +89,7 @@ def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> Sem
         stored=stored,
         threads_m=_threads_along(contraction, schedule, A),
         threads_n=_threads_along(contraction, schedule, B),
-        subtile=SubtileParams(
+        subtile=SemiringSubtileParams(
             batch=batch,
             m=m_subtile,
             n=n_subtile,
@@ -177,7 +178,7 @@ def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target
         tile_access(contraction.a, A, programs * steps, (*params.m.axes, *params.k.axes)),
         tile_access(contraction.b, B, programs * steps, (*params.n.axes, *params.k.axes)),
     )
-    work = Work(
+    work = KernelWork(
         accesses=(
             *read,
             tile_access(contraction.c, C, params.blocks, d_axes),
@@ -206,7 +207,7 @@ def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target
 def _arithmetic_seconds(
     contraction: Contraction, schedule: SemiringSchedule, params: SemiringParams, target: Target
 ) -> float:
-    """Of all products, were all SMs equally busy: issue slots, or reads of shared memory if they take longer.
+    """Seconds of all products, were all SMs equally busy: issue slots, or reads of shared memory if they take longer.
 
     With few warps on a scheduler some slots stay empty, as each waits for its own results.
     """
@@ -228,7 +229,7 @@ def _arithmetic_seconds(
 
 
 def _narrow_seconds(access: Access) -> float:
-    """What reading an operand adds where each lane copies the least that it can."""
+    """Seconds that reading an operand adds where each lane copies the least that it can."""
     return access.bytes / LEAST_COPY * NARROW_SLOTS / SLOT_RATE if access.copied == LEAST_COPY else 0.0
 
 

@@ -126,7 +126,7 @@ class SemiringSchedule:
 
     @property
     def computed(self) -> tuple[int, int]:
-        """What is computed of the tile, along m and n."""
+        """The part of the tile that is computed, along m and n."""
         m, n = (at // power_of_two(count) * count for at, count in zip(self.tile, self.subtiles, strict=False))
         return m, n
 
@@ -225,7 +225,7 @@ def _a_alone_along_k(contraction: Contraction) -> bool:
 
 
 def _split(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> Iterator[SemiringSchedule]:
-    """The same tiles with every reduction split over programs, where the output tiles alone cannot fill the device."""
+    """The tiles with every reduction split over programs, where the output tiles alone cannot fill the device."""
     sms = max(target.processors, 8)
     tiles, steps = output_tiles(contraction, schedule), math.prod([axis.blocks for axis in schedule.k])
     if tiles >= 2 * sms:

@@ -50,28 +50,28 @@ def steps_of(tile, THREADS: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr)
 
 @triton.jit
 def product_of(
-    xs, ys, exist, SUBTILE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, COMBINE: tl.constexpr,
-    IDENTITY: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
+    xs, ys, exist, SUBTILE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, OP: tl.constexpr, MASKED: tl.constexpr
+):
     """The products of one subtile in step `I`, the identity past the end of k."""
     x = xs[SUBTILE // PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
     y = ys[SUBTILE % PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
+    COMBINE: tl.constexpr = OP.combine
     if COMBINE is None:
         product = x * y
     else:
-        product = COMBINE(x, y).to(ACCUMULATE)
+        product = COMBINE(x, y).to(OP.accumulate)
     if MASKED:
-        product = tl.where(exist[I] != 0, product, tl.full((), IDENTITY, ACCUMULATE))
+        product = tl.where(exist[I] != 0, product, tl.full((), OP.identity, OP.accumulate))
     return product
 
 
 @triton.jit
 def step_of(
-    accs, x, y, inside, PARAMS: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
-    EXP: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
+    accs, x, y, inside, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, MASKED: tl.constexpr
+):
     """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
     TILE_K: tl.constexpr = PARAMS.k.tile
+    REDUCE: tl.constexpr = OP.reduce
     THREADS_M: tl.constexpr = PARAMS.threads_m
     THREADS_N: tl.constexpr = PARAMS.threads_n
     xs = steps_of(x, THREADS_M, PARAMS.log_depth + THREADS_M.log_slots, True)
@@ -80,27 +80,26 @@ def step_of(
     if MASKED:
         exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), PARAMS.log_depth)
     if EXP is not None:
-        return exponentials_of(accs, xs, ys, exist, PARAMS, COMBINE, IDENTITY, EXP, MASKED, ACCUMULATE)
+        return exponentials_of(accs, xs, ys, exist, PARAMS, OP, EXP, MASKED)
     else:
         for i in tl.static_range(TILE_K):
             found = ()
             for subtile in tl.static_range(len(accs)):
-                product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+                product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
                 if REDUCE is None:
                     found += (accs[subtile] + product,)
                 else:
-                    found += (REDUCE(accs[subtile], product).to(ACCUMULATE),)
+                    found += (REDUCE(accs[subtile], product).to(OP.accumulate),)
             accs = found
         return accs
 
 
 @triton.jit
 def exponentials_of(
-    accs, xs, ys, exist, PARAMS: tl.constexpr, COMBINE: tl.constexpr, IDENTITY: tl.constexpr, EXP: tl.constexpr,
-    MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    """The same where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all of these
-    the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
+    accs, xs, ys, exist, PARAMS: tl.constexpr, OP: tl.constexpr, EXP: tl.constexpr, MASKED: tl.constexpr
+):
+    """The accumulators where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all
+    of these the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
     SUBTILES: tl.constexpr = len(accs) // 2
     TILE_K: tl.constexpr = PARAMS.k.tile
     peaks = ()
@@ -108,12 +107,12 @@ def exponentials_of(
     for subtile in tl.static_range(SUBTILES):
         peak = accs[subtile]
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
             peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
         base = finite(peak)
         total = accs[SUBTILES + subtile] * EXP(tl.minimum(finite(accs[subtile]) - base, 0.0))
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, OP, MASKED)
             total += EXP(product - base)
         peaks += (peak,)
         sums += (total,)
@@ -122,13 +121,13 @@ def exponentials_of(
 
 @triton.jit
 def finite(peak):
-    """What exponents are taken relative to: infinities are their own, relative to 0."""
+    """The base of exponents: infinities are their own, relative to 0."""
     return tl.where(tl.abs(peak) == INFINITY, 0.0, peak).to(peak.dtype)
 
 
 @triton.jit
 def value_of(accs, SUBTILE: tl.constexpr, LOG: tl.constexpr):
-    """What has been reduced to."""
+    """The value of a reduction."""
     if LOG is None:
         return accs[SUBTILE]
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import WholeLaunch
-from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
-from weft.gpu.semiring.algebra import OverAxis, semiring_constants
+from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
+from weft.gpu.common.operation import operation
+from weft.gpu.semiring.algebra import over_axis
 from weft.gpu.simt.model import NAME, SimtSchedule, predict, programs, schedules, simt_params
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction
@@ -30,9 +31,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> Launch:
-    algebra = contraction.algebra
-    constants = contraction_constants(contraction, simt_params(contraction, schedule)) | semiring_constants(contraction)
-    constants["OVER_AXIS"] = OverAxis(algebra.reduce) if algebra is not None else None
+    params = simt_params(contraction, schedule)
+    constants = {"numbers": None, "PARAMS": params, "OP": operation(contraction), "OVER_AXIS": over_axis(contraction)}
     kernel = KernelLaunch(
         KERNEL, (contraction.a, contraction.b, contraction.c, contraction.d), constants,
         contraction.arithmetic.accumulate.is_floating_point, target, programs(contraction, schedule), schedule.warps,

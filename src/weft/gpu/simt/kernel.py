@@ -1,7 +1,11 @@
 """The direct kernel off the matrix units: multiply and sum lane by lane, for any real number type.
 
 It serves what has nothing to share in a matrix instruction: matrix-vector, dot, outer and elementwise products,
-reductions of one operand, many tiny products in a batch; and integers.
+reductions of one operand, many tiny products in a batch; and integers. Every axis of the tile, of D and of k, is a
+dimension of its own: an operand is loaded along the axes that it has, and spread over the others in registers.
+
+Extents and strides are compiled in, or come with the launch as numbers. Only then are sums split: each program leaves
+its part in a workspace, which a second launch, with A alone, reduces.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY, finish, gathered, gathered_step, load_or_zero, spread_mask, spread_offsets
+from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets, starts_of, step_place
+from weft.gpu.common.device import finish, gathered, gathered_step, load_or_zero
 from weft.gpu.common.pdl import pdl_begin
 
 
@@ -34,57 +39,63 @@ def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """The same of D's tile alone."""
-    R: tl.constexpr = PARAMS.r
+    """Offsets in a tensor of D's tile alone."""
+    STORED: tl.constexpr = PARAMS.stored
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return spread_offsets(place[0], R, TENSOR, RANK, WIDE)
+    return spread_offsets(place[0], STORED, TENSOR, RANK, WIDE)
 
 
 @triton.jit
 def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = PARAMS.r
+    STORED: tl.constexpr = PARAMS.stored
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
-    return spread_mask(place[0], R, TENSOR, RANK)
+    return spread_mask(place[0], STORED, TENSOR, RANK)
 
 
 @triton.jit
-def factors_at(
-    operands, known, pointers, at, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr, AUX: tl.constexpr
-):
-    """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type.
+def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type; A's twice without B.
 
-    `operands` are (A, B), `known` what the functions take that does not move along k, `functions` (a_fn, b_fn).
+    `operands` are (A, B), `known` what the functions take that does not move along k.
     """
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
-    A_FN: tl.constexpr = functions[0]
-    B_FN: tl.constexpr = functions[1]
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
+    A_FN: tl.constexpr = OP.a_fn
+    B_FN: tl.constexpr = OP.b_fn
+    PRODUCT: tl.constexpr = OP.product
     x = load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
-    y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
+    if not K.generic:
+        y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
     if A_FN is not None:
         x = A_FN(x, *gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
-    if B_FN is not None:
+    if operands[1] is None:
+        y = x
+    elif K.generic:  # addresses by numbers take registers: not held while A's function is computed
+        y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
+    if operands[1] is not None and B_FN is not None:
         y = B_FN(y, *gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
     return x, y
 
 
 @triton.jit
-def reduce_step(
-    acc, x, y, k_block, PARAMS: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-):  # fmt: skip
-    """The accumulator with the products of a step along k; what lies past the end of k counts nothing."""
+def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr, ALONE: tl.constexpr):
+    """The accumulator with the products of a step along k, or with A's values `ALONE`; past the end of k nothing."""
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
-    if COMBINE is None:
+    COMBINE: tl.constexpr = OP.combine
+    REDUCE: tl.constexpr = OP.reduce
+    ACCUMULATE: tl.constexpr = OP.accumulate
+    if ALONE:
+        product = x.to(ACCUMULATE)
+    elif COMBINE is None:
         product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
     else:
         product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
     if not K.exact:
-        product = tl.where(spread_mask(k_block, K, ANY, RANK), product, tl.full((), IDENTITY, ACCUMULATE))
+        product = tl.where(spread_mask(k_at, K, ANY, RANK), product, tl.full((), OP.identity, ACCUMULATE))
     if REDUCE is None:
         acc += product
     else:
@@ -93,70 +104,65 @@ def reduce_step(
 
 
 @triton.jit
-def sum_over_axes(acc, PARAMS: tl.constexpr, REDUCE: tl.constexpr, OVER_AXIS: tl.constexpr):
-    """The accumulator without its axes of k, which are the last."""
-    RANK: tl.constexpr = len(PARAMS.tile)
-    K_RANK: tl.constexpr = PARAMS.k_rank
-    for axis in tl.static_range(K_RANK):
-        if REDUCE is None:
-            acc = tl.sum(acc, axis=RANK - 1 - axis)
-        else:
-            acc = OVER_AXIS(acc, RANK - 1 - axis)
+def sum_over_axes(acc, PARAMS: tl.constexpr, OVER_AXIS: tl.constexpr):
+    """The accumulator without its axes of k, the last one first."""
+    K: tl.constexpr = PARAMS.k
+    for i in tl.static_range(len(K.axes)):
+        if K.axes[len(K.axes) - 1 - i].place >= 0:
+            if OVER_AXIS is None:
+                acc = tl.sum(acc, axis=K.axes[len(K.axes) - 1 - i].place)
+            else:
+                acc = OVER_AXIS(acc, K.axes[len(K.axes) - 1 - i].place)
     return acc
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
+@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
 def simt_kernel(
     a,
-    b,
+    b,  # None where A's values are reduced alone
     c,  # None where nothing is added
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
+    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # SimtParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # AuxParams
-    COMBINE: tl.constexpr,  # of an algebra; None for products
-    REDUCE: tl.constexpr,  # and for sums
-    IDENTITY: tl.constexpr,  # of sums
-    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of REDUCE
+    OP: tl.constexpr,  # KernelOperation
+    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of its reduce
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
-    K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    R: tl.constexpr = PARAMS.r
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
 
-    # (1) Find this program's output tile. Every axis of the tile, of D and of k, is a dimension of its own.
+    # (1) Find this program's output tile and its part of the reduction.
     block = tl.program_id(0)
-    if PARAMS.wide_index:
-        block = block.to(tl.int64)
+    if R.generic:
+        starts, split = starts_of(block, numbers, R)
+        place = (starts, numbers)
+        origin = ((0,), numbers)
+        first_step = split * numbers[0]
+        last_step = tl.minimum(first_step + numbers[0], numbers[1])
+    else:
+        place = block.to(tl.int64) if PARAMS.wide_index else block
+        origin = 0
+        first_step = 0
+        last_step = PARAMS.k.blocks
 
     TILE: tl.constexpr = PARAMS.tile
-    acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
-    aux_a = gathered(pointers, (block, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
-    aux_b = gathered(pointers, (block, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
-    for step in range(0, K.blocks):
-        k_block = step.to(tl.int64) if PARAMS.wide_index else step
+    acc = tl.full(TILE, OP.identity, dtype=OP.accumulate)
+    aux_a = gathered(pointers, (place, origin), AUX_A, PARAMS, tile_offsets, tile_mask)
+    aux_b = gathered(pointers, (place, origin), AUX_B, PARAMS, tile_offsets, tile_mask)
+    for step in range(first_step, last_step):
+        k_at = step_place(step, numbers, PARAMS)
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
-        x, y = factors_at(
-            (a, b), (aux_a, aux_b), pointers, (block, k_block), PARAMS, (A_FN, B_FN), PRODUCT, AUX
-        )  # fmt: skip
-
+        x, y = factors_at((a, b), (aux_a, aux_b), pointers, (place, k_at), PARAMS, OP)
         # (2.2) Multiply in the accumulator's type, and add.
-        acc = reduce_step(acc, x, y, k_block, PARAMS, COMBINE, REDUCE, IDENTITY, ACCUMULATE)
+        acc = reduce_step(acc, x, y, k_at, PARAMS, OP, b is None)
 
-    # (3) Sum over the axes of k, apply C and the epilogue, store.
-    acc = sum_over_axes(acc, PARAMS, REDUCE, OVER_AXIS)
-    finish(
-        acc, (c, d, pointers), (alpha, beta), (block,), PARAMS, stored_offsets, stored_mask, (C_FN, EPILOGUE, REDUCE),
-        RESULT, AUX,
-    )  # fmt: skip
+    # (3) Sum over the axes of k, apply C and the epilogue, store; a part of a reduction goes to its workspace.
+    acc = sum_over_axes(acc, PARAMS, OVER_AXIS)
+    if R.generic:
+        d += split.to(tl.int64) * numbers[2] * R.axes[0].runs[3].divisor
+    finish(acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, OP)

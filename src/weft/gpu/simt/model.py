@@ -11,7 +11,7 @@ from weft.gpu.common.constraints import LINE, SECTOR, VECTOR
 from weft.gpu.common.cost import (
     ISSUE_RATE,
     Access,
-    Work,
+    KernelWork,
     direct_seconds,
     function_seconds,
     modes_in_tile,
@@ -121,6 +121,11 @@ class SimtParams(NamedTuple):
     wide: tuple[bool, ...]
     wide_index: bool
 
+    @property
+    def stored(self) -> TiledDim:
+        """D's axes as dimensions of the tile without k."""
+        return self.r
+
 
 def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
@@ -154,7 +159,7 @@ def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) ->
     blocks, steps = programs(contraction, schedule), params.k.blocks
     a, b = (_read(layout, tensor, blocks, params) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
     lanes = blocks * steps * params.r.tile * params.k.tile
-    work = Work(
+    work = KernelWork(
         accesses=(
             a,
             b,
@@ -186,7 +191,7 @@ def _lanes(params: SimtParams, tensor: int, blocks: int) -> int:
 
 
 def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Access:
-    """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
+    """Reads of an operand: lanes of one element count once, and what a program reads again at its next step
     comes from the first cache where all that it reads fits there."""
     size = layout.dtype.itemsize
     access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
@@ -204,7 +209,7 @@ def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Acces
 
 
 def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Access, Access], blocks: int) -> float:
-    """What addresses take, and values that change lanes, were all SMs equally busy.
+    """Seconds for addresses, and for values that change lanes, were all SMs equally busy.
 
     A tile along k of two operands that both move along D finds them in lanes of different orders.
     """
@@ -218,5 +223,5 @@ def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Ac
 
 
 def _algebra_seconds(contraction: Contraction, products: int) -> float:
-    """What products in another algebra take beyond a multiplication and a sum, were all SMs equally busy."""
+    """Seconds that products in another algebra take beyond a multiplication and a sum, were all SMs equally busy."""
     return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE

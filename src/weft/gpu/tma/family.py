@@ -17,9 +17,9 @@ from weft.gpu.common.launch import (
     KernelLaunch,
     TensorMap,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tiling import A, B
@@ -74,7 +74,7 @@ class TmaLaunch:
         self.kernels[1]((partials, c, d), alpha, beta, aux)
 
     def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
-        """What the kernel takes besides the operands: D, or the partials in its place."""
+        """The tensor that the kernel takes besides the operands: D, or the partials in its place."""
         return c, d, partials
 
 
@@ -123,7 +123,7 @@ def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> La
 
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
-    constants = contraction_constants(contraction, params)
+    constants = {"PARAMS": params, "OP": operation(contraction)}
     maps = operand_maps(contraction, schedule)
     accumulate = contraction.arithmetic.accumulate
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import axis_start, dim_mask, gathered, gathered_step
+from weft.gpu.common.addresses import axis_start, dim_mask
+from weft.gpu.common.device import gathered, gathered_step
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, partial_offsets, store_block, tile_coords
 
@@ -65,44 +66,42 @@ def load_operand(
 
 
 @triton.jit
-def load_a(
-    a, pointers, known, at, PARAMS: tl.constexpr, A_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr,
-    AUX_A: tl.constexpr,
-):  # fmt: skip
+def load_a(a, pointers, known, at, PARAMS: tl.constexpr, OP: tl.constexpr):
     """(2, 3) A tile of A, (m, k), its function applied in the type of products. Past the end of k it stays zero."""
     BATCH: tl.constexpr = PARAMS.batch
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k
     A_DIMS: tl.constexpr = PARAMS.a_dims
+    A_FN: tl.constexpr = OP.a_fn
+    AUX_A: tl.constexpr = OP.aux.a
     x = load_operand(a, at, BATCH, M, K, A_DIMS, PARAMS.a_along_k)
     if A_FN is not None:
-        x = A_FN(x, *gathered_step(known, pointers, at, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+        x = A_FN(x, *gathered_step(known, pointers, at, AUX_A, K, PARAMS, a_offsets, a_mask)).to(OP.product)
         if PARAMS.masked:
             x = tl.where(dim_mask(at[2], tl.arange(0, K.tile), K)[None, :], x, 0)
     if PARAMS.widen:
-        x = x.to(ACCUMULATE)
+        x = x.to(OP.accumulate)
     return x
 
 
 @triton.jit
-def multiply_part(
-    acc, x, b, pointers, known, at, PARAMS: tl.constexpr, PART: tl.constexpr, B_FN: tl.constexpr,
-    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, AUX_B: tl.constexpr,
-):  # fmt: skip
+def multiply_part(acc, x, b, pointers, known, at, PARAMS: tl.constexpr, PART: tl.constexpr, OP: tl.constexpr):
     """(2, 3, 4) Add the product of a tile of A, in the type of products, and the tile of B of one part along n."""
     BATCH: tl.constexpr = PARAMS.batch
     N: tl.constexpr = PART.n
     K: tl.constexpr = PARAMS.k
     B_DIMS: tl.constexpr = PARAMS.b_dims
+    B_FN: tl.constexpr = OP.b_fn
+    AUX_B: tl.constexpr = OP.aux.b
     y = load_operand(b, at, BATCH, N, K, B_DIMS, PARAMS.b_along_k).T
     if B_FN is not None:
-        y = B_FN(y, *gathered_step(known, pointers, at, AUX_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(known, pointers, at, AUX_B, K, PART, b_offsets, b_mask)).to(OP.product)
         if PARAMS.masked:
             y = tl.where(dim_mask(at[2], tl.arange(0, K.tile), K)[:, None], y, 0)
     if PARAMS.widen:
         y = y.to(acc.dtype)
     # fp8 products of one step may be added with fewer digits, those of different steps may not.
-    return tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=acc.dtype)
+    return tl.dot(x, y, acc, input_precision=OP.precision, max_num_imprecise_acc=K.tile, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -112,43 +111,36 @@ def multiply(
     tile,  # (batch, m, n): numbers of the output tile
     first_step,
     PARAMS: tl.constexpr,
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,
+    OP: tl.constexpr,
 ):
     """The accumulators of a work tile: one for each part along n, the first one twice where there is but one."""
     a, b, b_rest = maps
     batch_tile, m_tile, n_tile = tile
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
     FIRST: tl.constexpr = PARAMS.n_parts[0]
     SECOND: tl.constexpr = PARAMS.n_parts[-1]
     TWO: tl.constexpr = len(PARAMS.n_parts) == 2
     SHAPE: tl.constexpr = (PARAMS.m.tile, FIRST.n.tile)
     REST_SHAPE: tl.constexpr = (PARAMS.m.tile, SECOND.n.tile)
-    acc = tl.zeros(SHAPE, dtype=ACCUMULATE)
+    acc = tl.zeros(SHAPE, dtype=OP.accumulate)
     aux_a = gathered(pointers, (batch_tile, m_tile, 0), AUX_A, PARAMS, a_offsets, a_mask)
     aux_b = gathered(pointers, (batch_tile, n_tile, 0), AUX_B, FIRST, b_offsets, b_mask)
     acc_rest = acc
     if TWO:
-        acc_rest = tl.zeros(REST_SHAPE, dtype=ACCUMULATE)
+        acc_rest = tl.zeros(REST_SHAPE, dtype=OP.accumulate)
         aux_rest = gathered(pointers, (batch_tile, n_tile, 0), AUX_B, SECOND, b_offsets, b_mask)
     for step in range(PARAMS.steps):
         k_tile = first_step + step
-        x = load_a(a, pointers, aux_a, (batch_tile, m_tile, k_tile), PARAMS, A_FN, PRODUCT, ACCUMULATE, AUX_A)
-        if A_FN is not None and B_FN is not None and (TWO or (PARAMS.masked and len(AUX_A) > 0)):
+        x = load_a(a, pointers, aux_a, (batch_tile, m_tile, k_tile), PARAMS, OP)
+        if OP.a_fn is not None and OP.b_fn is not None and (TWO or (PARAMS.masked and len(AUX_A) > 0)):
             # x goes to the tensor cores through shared memory. Without this barrier the one that x needs stands
             # between the stores of y and their fence for the tensor cores, which may then read too early.
             tl.debug_barrier()
         at = (batch_tile, n_tile, k_tile)
-        acc = multiply_part(acc, x, b, pointers, aux_b, at, PARAMS, FIRST, B_FN, PRODUCT, PRECISION, AUX_B)
+        acc = multiply_part(acc, x, b, pointers, aux_b, at, PARAMS, FIRST, OP)
         if TWO:
-            acc_rest = multiply_part(
-                acc_rest, x, b_rest, pointers, aux_rest, at, PARAMS, SECOND, B_FN, PRODUCT, PRECISION, AUX_B
-            )  # fmt: skip
+            acc_rest = multiply_part(acc_rest, x, b_rest, pointers, aux_rest, at, PARAMS, SECOND, OP)
     return acc, acc_rest
 
 
@@ -161,47 +153,40 @@ def split_n(acc):
 
 
 @triton.jit
-def store_subtile(
-    acc, results, work_tile, tile, PARAMS: tl.constexpr, SUBTILE: tl.constexpr, C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+def store_subtile(acc, results, work_tile, tile, PARAMS: tl.constexpr, SUBTILE: tl.constexpr, OP: tl.constexpr):
     """Store some columns as a split-K partial, or finish them and store them in D."""
     c, d, partials, pointers, alpha, beta = results
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(work_tile, PARAMS, SUBTILE.first, SUBTILE.n.tile), acc)
     else:
-        store_block(acc, (c, d, pointers), (alpha, beta), tile, SUBTILE, (C_FN, EPILOGUE, None), RESULT, AUX)
+        store_block(acc, (c, d, pointers), (alpha, beta), tile, SUBTILE, OP)
 
 
 @triton.jit
 def store_two(
-    acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, AT: tl.constexpr, C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
-    """The same of the columns of two subtiles, the first of them number `AT`."""
+    acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, AT: tl.constexpr, OP: tl.constexpr
+):
+    """Store the columns of two subtiles, the first of them number `AT`."""
     LEFT: tl.constexpr = PART.subtiles[AT]
     RIGHT: tl.constexpr = PART.subtiles[AT + 1]
     left, right = split_n(acc)
-    store_subtile(left, results, work_tile, tile, PARAMS, LEFT, C_FN, EPILOGUE, RESULT, AUX)
-    store_subtile(right, results, work_tile, tile, PARAMS, RIGHT, C_FN, EPILOGUE, RESULT, AUX)
+    store_subtile(left, results, work_tile, tile, PARAMS, LEFT, OP)
+    store_subtile(right, results, work_tile, tile, PARAMS, RIGHT, OP)
 
 
 @triton.jit
-def store_tile(
-    acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
+def store_tile(acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, OP: tl.constexpr):
     """(5) The same of an accumulator, in one, two or four subtiles. The compiler passes a tile through shared memory
     before it is stored, and a subtile of that size fits beside the stages."""
     if len(PART.subtiles) == 1:
         WHOLE: tl.constexpr = PART.subtiles[0]
-        store_subtile(acc, results, work_tile, tile, PARAMS, WHOLE, C_FN, EPILOGUE, RESULT, AUX)
+        store_subtile(acc, results, work_tile, tile, PARAMS, WHOLE, OP)
     elif len(PART.subtiles) == 2:
-        store_two(acc, results, work_tile, tile, PARAMS, PART, 0, C_FN, EPILOGUE, RESULT, AUX)
+        store_two(acc, results, work_tile, tile, PARAMS, PART, 0, OP)
     else:
         left, right = split_n(acc)
-        store_two(left, results, work_tile, tile, PARAMS, PART, 0, C_FN, EPILOGUE, RESULT, AUX)
-        store_two(right, results, work_tile, tile, PARAMS, PART, 2, C_FN, EPILOGUE, RESULT, AUX)
+        store_two(left, results, work_tile, tile, PARAMS, PART, 0, OP)
+        store_two(right, results, work_tile, tile, PARAMS, PART, 2, OP)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -216,15 +201,7 @@ def tma_kernel(
     beta: tl.int64,
     pointers,  # of auxiliary operands and of further results; None where there are none
     PARAMS: tl.constexpr,  # params.TmaParams
-    A_FN: tl.constexpr,
-    B_FN: tl.constexpr,
-    C_FN: tl.constexpr,
-    EPILOGUE: tl.constexpr,
-    PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    RESULT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # aux_operands.AuxParams
+    OP: tl.constexpr,  # KernelOperation
 ):
     pdl_wait()
     FIRST: tl.constexpr = PARAMS.n_parts[0]
@@ -237,11 +214,9 @@ def tma_kernel(
         first_step = work_tile // PARAMS.blocks * PARAMS.steps
 
         # (2, 3, 4) Load, apply functions and multiply, step by step. TMA reads zeros past the end of a mode.
-        acc, acc_rest = multiply(
-            (a, b, b_rest), pointers, tile, first_step, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX
-        )  # fmt: skip
+        acc, acc_rest = multiply((a, b, b_rest), pointers, tile, first_step, PARAMS, OP)
 
         # (5) Store the partial, or finish the output tile.
-        store_tile(acc, results, work_tile, tile, PARAMS, FIRST, C_FN, EPILOGUE, RESULT, AUX)
+        store_tile(acc, results, work_tile, tile, PARAMS, FIRST, OP)
         if len(PARAMS.n_parts) == 2:
-            store_tile(acc_rest, results, work_tile, tile, PARAMS, SECOND, C_FN, EPILOGUE, RESULT, AUX)
+            store_tile(acc_rest, results, work_tile, tile, PARAMS, SECOND, OP)

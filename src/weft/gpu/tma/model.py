@@ -1,4 +1,4 @@
-"""What a schedule tells the TMA kernel, and what it costs."""
+"""Parameters of the TMA kernel from a schedule, and its cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TmaDim(NamedTuple):
     axis: int  # of that side
 
 
-class SubtileParams(NamedTuple):
+class TmaSubtileParams(NamedTuple):
     """Columns of an output tile that are stored at once."""
 
     batch: TiledDim
@@ -53,7 +53,7 @@ class NPartParams(NamedTuple):
     n: TiledDim
     k: TiledDim
     wide: tuple[bool, ...]
-    subtiles: tuple[SubtileParams, ...]  # one, two or four
+    subtiles: tuple[TmaSubtileParams, ...]  # one, two or four
 
 
 class TmaParams(NamedTuple):
@@ -162,7 +162,7 @@ def _n_parts(
         count = subtiles_of(width, rows)
         starts = range(first, first + width, width // count)
         subtiles = tuple(
-            SubtileParams(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)
+            TmaSubtileParams(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)
             for start in starts
         )
         found.append(NPartParams(batch, columns(first, width), k, offsets, subtiles))

@@ -73,7 +73,7 @@ def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaVi
 
 
 def with_second_run(view: TmaView, tile: int, least: int) -> TmaView:
-    """The same in tiles of runs of two dimensions, if tiles then cover fewer indices past the ends of modes.
+    """The schedule in tiles of runs of two dimensions, if tiles then cover fewer indices past the ends of modes.
 
     The run of `outer` is no shorter than `least`. Only views that are contiguous along k get a second run: in others a
     line of memory runs along `outer`, and TMA is slow for short lines.
@@ -99,7 +99,8 @@ def covered(length: int, tile: int) -> int:
 
 
 def _outer_runs(own: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:
-    """What a tile may span a run of on an operand's own side: modes that lie together, or D's innermost alone."""
+    """The modes that a tile may span a run of on an operand's own side: modes that lie together, or D's innermost
+    alone."""
     runs = _chains(own, operand)
     return list(dict.fromkeys([*runs, by_stride(own, D)[:1]]))
 

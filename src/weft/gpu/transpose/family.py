@@ -107,7 +107,7 @@ def _linked(after: np.ndarray) -> np.ndarray:
 
 
 def _smallest_of_cycles(source: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    """Of whole cycles, each one's smallest element: the one from which no smaller is met before it comes again."""
+    """The smallest element of each of some whole cycles: the one from which no smaller is met before it comes again."""
     start, at = elements, source[elements]
     found = []
     while start.size:

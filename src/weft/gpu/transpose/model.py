@@ -63,7 +63,8 @@ class SlideParams(NamedTuple):
 
 
 def square_params(matrices: Layout, tile: int) -> SquareParams:
-    """Of matrices (outer batch, inner batch, n, n), with a last dimension of words where elements are two."""
+    """Parameters for matrices (outer batch, inner batch, n, n), with a last dimension of words where elements are
+    two."""
     _, inner, n, _, *words = matrices.shape
     tiles = -(-n // tile)
     # Lanes may overhang the extents by a tile before they are masked.
@@ -72,7 +73,7 @@ def square_params(matrices: Layout, tile: int) -> SquareParams:
 
 
 def cycle_params(part: Layout, group: int, width: int, saved: int) -> CycleParams:
-    """Of a part of all super-elements, the rows of a matrix, of which so many are saved."""
+    """Parameters for a part of all super-elements, the rows of a matrix; so many of them are saved."""
     count, span = part.shape
     pitch, step = part.strides
     wide = max(count * pitch + width * step, saved * span + width) >= 2**31
@@ -199,7 +200,7 @@ class TransposeSchedule:
 
 
 def workspace_bytes(moved_bytes: int) -> int:
-    """What one call may use beside its matrices: an eighth of them, at least 8 MiB and at most 32 MiB."""
+    """Bytes that one call may use beside its matrices: an eighth of them, at least 8 MiB and at most 32 MiB."""
     return min(max(moved_bytes // 8, LEAST_WORKSPACE), MOST_WORKSPACE)
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from weft.gpu.common.dependent import is_short
-from weft.gpu.common.launch import KernelLaunch, TensorMap, contraction_constants
+from weft.gpu.common.launch import KernelLaunch, TensorMap
+from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.tma import family as tma
@@ -59,7 +60,7 @@ def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMap
 
 
 class WsLaunch(TmaLaunch):
-    """The same for kernels that read no C, and store D, or partials, by TMA or from registers."""
+    """Launches of kernels that read no C, and store D, or partials, by TMA or from registers."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
         return _build_stationary(contraction, schedule, target)
     contraction = in_kernel_order(contraction, schedule)
     params = ws_params(contraction, schedule, target)
-    constants = contraction_constants(contraction, params)
+    constants = {"PARAMS": params, "OP": operation(contraction)}
     maps = swizzled_maps(contraction, schedule)
     tiles = params.tma.blocks
     map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, tiles).tensor_map)
@@ -156,7 +157,7 @@ def _build_stationary(contraction: Contraction, schedule: StationarySchedule, ta
     contraction = in_kernel_order(contraction, schedule)
     params = stationary_params(contraction, schedule, target)
     maps = swizzled_maps(contraction, schedule)
-    constants = contraction_constants(contraction, params)
+    constants = {"PARAMS": params, "OP": operation(contraction)}
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
         stationary_kernel, (*maps, contraction.d), constants, real, target, params.tma.programs, schedule.warps, 1,

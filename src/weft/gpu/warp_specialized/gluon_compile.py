@@ -47,7 +47,7 @@ def compile_each_kernel(capability: int) -> None:
 
 
 def _contraction() -> Contraction:
-    """Of one tall operand and a small one, with functions of both."""
+    """A contraction of one tall operand and a small one, with functions of both."""
     half = torch.float16
     a, b, d = Layout.contiguous([M, K], half), Layout.contiguous([N, K], half), Layout.contiguous([M, N], torch.float32)
     modes = class_modes(parse("ik,jk->ij"), a, b, None, d, {"i": M, "j": N, "k": K})
@@ -56,7 +56,7 @@ def _contraction() -> Contraction:
 
 
 def _first_line(error: BaseException) -> str:
-    """Of the error at the bottom: the compiler's own say where it met it."""
+    """The first line of the error at the bottom: the compiler's own say where it met it."""
     while error.__cause__ is not None:
         error = error.__cause__
     said = str(error).strip().partition("\n")[0]

@@ -65,7 +65,8 @@ def _is_answer(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def asked(capability: int) -> dict[str, Any]:
-    """What a process of its own says: `error`, of which None is good; `passing` where another time may be better."""
+    """The answer of a process of its own: `error`, None where all is good; `passing` where another time may be
+    better."""
     environment = os.environ | {
         "CUDA_VISIBLE_DEVICES": "",
         "TRITON_INTERPRET": "0",

@@ -103,8 +103,7 @@ def transformer(
     TRANSFORMER: gl.constexpr,
     operands,  # as the producer's
     ready,  # barriers
-    B_FN: gl.constexpr,
-    PRODUCT: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 2: apply B's function to tiles of a pipeline, of every so many steps: transformers take steps in turn."""
     _a, _b, _b_rest, _a_tiles, b_tiles, rest_tiles, full, _empty = operands
@@ -137,7 +136,7 @@ def transformer(
         else:
             tiles = (b_tiles.index(stage),)
         transform_tiles(
-            tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, B_FN, PRODUCT
+            tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, OP.b_fn, OP.product
         )  # fmt: skip
         # (2.4) Make it visible to matrix instructions, and say that the stage is ready.
         fence_async_shared()
@@ -154,14 +153,13 @@ def consumer_rows(a_tiles, stage, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
 
 @gluon.jit
 def transformed_rows(
-    a_tiles, stage, k_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
-    LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """The same in registers, the function applied."""
+    a_tiles, stage, k_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """A consumer's rows of a tile of A in registers, the function applied."""
     K: gl.constexpr = PARAMS.tma.k
     MASKED: gl.constexpr = PARAMS.tma.masked
     x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER).load(LAYOUT)
-    return transformed(x, 0, k_tile, K, True, MASKED, LAYOUT, A_FN, PRODUCT)
+    return transformed(x, 0, k_tile, K, True, MASKED, LAYOUT, OP.a_fn, OP.product)
 
 
 @gluon.jit
@@ -201,10 +199,10 @@ def add_products(
 
 @gluon.jit
 def add_products_of_function(
-    tiles, bars, first_step, steps, state, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, A_FN: gl.constexpr,
-    PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
+    tiles, bars, first_step, steps, state, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
+    LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The same with A's function, which is applied to the rows of the next step while those of this one are
+    """Steps (3.2) to (3.4) with A's function, which is applied to the rows of the next step while those of this one are
     multiplied."""
     a_tiles, b_tiles, rest_tiles = tiles
     ready, empty = bars
@@ -214,7 +212,7 @@ def add_products_of_function(
     B_FIRST: gl.constexpr = PARAMS.b_first[CONSUMER]
     READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
     mbarrier.wait(ready.index(READY_FIRST + stage), phase)
-    x = transformed_rows(a_tiles, stage, first_step, PARAMS, CONSUMER, A_FN, PRODUCT, LAYOUT)
+    x = transformed_rows(a_tiles, stage, first_step, PARAMS, CONSUMER, OP, LAYOUT)
     for step in range(1, steps):
         # (3.3) Multiply the rows in registers.
         acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
@@ -222,7 +220,7 @@ def add_products_of_function(
         stage, phase = next_stage(stage, phase, PARAMS.stages)
         # (3.2) Wait until the next stage is ready, and apply the function to its rows.
         mbarrier.wait(ready.index(READY_FIRST + stage), phase)
-        next_x = transformed_rows(a_tiles, stage, first_step + step, PARAMS, CONSUMER, A_FN, PRODUCT, LAYOUT)
+        next_x = transformed_rows(a_tiles, stage, first_step + step, PARAMS, CONSUMER, OP, LAYOUT)
         # (3.4) Wait for the products, and say that their stage is empty.
         acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
         x = in_other_registers(next_x, LAYOUT)
@@ -237,10 +235,7 @@ def consumer(
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
     shared,  # tiles of A, of B, of B's second part; barriers ready, empty; d, staging (buffers, rows, columns), alpha
-    A_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 3: apply A's function, multiply, apply the epilogue, store."""
     a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha = shared
@@ -263,18 +258,18 @@ def consumer(
         # (3.1) Find the output tile, and what of its sum this work tile is.
         split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
-        acc = accumulator(PART.m.tile, PART.n.tile, ACCUMULATE, LAYOUT)
+        acc = accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
-            acc_rest = accumulator(REST.m.tile, REST.n.tile, ACCUMULATE, LAYOUT_REST)
+            acc_rest = accumulator(REST.m.tile, REST.n.tile, OP.accumulate, LAYOUT_REST)
 
         # (3.2, 3.3, 3.4) Multiply, step by step; then wait for the products of the last one.
         state = (stage, phase, acc, acc_rest)
-        if A_FN is None:
+        if OP.a_fn is None:
             stage, phase, acc, acc_rest = add_products(tiles, bars, steps, state, PARAMS, CONSUMER)
         else:
             stage, phase, acc, acc_rest = add_products_of_function(
-                tiles, bars, first_step, steps, state, PARAMS, CONSUMER, A_FN, PRODUCT, X_LAYOUT
+                tiles, bars, first_step, steps, state, PARAMS, CONSUMER, OP, X_LAYOUT
             )  # fmt: skip
         acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
         mbarrier.arrive(empty.index(PARAMS.a_first[CONSUMER] + stage))
@@ -282,9 +277,9 @@ def consumer(
 
         # (3.5) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(acc, d, staging, BUFFER, alpha, partial, tile, PARAMS, PART, EPILOGUE)
+        store_tile(acc, d, staging, BUFFER, alpha, partial, tile, PARAMS, PART, OP.epilogue)
         if TWO:
-            store_tile(acc_rest, d, staging, BUFFER, alpha, partial, tile, PARAMS, REST, EPILOGUE)
+            store_tile(acc_rest, d, staging, BUFFER, alpha, partial, tile, PARAMS, REST, OP.epilogue)
     tma.store_wait(0)
 
 
@@ -298,20 +293,12 @@ def ws_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # params.WsParams
-    A_FN: gl.constexpr,
-    B_FN: gl.constexpr,
-    C_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
-    RESULT: gl.constexpr,
-    PRECISION: gl.constexpr,
-    AUX: gl.constexpr,  # aux_operands.AuxParams
+    OP: gl.constexpr,  # KernelOperation
 ):
     PIPELINES: gl.constexpr = PARAMS.consumers.pipelines
     A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages
     B_STAGES: gl.constexpr = PARAMS.consumers.n_tiles * A_STAGES
-    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, PRODUCT)
+    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, OP.product)
     D_SHAPE: gl.constexpr = PARAMS.d_shape
     D_LAYOUT: gl.constexpr = PARAMS.d_layout
     staging = gl.allocate_shared_memory(d.dtype, [2 * PARAMS.consumers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
@@ -326,6 +313,6 @@ def ws_kernel(
     operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty)
     shared = (a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha)
     start_roles(
-        PARAMS, program, other, (consumer, (shared, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-        (transformer, (operands, ready, B_FN, PRODUCT)), (producer, (operands,)),
+        PARAMS, program, other, (consumer, (shared, OP)),
+        (transformer, (operands, ready, OP)), (producer, (operands,)),
     )  # fmt: skip

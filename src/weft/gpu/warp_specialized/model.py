@@ -1,4 +1,4 @@
-"""What a schedule tells the warp-specialised kernels, and what it costs."""
+"""Parameters of the warp-specialised kernels from a schedule, and their cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
 from weft.gpu.tma.model import TmaDim, TmaParams, tma_params
 from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, extent, n_parts
-from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, Roles, roles
+from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
     SHORT_STEP,
     WsSchedule,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a tile
 
 
-class SubtileParams(NamedTuple):
+class WsSubtileParams(NamedTuple):
     """Rows and columns of an output tile that a consumer stores at once."""
 
     m: TiledDim
@@ -59,7 +59,7 @@ class AccumulatorParams(NamedTuple):
     m: TiledDim
     n: TiledDim
     row: int  # of the output tile, where they start
-    subtiles: tuple[SubtileParams, ...]
+    subtiles: tuple[WsSubtileParams, ...]
     halvings: int  # of its columns that give the subtiles
 
 
@@ -79,7 +79,7 @@ class WsParams(NamedTuple):
     consumers: Consumers
     tiles: int  # work tiles with whole sums: output tiles, or pairs of them
     product_bits: int  # of an element
-    roles: Roles
+    roles: WarpRoles
     stages: int  # of each pipeline
     a_first: tuple[int, int]  # [consumer] first stage of its pipeline of A
     b_first: tuple[int, int]  # the same of B
@@ -131,9 +131,9 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     )
 
 
-def _transforms(schedule: WsSchedule, roles: Roles) -> tuple[tuple[TransformLines, ...], ...]:
-    """What three transformers have of a step's tiles of B: about a third of all elements each. The last of them has the
-    second part along n."""
+def _transforms(schedule: WsSchedule, roles: WarpRoles) -> tuple[tuple[TransformLines, ...], ...]:
+    """The shares of three transformers in a step's tiles of B: about a third of all elements each. The last of them has
+    the second part along n."""
     _, tile_n, tile_k = schedule.tile
     widths = (tile_k,) * 2 if schedule.b.along_k else n_parts(tile_n)
     wide, rest = n_parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest_lines(schedule)
@@ -181,7 +181,8 @@ def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 
 
 
 def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple[AccumulatorParams, ...], ...]:
-    """Of each consumer: half of the rows of an output tile, or all of them; and all columns, part by part."""
+    """The accumulators of each consumer: half of the rows of an output tile, or all of them; and all columns, part by
+    part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.aux)
     *others_m, rows = dim_axes(schedule.a, tile_m)
@@ -195,7 +196,7 @@ def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple
         m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
         narrow = subtile_columns(contraction, schedule)
         starts = range(column, column + width, narrow)
-        subtiles = tuple(SubtileParams(m, across(first, narrow), row, first) for first in starts)
+        subtiles = tuple(WsSubtileParams(m, across(first, narrow), row, first) for first in starts)
         return AccumulatorParams(m, across(column, width), row, subtiles, (width // narrow).bit_length() - 1)
 
     widths = n_parts(tile_n)

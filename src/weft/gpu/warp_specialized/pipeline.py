@@ -36,7 +36,7 @@ def meet_and_arrive(bar):
 
 @gluon.jit
 def output_tile_of(work_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
-    """Of a work tile without stream-K: the number of the partial, and that of a consumer's output tile."""
+    """The place of a work tile without stream-K: the number of the partial, and that of a consumer's output tile."""
     N_TILES: gl.constexpr = PARAMS.consumers.n_tiles
     return work_tile // PARAMS.tiles, work_tile % PARAMS.tiles * N_TILES + CONSUMER % N_TILES
 
@@ -54,7 +54,8 @@ def work_range(number, PARAMS: gl.constexpr):
 
 @gluon.jit
 def split_of(work_tile, number, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
-    """Of a work tile: the number of the partial, that of a consumer's output tile, first step along k, and steps."""
+    """The place of a work tile: the number of the partial, that of a consumer's output tile, first step along k, and
+    steps."""
     STEPS: gl.constexpr = PARAMS.tma.steps
     STREAM_K: gl.constexpr = PARAMS.stream_k
     split, output_tile = output_tile_of(work_tile, PARAMS, CONSUMER)
@@ -131,7 +132,7 @@ def wait_for_products(acc, acc_rest, PENDING: gl.constexpr, PARAMS: gl.constexpr
 
 @gluon.jit
 def in_other_registers(x, LAYOUT: gl.constexpr):
-    """The same values in other registers.
+    """A tile's values in other registers.
 
     Registers that a matrix instruction reads must not be written before it is done, or the assembler runs such
     instructions one at a time. It sees through a mere copy, so the copy is an `xor` with a zero that it does not know:

@@ -50,7 +50,7 @@ PAIRED_N = Consumers("paired_n", m_parts=1, pipelines=1, n_tiles=2, buffers=1)
 SMEM_TRANSFORM = Consumers("smem_transform", m_parts=2, pipelines=1, n_tiles=1, buffers=2)
 
 
-class Roles(NamedTuple):
+class WarpRoles(NamedTuple):
     """The roles besides the first consumer, which runs on the warps that the CTA starts with."""
 
     transformers: int
@@ -60,7 +60,7 @@ class Roles(NamedTuple):
     mma_columns: int = WIDE_MMA  # at most, of a matrix instruction
 
 
-def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consumers) -> Roles | None:
+def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consumers) -> WarpRoles | None:
     """The roles for a tile (M, N, K), or None where there are not enough registers for them.
 
     Consumers apply A's function, transformers B's. There are four transformers where each has registers to compute
@@ -89,15 +89,15 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consu
     return None
 
 
-def _roles(consumers: Consumers, consuming: int, transformers: int = 0, transforming: int = 0) -> Roles:
+def _roles(consumers: Consumers, consuming: int, transformers: int = 0, transforming: int = 0) -> WarpRoles:
     """Two consumers, some transformers, and a producer for each pipeline."""
     warps = (WARPS, *[WARPS] * transformers, *[1] * consumers.pipelines)
     registers = (consuming, *[transforming] * transformers, *[PRODUCER] * consumers.pipelines)
-    return Roles(transformers, warps, registers)
+    return WarpRoles(transformers, warps, registers)
 
 
-def _smem_roles(accumulators: int) -> Roles | None:
-    """Two consumers, of which the first also produces, and three transformers."""
+def _smem_roles(accumulators: int) -> WarpRoles | None:
+    """Two consumers, the first one a producer as well, and three transformers."""
     transformers = 3
     threads = THREADS * (CONSUMERS + transformers)
     first = REGISTERS // threads // 8 * 8
@@ -105,4 +105,4 @@ def _smem_roles(accumulators: int) -> Roles | None:
     if consuming < accumulators + SMEM_OTHER_CONSUMER:
         return None
     registers = (consuming, *[SMEM_TRANSFORMER] * transformers)
-    return Roles(transformers, (WARPS,) * (1 + transformers), registers, SMEM_ELEMENTS, NARROW_MMA)
+    return WarpRoles(transformers, (WARPS,) * (1 + transformers), registers, SMEM_ELEMENTS, NARROW_MMA)

@@ -148,7 +148,7 @@ class WsSchedule(TmaSchedule):
 
     @property
     def rows(self) -> int:
-        """Of an output tile, in each consumer."""
+        """Rows of an output tile, in each consumer."""
         return self.tile[0] // self.consumers.m_parts
 
 
@@ -238,7 +238,7 @@ def _no_pairs(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
 
 
 def _split(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
-    """The same with split-K or stream-K, where D alone cannot fill the device."""
+    """The schedule with split-K or stream-K, where D alone cannot fill the device."""
     consumers = target.processors * whole.consumers.pipelines
     tiles = work_tiles_whole(contraction, whole)
     if tiles < consumers:
@@ -264,14 +264,14 @@ def work_ranges(contraction: Contraction, schedule: WsSchedule, target: Target) 
 def _with_splits(
     contraction: Contraction, whole: WsSchedule, splits: int, tail_splits: int = 0, stream_k: bool = False
 ) -> WsSchedule:
-    """The same with split-K partials, and the workspace that they need."""
+    """The schedule with split-K partials, and the workspace that they need."""
     split = replace(whole, splits=splits, tail_splits=tail_splits, stream_k=stream_k)
     layout = partials_layout(contraction, split, output_tiles(contraction, whole))
     return replace(split, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
 
 
 def _with_tail_splits(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
-    """The same with fewer and longer partials of the last output tile, whose second consumer has no rows and whose
+    """The schedule with fewer and longer partials of the last output tile, whose second consumer has no rows and whose
     steps are therefore short, and with more and shorter ones of the others."""
     sms = sm_count(target)
     tiles = output_tiles(contraction, whole)

@@ -28,7 +28,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma
 
-from weft.gpu.common.device import dim_mask
+from weft.gpu.common.addresses import dim_mask
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.split_k import split_with_tail
 from weft.gpu.common.tiles import tile_coords
@@ -104,7 +104,7 @@ def lines_of(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr, TRANSFORMER: gl.c
 
 @gluon.jit
 def read_lines(b_tiles, rest_tiles, stage, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, AT: gl.constexpr):
-    """The same in registers."""
+    """Lines of a tile in registers."""
     lines = lines_of(b_tiles, rest_tiles, stage, PARAMS, TRANSFORMER, AT)
     return lines.load(line_layout(lines.shape[0], lines.shape[1], CONSUMER_WARPS))
 
@@ -122,12 +122,11 @@ def store_transformed(
 
 @gluon.jit
 def store_run(
-    value, lines, k_tile, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, AT: gl.constexpr, B_FN: gl.constexpr,
-    PRODUCT: gl.constexpr,
-):  # fmt: skip
-    """The same of run `AT` of a transformer's lines, with B's function."""
+    value, lines, k_tile, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, AT: gl.constexpr, OP: gl.constexpr
+):
+    """Store run `AT` of a transformer's lines, with B's function."""
     FIRST: gl.constexpr = PARAMS.transforms[TRANSFORMER][AT].first
-    store_transformed(value, lines, FIRST, k_tile, PARAMS, PARAMS.tma.b_along_k, B_FN, PRODUCT)
+    store_transformed(value, lines, FIRST, k_tile, PARAMS, PARAMS.tma.b_along_k, OP.b_fn, OP.product)
 
 
 @gluon.jit
@@ -137,8 +136,7 @@ def smem_transformer(
     TRANSFORMER: gl.constexpr,
     operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty
     ready,  # barriers
-    B_FN: gl.constexpr,
-    PRODUCT: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 2: apply B's function to some lines of every tile. Shared memory is busy and answers late, so lines are read
     before the function is applied to those before them, also from one step to the next."""
@@ -162,7 +160,7 @@ def smem_transformer(
                 coming = read_lines(b_tiles, rest_tiles, after, PARAMS, TRANSFORMER, 0)
             # (2.2) Apply the function to the lines before, and store them.
             lines = lines_of(b_tiles, rest_tiles, stage, PARAMS, TRANSFORMER, i)
-            store_run(value, lines, k_tile, PARAMS, TRANSFORMER, i, B_FN, PRODUCT)
+            store_run(value, lines, k_tile, PARAMS, TRANSFORMER, i, OP)
             value = coming
         # (2.3) Make them visible to matrix instructions, and say that the stage is ready.
         fence_async_shared()
@@ -195,10 +193,7 @@ def smem_consumer(
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
     shared,  # operands (as the transformers'); barriers ready; tensor map d; alpha
-    A_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 3: apply A's function, multiply, store; the first consumer also produces. The second one only empties stages
     where the output tile ends before its rows begin."""
@@ -211,9 +206,9 @@ def smem_consumer(
     tile = tile_coords(output_tile, M.blocks, N.blocks, PARAMS.tma.group)
     partial = number * PARAMS.tma.blocks + output_tile
     if CONSUMER == 0 or M.exact:  # noqa: SIM114  (known when this is compiled, the other is not)
-        consume(split, tile, partial, PARAMS, CONSUMER, shared, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        consume(split, tile, partial, PARAMS, CONSUMER, shared, OP)
     elif dim_mask(tile[1], gl.to_tensor(0), ROWS):
-        consume(split, tile, partial, PARAMS, CONSUMER, shared, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        consume(split, tile, partial, PARAMS, CONSUMER, shared, OP)
     else:
         empty_stages(steps, PARAMS, operands)
 
@@ -236,12 +231,9 @@ def consume(
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
     shared,
-    A_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
+    OP: gl.constexpr,
 ):
-    """What a consumer does that has rows."""
+    """The work of a consumer that has rows."""
     operands, _ready, d, alpha = shared
     _a, _b, _b_rest, a_tiles, _b_tiles, _rest_tiles, _full, empty = operands
     _number, _of, steps = split
@@ -255,25 +247,24 @@ def consume(
     if CONSUMER == 0:
         for step in gl.static_range(min(PARAMS.stages - 1, PARAMS.tma.steps)):
             load_step(gl.to_tensor(step), split, tile, PARAMS, operands)
-    acc = accumulator(PART.m.tile, PART.n.tile, ACCUMULATE, LAYOUT)
+    acc = accumulator(PART.m.tile, PART.n.tile, OP.accumulate, LAYOUT)
     acc_rest = gl.to_tensor(0)  # a role takes no None
     if TWO:
-        acc_rest = accumulator(REST.m.tile, REST.n.tile, ACCUMULATE, LAYOUT_REST)
-    acc, acc_rest = multiply_transformed(split, tile, acc, acc_rest, PARAMS, CONSUMER, shared, A_FN, PRODUCT)
+        acc_rest = accumulator(REST.m.tile, REST.n.tile, OP.accumulate, LAYOUT_REST)
+    acc, acc_rest = multiply_transformed(split, tile, acc, acc_rest, PARAMS, CONSUMER, shared, OP)
 
     # (3.7) Store the partial, or finish the output tile.
     staging = staging_memory(a_tiles, empty, d, steps, PARAMS, CONSUMER)
-    store_tile(acc, d, staging, 0, alpha, partial, tile, PARAMS, PART, EPILOGUE)
+    store_tile(acc, d, staging, 0, alpha, partial, tile, PARAMS, PART, OP.epilogue)
     if TWO:
-        store_tile(acc_rest, d, staging, 0, alpha, partial, tile, PARAMS, REST, EPILOGUE)
+        store_tile(acc_rest, d, staging, 0, alpha, partial, tile, PARAMS, REST, OP.epilogue)
     tma.store_wait(0)
 
 
 @gluon.jit
 def multiply_transformed(
-    split, tile, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, shared, A_FN: gl.constexpr,
-    PRODUCT: gl.constexpr,
-):  # fmt: skip
+    split, tile, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, shared, OP: gl.constexpr
+):
     """Apply A's function to the rows of one step, then always to those of the next while this one is multiplied."""
     operands, ready, _d, _alpha = shared
     _a, _b, _b_rest, a_tiles, b_tiles, rest_tiles, full, empty = operands
@@ -286,7 +277,7 @@ def multiply_transformed(
     rows = rows_as_stored(a_tiles, stage, PARAMS, CONSUMER)
     LINES: gl.constexpr = line_layout(rows.shape[0], rows.shape[1], CONSUMER_WARPS)
     mbarrier.wait(full.index(stage), phase)
-    store_transformed(rows.load(LINES), rows, 0, along_k(0, split), PARAMS, TMA.a_along_k, A_FN, PRODUCT)
+    store_transformed(rows.load(LINES), rows, 0, along_k(0, split), PARAMS, TMA.a_along_k, OP.a_fn, OP.product)
     fence_async_shared()
     sync_role()
     for step in range(1, steps):
@@ -306,7 +297,7 @@ def multiply_transformed(
             if step + AHEAD - 1 < steps:
                 load_step(step + AHEAD - 1, split, tile, PARAMS, operands)
         # (3.4) Apply the function to the rows meanwhile; then multiply by the narrower part.
-        store_transformed(value, rows, 0, along_k(step, split), PARAMS, TMA.a_along_k, A_FN, PRODUCT)
+        store_transformed(value, rows, 0, along_k(step, split), PARAMS, TMA.a_along_k, OP.a_fn, OP.product)
         if len(TMA.n_parts) == 2:
             y = columns_of_b(rest_tiles.index(before), K, TMA.b_along_k)
             acc_rest = warpgroup_mma(x, y, acc_rest, is_async=True)
@@ -333,18 +324,10 @@ def smem_transform_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # params.WsParams
-    A_FN: gl.constexpr,
-    B_FN: gl.constexpr,
-    C_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
-    RESULT: gl.constexpr,
-    PRECISION: gl.constexpr,
-    AUX: gl.constexpr,  # aux_operands.AuxParams
+    OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.stages
-    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, STAGES, PARAMS, PRODUCT)
+    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, STAGES, PARAMS, OP.product)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -358,6 +341,6 @@ def smem_transform_kernel(
     shared = (operands, ready, d, alpha)
     # There is no producer of its own: what stands last, in its place, is not used.
     start_roles(
-        PARAMS, program, program, (smem_consumer, (shared, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-        (smem_transformer, (operands, ready, B_FN, PRODUCT)), (empty_stages, ()),
+        PARAMS, program, program, (smem_consumer, (shared, OP)),
+        (smem_transformer, (operands, ready, OP)), (empty_stages, ()),
     )  # fmt: skip

@@ -64,7 +64,7 @@ def stationary_producer(
     program,
     PARAMS: gl.constexpr,
     PIPELINE: gl.constexpr,
-    B_FN: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 1: fill a pipeline of A; the first producer also loads B.
 
@@ -79,7 +79,7 @@ def stationary_producer(
     tiles_b = (b_tiles, rest_tiles)
     first = program + PIPELINE * TMA.programs
     # (1.1) Request all of B where it has a function.
-    if B_FN is not None and PIPELINE == 0:
+    if OP.b_fn is not None and PIPELINE == 0:
         for step in range(TMA.steps):
             load_stationary(maps_b, tiles_b, loaded, first, step, PARAMS)
     position = gl.to_tensor(0)
@@ -87,7 +87,7 @@ def stationary_producer(
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         for step in range(TMA.steps):
             # (1.2) Request B's tiles of this step, in the first output tile, where it has none.
-            if B_FN is None and PIPELINE == 0:  # noqa: SIM102 (known when this is compiled)
+            if OP.b_fn is None and PIPELINE == 0:  # noqa: SIM102 (known when this is compiled)
                 if output_tile == first:
                     load_stationary(maps_b, tiles_b, loaded, output_tile, step, PARAMS)
             # (1.3) Wait until a consumer has emptied the stage.
@@ -119,9 +119,7 @@ def stage_of(position, PARAMS: gl.constexpr, OWNER: gl.constexpr):
 
 
 @gluon.jit
-def transform_stationary(
-    shared, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, B_FN: gl.constexpr, PRODUCT: gl.constexpr
-):  # fmt: skip
+def transform_stationary(shared, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr):
     """(2.1) Apply B's function to the tiles of every second step, and wait until the other consumer has done so."""
     _a_tiles, b_tiles, rest_tiles, _full, _empty, loaded, _turns, transformed_bar, _d, _alpha = shared
     K: gl.constexpr = PARAMS.tma.k
@@ -132,7 +130,7 @@ def transform_stationary(
         else:
             tiles = (b_tiles.index(step),)
         transform_tiles(
-            tiles, step, K, PARAMS.tma.b_along_k, PARAMS.tma.masked, PARAMS.warps, ELEMENTS, B_FN, PRODUCT
+            tiles, step, K, PARAMS.tma.b_along_k, PARAMS.tma.masked, PARAMS.warps, ELEMENTS, OP.b_fn, OP.product
         )  # fmt: skip
     fence_async_shared()
     meet_and_arrive(transformed_bar)
@@ -147,7 +145,7 @@ def stationary_rows(a_tiles, stage, PARAMS: gl.constexpr, DEPTH: gl.constexpr):
 
 @gluon.jit
 def stationary_transformed_rows(
-    shared, stage, turn, step, PARAMS: gl.constexpr, LAST: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
+    shared, stage, turn, step, PARAMS: gl.constexpr, LAST: gl.constexpr, OP: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """(2.3) The same in registers, the function applied. The stage is empty at once. Behind the last tile of a sum it
@@ -162,7 +160,7 @@ def stationary_transformed_rows(
     meet_and_arrive(empty.index(stage))
     if LAST and PARAMS.pipelines == 1:
         mbarrier.arrive(turn)
-    return transformed(x, 0, step, K, True, MASKED, LAYOUT, A_FN, PRODUCT)
+    return transformed(x, 0, step, K, True, MASKED, LAYOUT, OP.a_fn, OP.product)
 
 
 @gluon.jit
@@ -201,10 +199,10 @@ def add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS: gl.co
 
 @gluon.jit
 def add_stationary_products_of_function(
-    shared, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, A_FN: gl.constexpr,
-    PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
+    shared, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, OP: gl.constexpr,
+    LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The same with A's function, which is applied to the rows of the next step while this one is multiplied."""
+    """Steps along k with A's function, which is applied to the rows of the next step while this one is multiplied."""
     _a_tiles, b_tiles, rest_tiles, full, _empty, loaded, _turns, _transformed, _d, _alpha = shared
     tiles_b = (b_tiles, rest_tiles)
     K: gl.constexpr = PARAMS.tma.k.tile
@@ -212,9 +210,9 @@ def add_stationary_products_of_function(
     stage, phase = stage_of(position, PARAMS, CONSUMER)
     mbarrier.wait(full.index(stage), phase)
     if LAST == 0:
-        last_x = stationary_transformed_rows(shared, stage, turn, 0, PARAMS, True, A_FN, PRODUCT, LAYOUT)
+        last_x = stationary_transformed_rows(shared, stage, turn, 0, PARAMS, True, OP, LAYOUT)
     else:
-        x = stationary_transformed_rows(shared, stage, turn, 0, PARAMS, False, A_FN, PRODUCT, LAYOUT)
+        x = stationary_transformed_rows(shared, stage, turn, 0, PARAMS, False, OP, LAYOUT)
         mbarrier.wait(loaded.index(0), 0)
         for step in range(1, LAST):
             # (2.4) Multiply the rows in registers.
@@ -222,14 +220,14 @@ def add_stationary_products_of_function(
             # (2.3) Wait for the next tile, and apply the function to its rows.
             stage, phase = stage_of(position + step, PARAMS, CONSUMER)
             mbarrier.wait(full.index(stage), phase)
-            next_x = stationary_transformed_rows(shared, stage, turn, step, PARAMS, False, A_FN, PRODUCT, LAYOUT)
+            next_x = stationary_transformed_rows(shared, stage, turn, step, PARAMS, False, OP, LAYOUT)
             acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
             x = in_other_registers(next_x, LAYOUT)
             mbarrier.wait(loaded.index(step), 0)
         acc, acc_rest = multiply(x, tiles_b, LAST - 1, acc, acc_rest, PARAMS, K)
         stage, phase = stage_of(position + LAST, PARAMS, CONSUMER)
         mbarrier.wait(full.index(stage), phase)
-        next_x = stationary_transformed_rows(shared, stage, turn, LAST, PARAMS, True, A_FN, PRODUCT, LAYOUT)
+        next_x = stationary_transformed_rows(shared, stage, turn, LAST, PARAMS, True, OP, LAYOUT)
         acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
         last_x = in_other_registers(next_x, LAYOUT)
     mbarrier.wait(loaded.index(LAST), 0)
@@ -243,11 +241,7 @@ def stationary_consumer(
     program,
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
-    A_FN: gl.constexpr,
-    B_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Role 2: apply functions, multiply, apply the epilogue, store."""
     _a_tiles, _b_tiles, _rest_tiles, _full, _empty, _loaded, turns, _transformed, d, alpha = shared
@@ -260,8 +254,8 @@ def stationary_consumer(
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, FIRST, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, SECOND, DEPTH])
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // PARAMS.product_bits)
-    if B_FN is not None:
-        transform_stationary(shared, PARAMS, CONSUMER, B_FN, PRODUCT)
+    if OP.b_fn is not None:
+        transform_stationary(shared, PARAMS, CONSUMER, OP)
     SKIPPED: gl.constexpr = TMA.steps if PARAMS.pipelines == 1 else 0  # tiles of the other one, at a shared pipeline
     position = gl.to_tensor(CONSUMER * SKIPPED)
     turn = turns.index(1 - CONSUMER)
@@ -269,27 +263,27 @@ def stationary_consumer(
     for output_tile in range(program + CONSUMER * TMA.programs, TMA.blocks, CONSUMERS * TMA.programs):
         # (2.2) Find the output tile, and wait for the turn at a shared pipeline.
         _, m_tile, n_tile = tile_coords(output_tile, M.blocks, TMA.n.blocks, TMA.group)
-        acc = accumulator(M.tile, FIRST, ACCUMULATE, LAYOUT)
+        acc = accumulator(M.tile, FIRST, OP.accumulate, LAYOUT)
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
-            acc_rest = accumulator(M.tile, SECOND, ACCUMULATE, LAYOUT_REST)
+            acc_rest = accumulator(M.tile, SECOND, OP.accumulate, LAYOUT_REST)
         if PARAMS.pipelines == 1:
             mbarrier.wait(turns.index(CONSUMER), turn_phase)
             turn_phase ^= 1
 
         # (2.3, 2.4) Multiply, step by step.
-        if A_FN is None:
+        if OP.a_fn is None:
             acc, acc_rest = add_stationary_products(shared, position, turn, acc, acc_rest, PARAMS, CONSUMER)
         else:
             acc, acc_rest = add_stationary_products_of_function(
-                shared, position, turn, acc, acc_rest, PARAMS, CONSUMER, A_FN, PRODUCT, X_LAYOUT
+                shared, position, turn, acc, acc_rest, PARAMS, CONSUMER, OP, X_LAYOUT
             )  # fmt: skip
         position += TMA.steps + SKIPPED
 
         # (2.5) Finish the output tile.
-        store_from_registers(acc, d, alpha, m_tile, n_tile, PARAMS, 0, EPILOGUE)
+        store_from_registers(acc, d, alpha, m_tile, n_tile, PARAMS, 0, OP.epilogue)
         if TWO:
-            store_from_registers(acc_rest, d, alpha, m_tile, n_tile, PARAMS, 1, EPILOGUE)
+            store_from_registers(acc_rest, d, alpha, m_tile, n_tile, PARAMS, 1, OP.epilogue)
 
 
 @gluon.jit
@@ -323,18 +317,10 @@ def stationary_kernel(
     beta: tl.int64,  # not used: C is not read
     pointers,  # None: functions have no auxiliary operands
     PARAMS: gl.constexpr,  # stationary_params.StationaryParams
-    A_FN: gl.constexpr,
-    B_FN: gl.constexpr,
-    C_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
-    RESULT: gl.constexpr,
-    PRECISION: gl.constexpr,
-    AUX: gl.constexpr,  # aux_operands.AuxParams
+    OP: gl.constexpr,  # KernelOperation
 ):
     STAGES: gl.constexpr = PARAMS.pipelines * PARAMS.stages
-    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, PRODUCT)
+    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, STAGES, PARAMS.tma.steps, PARAMS, OP.product)
     full, empty, loaded, turns, transformed_bar = stationary_barriers(PARAMS)
     pdl_wait()
     program = gl.program_id(0)
@@ -345,9 +331,9 @@ def stationary_kernel(
     if PARAMS.pipelines == 1:
         gl.warp_specialize(
             [
-                (stationary_consumer, (shared, program, PARAMS, 0, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (stationary_consumer, (shared, program, PARAMS, 1, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (stationary_producer, (operands, program, PARAMS, 0, B_FN)),
+                (stationary_consumer, (shared, program, PARAMS, 0, OP)),
+                (stationary_consumer, (shared, program, PARAMS, 1, OP)),
+                (stationary_producer, (operands, program, PARAMS, 0, OP)),
             ],
             [WARPS, 1],
             [REGISTERS, PRODUCER_REGISTERS],
@@ -355,10 +341,10 @@ def stationary_kernel(
     else:
         gl.warp_specialize(
             [
-                (stationary_consumer, (shared, program, PARAMS, 0, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (stationary_consumer, (shared, program, PARAMS, 1, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (stationary_producer, (operands, program, PARAMS, 0, B_FN)),
-                (stationary_producer, (operands, program, PARAMS, 1, B_FN)),
+                (stationary_consumer, (shared, program, PARAMS, 0, OP)),
+                (stationary_consumer, (shared, program, PARAMS, 1, OP)),
+                (stationary_producer, (operands, program, PARAMS, 0, OP)),
+                (stationary_producer, (operands, program, PARAMS, 1, OP)),
             ],
             [WARPS, 1, 1],
             [REGISTERS, PRODUCER_REGISTERS, PRODUCER_REGISTERS],

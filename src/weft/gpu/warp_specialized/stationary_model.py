@@ -71,7 +71,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
 
 
 def _of_views(a: TmaView, b: TmaView, shape: StationarySchedule) -> Iterator[StationarySchedule]:
-    """Schedules of a tile and two views, of which `shape` says all but how its stages are divided."""
+    """Schedules of a tile and two views; `shape` says all but how its stages are divided."""
     for view in dict.fromkeys((a, with_second_run(a, shape.tile[0], LEAST_RUN))):
         if 2 * extent(view.outer) <= shape.tile[0] // view.count:
             continue
@@ -168,7 +168,7 @@ def stationary_params(contraction: Contraction, schedule: StationarySchedule, ta
 
 
 def _subtiles(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:
-    """Of each part along n, the subtiles with columns of D in them."""
+    """The subtiles of each part along n with columns of D in them."""
     tile_n = schedule.tile[1]
     (columns,) = dim_axes(schedule.b, tile_n)
     first = 0

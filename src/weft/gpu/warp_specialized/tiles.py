@@ -6,7 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from weft.gpu.common.device import dim_mask, dim_offsets, scalar
+from weft.gpu.common.addresses import dim_mask, dim_offsets
+from weft.gpu.common.device import scalar
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import tma_coord
 from weft.gpu.warp_specialized.roles import WARPS
@@ -154,7 +155,7 @@ def store_subtile(
     acc, d, staging, first_buffer, alpha, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
     EPILOGUE: gl.constexpr,
 ):  # fmt: skip
-    """The same of subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
+    """Store subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
     SUBTILE: gl.constexpr = PART.subtiles[AT]
     BATCH: gl.constexpr = PARAMS.tma.batch
     M: gl.constexpr = SUBTILE.m
@@ -196,7 +197,7 @@ def store_from_registers(
     PART: gl.constexpr,
     EPILOGUE: gl.constexpr,
 ):
-    """Finish an accumulator and store it without shared memory, of which there is none left."""
+    """Finish an accumulator and store it without shared memory: there is none left."""
     LEVELS: gl.constexpr = PARAMS.halvings[PART]
     subtiles = subtiles_of(acc, LEVELS)
     COUNT: gl.constexpr = len(PARAMS.subtiles[PART])  # those with columns of D in them
@@ -208,7 +209,7 @@ def store_from_registers(
 def store_subtile_from_registers(
     acc, d, alpha, m_tile, n_tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr, EPILOGUE: gl.constexpr
 ):  # fmt: skip
-    """The same of subtile number `AT`, in a layout in which lanes next to each other write neighbours of D."""
+    """Store subtile number `AT`, in a layout in which lanes next to each other write neighbours of D."""
     N: gl.constexpr = PARAMS.subtiles[PART][AT]
     M: gl.constexpr = PARAMS.tma.m
     WIDE: gl.constexpr = PARAMS.tma.wide[3]

@@ -39,7 +39,7 @@ class Observation:
     predicted: float  # with the numbers before, the family's factor left out
     rest: float  # of that, what does not depend on the numbers
     asked: (
-        tuple[Contraction, Target, cost.Work] | None
+        tuple[Contraction, Target, cost.KernelWork] | None
     )  # arguments of `cost.direct_seconds`; None for a family with a model of its own
 
 

@@ -18,7 +18,7 @@ from weft.spec import Contraction
 KERNEL = DeviceFunction("weft.gpu.complex.direct.kernel", "complex_direct_kernel")
 
 
-class DirectLaunch:
+class ComplexDirectLaunch:
     """A built product: call it with complex tensors, factors, and auxiliary operands where the contraction has some."""
 
     def __init__(self, contraction: Contraction, schedule: DirectSchedule, target: Target) -> None:
@@ -82,4 +82,4 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
-    return DirectLaunch(contraction, schedule, target)
+    return ComplexDirectLaunch(contraction, schedule, target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY
+from weft.gpu.common.addresses import ANY
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, tile_coords
 from weft.gpu.complex.parts import finish_parts, load_parts, store_parts

@@ -10,7 +10,7 @@ import torch
 
 from weft.gpu.common.aux_operands import aux_bytes, kind_of, real, real_arithmetic, strides_of_parts
 from weft.gpu.common.constraints import LEAST_DOT
-from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
+from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, wide
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, axes_text, tile_count
 from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
@@ -143,7 +143,8 @@ class DirectParams(NamedTuple):
 
 
 def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> DirectParams:
-    """Those of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an element."""
+    """The parameters of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an
+    element."""
     tiles = gett_params(contraction, schedule.tiles, target)
     a_kind, b_kind, c_kind, d_kind = map(kind_of, (contraction.a, contraction.b, contraction.c, contraction.d))
     return DirectParams(
@@ -185,7 +186,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = params.k.blocks, tile_k > 1
     element = real(contraction.arithmetic.accumulate).itemsize * 2
-    work = Work(
+    work = KernelWork(
         accesses=(
             tile_access(contraction.a, A, params.blocks * steps, (*params.m.axes, *params.k_of_a.axes)),
             tile_access(contraction.b, B, params.blocks * steps, (*params.n.axes, *params.k.axes)),

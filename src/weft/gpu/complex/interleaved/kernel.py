@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY, spread_mask, spread_offsets
+from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.complex.parts import apply, finish_parts, load_aux, load_parts, store_parts
 from weft.gpu.permute.kernel import permute_dims

@@ -24,19 +24,19 @@ class ProductAux(NamedTuple):
 
 
 def of_operand(contraction: Contraction, operand: int) -> TransferAux:
-    """Those of the step that packs an operand, its function applied."""
+    """Auxiliary operands of the step that packs an operand, its function applied."""
     return _transfer_aux(contraction, fn=_arguments(contraction, operand))
 
 
 def of_result(contraction: Contraction) -> TransferAux:
-    """Those of the step that writes D, and results after D."""
+    """Auxiliary operands of the step that writes D, and results after D."""
     return _transfer_aux(
         contraction, c_fn=contraction.c_args, epilogue=contraction.epilogue_args, outputs=contraction.outputs
     )
 
 
 def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) -> ProductAux:
-    """Those of a product that applies these functions to A and B, and nothing to C and D."""
+    """Auxiliary operands of a product that applies these functions to A and B, and nothing to C and D."""
     arguments = [_arguments(contraction, at) if function is not None else () for at, function in enumerate(functions)]
     places = _places(*arguments)
     a_fn, b_fn = functions

@@ -9,7 +9,7 @@ from weft.errors import UnsupportedError
 from weft.gpu.complex.interleaved import family as interleaved
 from weft.gpu.complex.interleaved.family import InterleavedLaunch
 from weft.gpu.complex.interleaved.model import Transfer
-from weft.gpu.complex.real_forms.schedule import FINISH, NAME, RealFormSchedule, Step
+from weft.gpu.complex.real_forms.schedule import FINISH, NAME, RealFormSchedule, RealFormStep
 from weft.gpu.complex.real_forms.ways import ways
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction
@@ -128,7 +128,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
     found: list[RealFormSchedule] = []
     excluded: dict[str, None] = {}
-    known: dict[Transfer, Step] = {}
+    known: dict[Transfer, RealFormStep] = {}
     for way in ways(contraction):
         try:
             product = choose(way.product, "triton", target, without=way.without)
@@ -159,8 +159,8 @@ def _complex_enters(contraction: Contraction) -> bool:
     return any(dtype.is_complex for dtype in dtypes) or any(found)
 
 
-def _step(transfer: Transfer, target: Target) -> Step:
+def _step(transfer: Transfer, target: Target) -> RealFormStep:
     reason = interleaved.reason_against(transfer, target)
     if reason is not None:
         raise UnsupportedError(reason)
-    return Step(transfer, *interleaved.best(transfer, target))
+    return RealFormStep(transfer, *interleaved.best(transfer, target))

@@ -167,7 +167,7 @@ def _row_and_others(
 
 
 def _pack(contraction: Contraction, operand: int, steps: dict[Mode, int], value: torch.dtype, size: int) -> Transfer:
-    """What writes an operand into a workspace, element by element."""
+    """The step that writes an operand into a workspace, element by element."""
     layout, function = _source(contraction, operand)
     aux_args = aux_operands.of_operand(contraction, operand)
     modes = [
@@ -195,7 +195,7 @@ _THREE = "re·im·sum"
 
 
 def complex_product(contraction: Contraction, pair: Sequence[TensorView], result: TensorView | None) -> Contraction:
-    """What is left of a contraction with these operands, into `result` or into D itself."""
+    """The product of these operands that is left of a contraction, into `result` or into D itself."""
     arithmetic = contraction.arithmetic
     return canonical(
         replace(
@@ -207,7 +207,7 @@ def complex_product(contraction: Contraction, pair: Sequence[TensorView], result
 
 
 def real_product(contraction: Contraction, pair: Sequence[TensorView], result: TensorView | None) -> Contraction:
-    """The same of real numbers: (re, im) are modes."""
+    """The product that is left, of real numbers: (re, im) are modes."""
     a, b = pair
     c = contraction.c if result is None else None
     d = result.layout if result is not None else contraction.d
@@ -300,7 +300,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[TensorView]) -> Tenso
 
 
 def result_of_parts(contraction: Contraction, pair: Sequence[TensorView]) -> TensorView:
-    """The same for the products of both parts of A with both parts of B: two rows for each, added on the way to D."""
+    """The result of products of both parts of A with both parts of B: two rows for each, added on the way to D."""
     inner = _inner(contraction, pair)
     total = contraction.arithmetic.accumulate
     steps, length, size = placed(*_rows(contraction, pair, inner), total, rows=2, padded=False)
@@ -337,7 +337,7 @@ def _rows(contraction: Contraction, pair: Sequence[TensorView], inner: int) -> t
 
 
 def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, compute: torch.dtype) -> Transfer:
-    """What writes D from a workspace, C, C's function and the epilogue applied."""
+    """The step that writes D from a workspace, C, C's function and the epilogue applied."""
     c = contraction.c
     aux_args = aux_operands.of_result(contraction)
     modes = []

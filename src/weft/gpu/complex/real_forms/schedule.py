@@ -24,7 +24,7 @@ OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt", "scatter")
 Form = Literal["interleaved", "real_2x2", "planar", "three_m", "mixed_domain", "real"]
 
 
-class Step(NamedTuple):
+class RealFormStep(NamedTuple):
     """One pass over a tensor, and how it is to run."""
 
     transfer: Transfer
@@ -37,7 +37,7 @@ class RealFormSchedule:
     """A step for each operand that is packed, one for D where a pass of its own writes it, and the product's plan."""
 
     form: Form
-    steps: tuple[Step | None, Step | None, Step | None]  # for A, B and D
+    steps: tuple[RealFormStep | None, RealFormStep | None, RealFormStep | None]  # for A, B and D
     product: Choice
     aux_args: tuple[int, ...] = ()  # positions of the auxiliary operands that the product takes
     family: str = NAME

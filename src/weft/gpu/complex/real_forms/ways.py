@@ -29,8 +29,8 @@ from weft.spec import Contraction, Mode, Role
 MUCH_LARGER = 16  # times the elements of D that operands have whose parts are multiplied in four products
 
 
-class Way(NamedTuple):
-    """What is done to the operands and to D, and the product that is left."""
+class RealFormWay(NamedTuple):
+    """Steps on the operands and on D, and the product that is left."""
 
     form: Form
     transfers: tuple[Transfer | None, Transfer | None, Transfer | None]  # for A, B and D
@@ -39,9 +39,9 @@ class Way(NamedTuple):
     aux_args: tuple[int, ...]  # positions of the auxiliary operands that the product takes
 
 
-def ways(contraction: Contraction) -> Iterator[Way]:
+def ways(contraction: Contraction) -> Iterator[RealFormWay]:
     """Every way to compute a contraction, each once."""
-    found: dict[Way, None] = dict.fromkeys(_planar_ways(contraction))
+    found: dict[RealFormWay, None] = dict.fromkeys(_planar_ways(contraction))
     for order in _orders(contraction):
         found.update(dict.fromkeys(_three_m_ways(contraction, order)))
     for finished in [True] if _must_finish(contraction) else [False, True]:  # whether a step of its own writes D
@@ -53,7 +53,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
     yield from found
 
 
-def _planar_ways(contraction: Contraction) -> Iterator[Way]:
+def _planar_ways(contraction: Contraction) -> Iterator[RealFormWay]:
     """All products of the parts of A with the parts of B, added to D's parts by the step that writes it.
 
     Operands are used as they lie; and where D is much smaller, with their parts as rows along k of their own.
@@ -68,7 +68,7 @@ def _planar_ways(contraction: Contraction) -> Iterator[Way]:
         yield _real_way(contraction, "planar", pair, result_of_parts(contraction, pair), OTHERS)
 
 
-def _three_m_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way]:
+def _three_m_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[RealFormWay]:
     """Both operands in three real planes, three real products in a batch, and D put together from them."""
     empty = 0 in (mode.extent for mode in contraction.modes)
     if not both_complex(contraction) or not contraction.arithmetic.three or empty:
@@ -79,7 +79,7 @@ def _three_m_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[W
             yield _real_way(contraction, "three_m", pair, result_matrix(contraction, pair), (*OTHERS, "tma", "simt"))
 
 
-def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
+def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished: bool) -> Iterator[RealFormWay]:
     """(re, im) as a mode. X as 2x2 matrices, in one of two layouts, and Y as it lies or packed along k; or neither
     where one of them is real."""
     both = both_complex(contraction)
@@ -102,7 +102,7 @@ def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
             yield _real_way(contraction, form, pair, result_matrix(contraction, pair) if finished else None, without)
 
 
-def _interleaved_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
+def _interleaved_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[RealFormWay]:
     """Complex matrices, which the vendor's library multiplies, packed where they do not lie so."""
     for a in _views(contraction, A, order):
         for b in _views(contraction, B, order):
@@ -116,16 +116,16 @@ def _interleaved_ways(contraction: Contraction, order: Sequence[Mode], finished:
 def _real_way(
     contraction: Contraction, form: Form, pair: tuple[TensorView, TensorView], result: TensorView | None,
     without: tuple[str, ...],
-) -> Way:  # fmt: skip
+) -> RealFormWay:  # fmt: skip
     return _way(contraction, form, pair, real_product(contraction, pair, result), result, without)
 
 
 def _way(
     contraction: Contraction, form: Form, pair: tuple[TensorView, TensorView], product: Contraction,
     result: TensorView | None, without: tuple[str, ...],
-) -> Way:  # fmt: skip
+) -> RealFormWay:  # fmt: skip
     transfers = (pair[A].transfer, pair[B].transfer, result.transfer if result is not None else None)
-    return Way(form, transfers, product, without, of_product(contraction, (pair[A].fn, pair[B].fn)).places)
+    return RealFormWay(form, transfers, product, without, of_product(contraction, (pair[A].fn, pair[B].fn)).places)
 
 
 def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_only: bool = False) -> list[TensorView]:

@@ -152,7 +152,7 @@ def with_marks(contraction: Contraction) -> Contraction:
 
 
 def marks_of(contraction: Contraction) -> RowMajor:
-    """Of each element of D, whether its sum is out of range."""
+    """A mark for each element of D whose sum is out of range."""
     own = contraction.of_role(Role.BATCH, Role.M, Role.N)
     return _row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
 

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 NAME = "scatter"
 
 
-class Way(NamedTuple):
+class ScatterWay(NamedTuple):
     """The product into one workspace, and what writes D from there."""
 
     product: Contraction
     finish: Permutation | Contraction  # a contraction with the number one, where more is done than to move elements
 
 
-def ways(contraction: Contraction) -> Iterator[Way]:
+def ways(contraction: Contraction) -> Iterator[ScatterWay]:
     """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
     inner = min(_of_d(contraction), key=lambda mode: mode.strides[D]).role
     always = contraction.d.alignment < VECTOR or is_left_to_library(contraction)
@@ -53,7 +53,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
             row, others = (rows, columns) if inner is Role.M else (columns, rows)
             steps = _steps(contraction, row, (*others, *batch))
             if always or any(mode.strides[D] != step for mode, step in steps.items()):
-                yield Way(_product(contraction, steps), _finish(contraction, steps))
+                yield ScatterWay(_product(contraction, steps), _finish(contraction, steps))
 
 
 def is_matrix(contraction: Contraction) -> bool:
@@ -139,7 +139,7 @@ def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
 
 
 def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | Contraction:
-    """What writes D from the workspace."""
+    """The step that writes D from the workspace."""
     workspace = _workspace(contraction, steps)
     modes = [
         Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, *mode.strides[2:])) for mode, step in steps.items()

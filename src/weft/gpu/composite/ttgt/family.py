@@ -77,21 +77,21 @@ def program_of(packs: Packs, product: Choice, finish: Choice | None = None) -> P
 
 def pairs(a: Choice, b: Choice) -> bool:
     """Whether one launch packs both operands."""
-    from weft.gpu.permute.pair import Move, supports
+    from weft.gpu.permute.pair import PermuteMove, supports
     from weft.gpu.permute.schedule import PermuteSchedule
 
     if not all(isinstance(step.best.schedule, PermuteSchedule) for step in (a, b)):
         return False
-    return supports(*(Move(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
+    return supports(*(PermuteMove(step.description, step.best.schedule) for step in (a, b)))  # type: ignore[arg-type]
 
 
 def _seconds(step: Choice) -> float:
-    """Of a pass; its function hides behind memory as far as it takes no longer."""
+    """Seconds of a pass; its function hides behind memory as far as it takes no longer."""
     return math.hypot(step.best.seconds, _function_seconds(step))
 
 
 def _function_seconds(step: Choice) -> float:
-    """Of the function that a step applies."""
+    """Seconds of the function that a step applies."""
     permutation = step.description
     if not isinstance(permutation, Permutation) or permutation.fn is None:
         return 0.0

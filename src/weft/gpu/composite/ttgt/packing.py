@@ -174,7 +174,7 @@ _TILED = ("tma", "warp_specialized", "gett")  # families that the library's prod
 Packings: TypeAlias = tuple[Packing | None, Packing | None]  # of A and B; None for one that is used as it lies
 
 
-class Way(NamedTuple):
+class PackingWay(NamedTuple):
     """How what is left of a contraction may be planned."""
 
     product: Contraction
@@ -183,7 +183,7 @@ class Way(NamedTuple):
 
 
 def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
-    """What may be packed, and how."""
+    """The ways to pack operands."""
     k = contraction.of_role(Role.K)
     orders = [by_stride(k, operand) for operand in (A, B)]
     own = [applied(contraction, operand) for operand in (A, B)]
@@ -205,18 +205,18 @@ def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
     yield None, None  # for the library, where an epilogue is all that is fused
 
 
-def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: Choice | None) -> Iterator[Way]:
-    """What is left with those operands packed, by the families that may be best at it."""
+def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: Choice | None) -> Iterator[PackingWay]:
+    """The product that is left with operands packed, by the families that may be best at it."""
     rest = product_of(contraction, packed)
     if any(packed):
         gathered = not by_tma or _worth_gathering(contraction, packed)
-        yield Way(rest, _OTHERS if gathered else (*_OTHERS, "gett"))
+        yield PackingWay(rest, _OTHERS if gathered else (*_OTHERS, "gett"))
     if finish is not None and rest.a_fn is None and rest.b_fn is None:
-        yield Way(replace(rest, epilogue=None), (*_OTHERS, *_TILED), finish)
+        yield PackingWay(replace(rest, epilogue=None), (*_OTHERS, *_TILED), finish)
 
 
 def product_of(contraction: Contraction, packed: Packings) -> Contraction:
-    """What is left to be done with the workspaces in the operands' places."""
+    """The contraction that is left with the workspaces in the operands' places."""
     modes = list(contraction.modes)
     changed: dict[str, object] = {}
     for operand, packing in enumerate(packed):

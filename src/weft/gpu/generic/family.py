@@ -1,4 +1,7 @@
-"""Shape-generic kernels for contractions: which there are for a description, and their launches."""
+"""Shape-generic contractions: the schedules for a description, and their launches.
+
+The kernels are those of `gett` ('dot') and `simt` ('lanes'), with extents and strides as numbers of the launch.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,39 @@ import torch
 from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.axes import Group
-from weft.gpu.at_hand.contraction.model import Laid, laid, predict
-from weft.gpu.at_hand.contraction.schedule import NAME, HandSchedule, candidates, over_parts, too_long
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import is_product_of_vectors
+from weft.gpu.common.contraction_launch import WholeLaunch
+from weft.gpu.common.generic_axes import Group
 from weft.gpu.common.launch import (
     KernelLaunch,
     collecting,
     common_reasons,
-    contraction_constants,
     pointer_layouts,
     precision_reason,
 )
+from weft.gpu.common.operation import operation
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, by_stride
-from weft.gpu.semiring.algebra import OverAxis, semiring_constants
+from weft.gpu.generic.model import Laid, laid, predict
+from weft.gpu.generic.schedule import NAME, GenericSchedule, candidates, over_parts, too_long
+from weft.gpu.semiring.algebra import over_axis
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
-DOT_KERNEL = DeviceFunction("weft.gpu.at_hand.contraction.dot_kernel", "dot_kernel")
-LANES_KERNEL = DeviceFunction("weft.gpu.at_hand.contraction.lanes_kernel", "lanes_kernel")
+DOT_KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
+LANES_KERNEL = DeviceFunction("weft.gpu.simt.kernel", "simt_kernel")
 STAGES = 3  # of loads that may be asked for ahead
 
 _KERNELS = BoundedCache(1024)  # by structure
 _LOCK = Lock()
 
 
-class Step(NamedTuple):
+class GenericStep(NamedTuple):
     """One kernel of a launch: a contraction as the kernel sees it, its schedule, and what is laid out for it."""
 
     contraction: Contraction
-    schedule: HandSchedule
+    schedule: GenericSchedule
     laid: Laid
     alone: bool = False  # A's values are reduced as they are, there is no B
 
@@ -66,22 +70,22 @@ class Step(NamedTuple):
         )  # fmt: skip
 
 
-def build(contraction: Contraction, schedule: HandSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: GenericSchedule, target: Target) -> Launch:
     """A launch of the whole contraction, or of its parts and their reduction."""
     steps = _steps(contraction, schedule, target)
     kernels = [_kernel(step, target) for step in steps]
     if len(steps) == 1:
-        return HandLaunch(kernels[0], schedule.swap_ab)
+        return SwappedLaunch(kernels[0]) if schedule.swap_ab else WholeLaunch(kernels[0])
     product = steps[0].contraction
-    return HandSplitLaunch(kernels[0], kernels[1], schedule.swap_ab, product.d, len(product.aux))
+    return GenericSplitLaunch(kernels[0], kernels[1], schedule.swap_ab, product.d, len(product.aux))
 
 
-def structures(contraction: Contraction, schedule: HandSchedule, target: Target) -> list[Hashable]:
-    """What the kernels of a schedule are compiled for."""
+def structures(contraction: Contraction, schedule: GenericSchedule, target: Target) -> list[Hashable]:
+    """The structures that the kernels of a schedule are compiled for."""
     return [step.structure(target) for step in _steps(contraction, schedule, target)]
 
 
-def _kernel(step: Step, target: Target) -> KernelLaunch:
+def _kernel(step: GenericStep, target: Target) -> KernelLaunch:
     """The kernel of a structure, compiled once, with the numbers of this launch."""
     key = step.structure(target)
     kernel = _KERNELS.get(key) if not collecting() else None
@@ -93,55 +97,51 @@ def _kernel(step: Step, target: Target) -> KernelLaunch:
     return kernel.at(step.laid.programs, step.laid.numbers)
 
 
-def _made(step: Step, target: Target) -> KernelLaunch:
+def _made(step: GenericStep, target: Target) -> KernelLaunch:
     contraction, schedule = step.contraction, step.schedule
-    constants = contraction_constants(contraction, step.laid.params)
+    constants, layouts = {"PARAMS": step.laid.params, "OP": operation(contraction)}, step.layouts
     if schedule.kernel == "dot":
-        kernel = DOT_KERNEL
+        kernel, layouts = DOT_KERNEL, (*layouts, None)
     else:
-        kernel, algebra = LANES_KERNEL, contraction.algebra
-        constants |= semiring_constants(contraction)
-        constants["OVER_AXIS"] = OverAxis(algebra.reduce) if algebra is not None else None
+        kernel = LANES_KERNEL
+        constants["OVER_AXIS"] = over_axis(contraction)
     return KernelLaunch(
-        kernel, step.layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
+        kernel, layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
         schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,
     )  # fmt: skip
 
 
-class HandLaunch:
-    """One kernel, each of whose programs finishes its tile of D."""
-
-    def __init__(self, kernel: KernelLaunch, swap_ab: bool) -> None:
-        self.kernels = (kernel,)
-        self._swap_ab = swap_ab
+class SwappedLaunch(WholeLaunch):
+    """One kernel that takes B for A and A for B."""
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        self.kernels[0]((b, a, c, d) if self._swap_ab else (a, b, c, d), alpha, beta, aux)
+        super().__call__(b, a, c, d, alpha, beta, aux)
 
 
-class HandSplitLaunch:
+class GenericSplitLaunch:
     """Each part of a reduction into a workspace, then the reduction of the parts, which finishes D."""
 
     def __init__(self, first: KernelLaunch, second: KernelLaunch, swap_ab: bool, parts: Layout, inputs: int) -> None:
         self.kernels = (first, second)
         self._swap_ab, self._parts, self._inputs = swap_ab, parts, inputs
+        self._absent = (None,) * (len(first.layouts) - 4)  # of partials that are not stored as another D is
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
         first, second = (b, a) if self._swap_ab else (a, b)
-        self.kernels[0]((first, second, None, parts), 1, 0, aux[: self._inputs])
+        self.kernels[0]((first, second, None, parts, *self._absent), 1, 0, aux[: self._inputs])
         self.kernels[1]((parts, None, c, d), alpha, beta, aux)
 
 
-def _steps(contraction: Contraction, schedule: HandSchedule, target: Target) -> tuple[Step, ...]:
+def _steps(contraction: Contraction, schedule: GenericSchedule, target: Target) -> tuple[GenericStep, ...]:
     """The kernels that a schedule launches, one after the other."""
     contraction = in_kernel_order(contraction, schedule)
     if schedule.splits == 1:
-        return (Step(contraction, schedule, laid(contraction, schedule, target)),)
+        return (GenericStep(contraction, schedule, laid(contraction, schedule, target)),)
     accumulate = contraction.arithmetic.accumulate
     of_d = by_stride(contraction.of_role(Role.BATCH, Role.M, Role.N), D)
     steps, size = {}, 1  # of the modes in one part, which lies as D does, without gaps
@@ -165,8 +165,8 @@ def _steps(contraction: Contraction, schedule: HandSchedule, target: Target) -> 
     )  # fmt: skip
     finish = over_parts(total)
     return (
-        Step(product, onto, laid(product, onto, target, size)),
-        Step(total, finish, laid(total, finish, target), alone=True),
+        GenericStep(product, onto, laid(product, onto, target, size)),
+        GenericStep(total, finish, laid(total, finish, target), alone=True),
     )
 
 
@@ -174,8 +174,8 @@ def _with_strides(mode: Mode, *strides: int) -> Mode:
     return mode._replace(strides=Strides(*strides))
 
 
-def _onto(schedule: HandSchedule, modes: dict[Mode, Mode]) -> HandSchedule:
-    """The same schedule of modes that lie otherwise in D, of which nothing is stated there."""
+def _onto(schedule: GenericSchedule, modes: dict[Mode, Mode]) -> GenericSchedule:
+    """The schedule for modes that lie otherwise in D; nothing is stated of them there."""
 
     def moved(group: Group) -> Group:
         return Group(tuple([modes[mode] for mode in group.modes]), group.tile)
@@ -186,7 +186,7 @@ def _onto(schedule: HandSchedule, modes: dict[Mode, Mode]) -> HandSchedule:
     )  # fmt: skip
 
 
-__all__ = ["FINDS_PEAKS", "NAME", "HandSchedule", "build", "predict", "schedules", "structures", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "GenericSchedule", "build", "predict", "schedules", "structures", "supports"]
 
 FINDS_PEAKS = True
 

@@ -1,7 +1,7 @@
-"""TTGT of what is at hand: large products by the vendor's library, their operands packed by permutations at hand.
+"""Shape-generic TTGT: large products by the vendor's library, their operands packed by shape-generic permutations.
 
-Where D does not lie as the library writes, the product goes to a workspace and one more pass at hand writes D. Nothing
-is compiled for the shape. Asked by `planner.at_hand` alone.
+Where D does not lie as the library writes, the product goes to a workspace and one more such pass writes D. Nothing is
+compiled for the shape. `planner.at_hand` alone uses this family.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCATTER: Any = scatter  # a module with the doors of a family
 LEAST_FLOPS = 2**30  # of a product that is worth other launches
 
 
-class _Product(NamedTuple):
+class _LibraryProduct(NamedTuple):
     """The library's product, with what follows it where D does not lie so, and the epilogue where it is left."""
 
     choice: Choice
@@ -73,14 +73,14 @@ def _packings(contraction: Contraction) -> Iterator[tuple[Packing | None, Packin
         yield from (packed for packed in dict.fromkeys([(a, None), (None, b), (a, b)]) if any(packed))
 
 
-def _product(contraction: Contraction, target: Target, alone: bool) -> _Product | None:
+def _product(contraction: Contraction, target: Target, alone: bool) -> _LibraryProduct | None:
     """By the library, as D lies or by way of a workspace; None where it does not make it so."""
     if not alone and (direct := _library(contraction, target)) is not None:
-        return _Product(direct)
+        return _LibraryProduct(direct)
     last = epilogue_on_d(contraction)
     if last is not None and (direct := _library(replace(contraction, epilogue=None), target)) is not None:
         finish = _step(last, target)
-        return _Product(direct, finish) if finish is not None else None
+        return _LibraryProduct(direct, finish) if finish is not None else None
     found: list[Ranked] = []
     if scatter.supports(contraction, target) is None:
         for way in dict.fromkeys(ways(contraction)):
@@ -91,7 +91,7 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _Product 
     if not found:
         return None
     found.sort(key=lambda rank: rank.seconds)
-    return _Product(_choice(contraction, found, target))
+    return _LibraryProduct(_choice(contraction, found, target))
 
 
 def _library(contraction: Contraction, target: Target) -> Choice | None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.gpu.at_hand.axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.constraints import LINE, SECTOR, VECTOR, power_of_two, sm_count
+from weft.gpu.common.generic_axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.tiling import A, C, D, by_stride
 from weft.gpu.permute.model import CLOCK, COPY_RATE, LAUNCH, LOAD_SECONDS
 from weft.gpu.permute.schedule import in_words
@@ -28,7 +28,7 @@ _SMALL = (32, 32, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class HandPermuteSchedule:
+class GenericPermuteSchedule:
     """The axes of a tile."""
 
     outer: Group  # modes of which each program has one index
@@ -55,7 +55,7 @@ class HandPermuteSchedule:
         return f"{self.family} {text}{runs} warps={self.warps}"
 
 
-def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
+def schedule(words: Permutation, target: Target) -> GenericPermuteSchedule:
     """The rule, for elements as the kernel moves them."""
     size = words.d.dtype.itemsize
     in_x, in_d = by_stride(words.modes, A), by_stride(words.modes, D)
@@ -76,7 +76,7 @@ def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
     sides = [_fitting(side, axis) if large else side for side, axis in zip(tile, (along_d, along_x), strict=False)]
     tile = (sides[0], sides[1], tile[2])
     taken = (*shared, *along_d, *along_x)
-    found = HandPermuteSchedule(
+    found = GenericPermuteSchedule(
         outer=Group(tuple([mode for mode in in_d if mode not in taken]), 1),
         along_d=Group(along_d, tile[0]),
         along_x=Group(along_x, tile[1]),
@@ -88,10 +88,10 @@ def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
     layouts: tuple[Layout | None, ...] = (words.x, None, words.c, words.d)
     given = enumerate(layouts)
     vectors = [_vector(words, tensor, layout, found) if layout is not None else 1 for tensor, layout in given]
-    return HandPermuteSchedule(*found.groups, found.warps, (vectors[0], 1, vectors[2], vectors[3]))
+    return GenericPermuteSchedule(*found.groups, found.warps, (vectors[0], 1, vectors[2], vectors[3]))
 
 
-def rooms(schedule: HandPermuteSchedule) -> tuple[int, int, int, int]:
+def rooms(schedule: GenericPermuteSchedule) -> tuple[int, int, int, int]:
     """Modes that there is room for along each axis.
 
     Every one costs ten instructions for each index of a tile that a thread computes, and of one axis that is half of
@@ -103,7 +103,7 @@ def rooms(schedule: HandPermuteSchedule) -> tuple[int, int, int, int]:
 
 
 def too_long(permutation: Permutation) -> bool:
-    """Whether indices, or strides, do not fit into the 32 bits that kernels at hand take them in."""
+    """Whether indices, or strides, do not fit into the 32 bits that shape-generic kernels take them in."""
     strides = [stride for mode in permutation.modes for stride in mode.strides]
     return 2 * permutation.size > MOST_INDICES or 2 * max(strides, default=0) >= 2**31
 
@@ -134,7 +134,7 @@ def _fitting(side: int, modes: Sequence[Mode]) -> int:
     return side // 2 if side > 32 and whole > 1.25 * extent and half < whole else side
 
 
-def _vector(words: Permutation, tensor: int, layout: Layout, found: HandPermuteSchedule) -> int:
+def _vector(words: Permutation, tensor: int, layout: Layout, found: GenericPermuteSchedule) -> int:
     """Elements of an access of 16 bytes where all runs of a tensor consist of such; else 1."""
     length = VECTOR // layout.dtype.itemsize
     if length < 2 or layout.alignment < VECTOR:
@@ -147,7 +147,7 @@ def _vector(words: Permutation, tensor: int, layout: Layout, found: HandPermuteS
     return 1
 
 
-def run_bytes(words: Permutation, tensor: int, found: HandPermuteSchedule, size: int) -> int:
+def run_bytes(words: Permutation, tensor: int, found: GenericPermuteSchedule, size: int) -> int:
     """Bytes of a tile that lie together in a tensor."""
     run = 1
     sides = (found.run, found.along_x if tensor == A else found.along_d)
@@ -170,7 +170,7 @@ PER_VECTOR, PER_DIGIT, FEW = 20.0, 12.0, 4
 SCHEDULERS = 4  # of an SM, each of which issues one instruction of a warp in a cycle
 
 
-def predict(permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> float:
+def predict(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> float:
     """Seconds."""
     words, sms = in_words(permutation), sm_count(target)
     moved = cycles = 0.0

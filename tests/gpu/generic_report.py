@@ -1,4 +1,4 @@
-"""Cross-compile kernels at hand without a GPU and print what their code holds: a script of `reporting`."""
+"""Cross-compile shape-generic kernels without a GPU and print what their code holds: a script of `reporting`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from reporting import print_report
 
 import weft
-from weft.gpu.at_hand.contraction import family as contracting
-from weft.gpu.at_hand.permutation import family as moving
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import collected
+from weft.gpu.generic import family as contracting
+from weft.gpu.permute import generic as moving
 from weft.planner.schedule import Target
 from weft.tune.compile_worker import in_place_of_the_driver
 

@@ -9,34 +9,45 @@ from typing import NamedTuple
 from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
-from weft.gpu.at_hand.permutation.model import NAME, HandPermuteSchedule, predict, rooms, schedule, too_long
 from weft.gpu.common.aux_operands import real
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction
+from weft.gpu.common.generic_axes import (
+    HEADER,
+    AxisStructure,
+    GenericDim,
+    axis_numbers,
+    generic_dim,
+    needs_wide,
+    placed_axes,
+)
 from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, collecting
-from weft.gpu.common.tiling import TENSORS, B, Run
+from weft.gpu.common.tiling import TENSORS, AlignedRun, B
 from weft.gpu.permute import family as permute
+from weft.gpu.permute.generic_model import NAME, GenericPermuteSchedule, predict, rooms, schedule, too_long
 from weft.gpu.permute.schedule import in_words, view_as
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
 
-KERNEL = DeviceFunction("weft.gpu.at_hand.permutation.kernel", "hand_permute_kernel")
+KERNEL = DeviceFunction("weft.gpu.permute.kernel", "permute_kernel")
 
 _KERNELS = BoundedCache(512)  # by structure
 _LOCK = Lock()
 
 
-class HandPermuteParams(NamedTuple):
-    load: tuple[HandAxis, ...]  # outer, along D, along X and the run that they share, as dimensions in X's order
-    store: tuple[HandAxis, ...]  # the same in D's order
-    tile: tuple[int, int, int]  # along D, along X and of the run
-    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+class GenericPermuteParams(NamedTuple):
+    """The parts of `permute.model.PermuteParams` that do not depend on the shape."""
+
+    load: GenericDim  # outer, along D, along X and the run that they share, as dimensions in X's order
+    store: GenericDim  # the same in D's order
+    tile: tuple[int, int, int]  # as it is stored
+    order: tuple[int, int, int]
+    wide: tuple[bool, ...]
 
 
-class HandPermuteLaunch:
+class GenericPermuteLaunch:
     """A built permutation; tensors are seen as the words that the kernel moves."""
 
-    def __init__(self, permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> None:
+    def __init__(self, permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> None:
         words = in_words(permutation)
         params, numbers = laid(words, schedule)
         self._types = [layout and layout.dtype for layout in (words.x, words.c, words.d)]
@@ -55,14 +66,14 @@ class HandPermuteLaunch:
         self.launch(tensors, alpha, beta)
 
 
-def structures(permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> list[Hashable]:
-    """What the kernel of a schedule is compiled for."""
+def structures(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> list[Hashable]:
+    """The structure that the kernel of a schedule is compiled for."""
     words = in_words(permutation)
     return [_structure(words, permutation, laid(words, schedule)[0], schedule.warps, target)]
 
 
 def _structure(
-    words: Permutation, permutation: Permutation, params: HandPermuteParams, warps: int, target: Target
+    words: Permutation, permutation: Permutation, params: GenericPermuteParams, warps: int, target: Target
 ) -> Hashable:
     """All that a kernel is compiled for."""
     layouts = (words.x, words.c, words.d)
@@ -71,7 +82,7 @@ def _structure(
     return ("permutation", params, tensors, words.fn, words.compute, scale, warps, target)
 
 
-def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermuteParams, tuple[int, ...]]:
+def laid(words: Permutation, schedule: GenericPermuteSchedule) -> tuple[GenericPermuteParams, tuple[int, ...]]:
     """A kernel's parameters and the launch's numbers."""
     room = rooms(schedule)
     structures = []
@@ -81,20 +92,26 @@ def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermute
             length, vector = 1, schedule.vectors[tensor]
             if vector > 1 and at and group.modes and group.modes[0].strides[tensor] == 1 and group.tile >= vector:
                 length, unit = vector, max(unit, vector)
-            runs.append(Run(length, vector))
+            runs.append(AlignedRun(length, vector))
         present = tuple([tensor != B for tensor in range(TENSORS)] + [True])
-        structures.append(Structure(group.tile, room[at], unit, present, tuple(runs)))
-    load = placed_axes(structures, (-1, 0, 1, 2))
-    store = tuple([axis._replace(place=place) for axis, place in zip(load, (-1, 1, 0, 2), strict=True)])
+        structures.append(AxisStructure(group.tile, room[at], unit, present, tuple(runs)))
+    axes = placed_axes(structures, (-1, 0, 1, 2))  # outer, along D, along X and the run that they share
+    stored = [axis._replace(place=place) for axis, place in zip(axes, (-1, 1, 0, 2), strict=True)]
     numbers = [0] * HEADER
     for group, structure in zip(schedule.groups, structures, strict=True):
         numbers += axis_numbers(group, structure)
-    tile = tuple([group.tile for group in schedule.groups[1:]])
-    return HandPermuteParams(load, store, tile, needs_wide(schedule.groups, TENSORS)), tuple(numbers)  # type: ignore[arg-type]
+    params = GenericPermuteParams(
+        load=generic_dim(axes),
+        store=generic_dim(stored),
+        tile=(schedule.along_x.tile, schedule.along_d.tile, schedule.run.tile),
+        order=(1, 0, 2),
+        wide=needs_wide(schedule.groups, TENSORS),
+    )
+    return params, tuple(numbers)
 
 
 def _made(
-    words: Permutation, permutation: Permutation, params: HandPermuteParams, numbers: tuple[int, ...], warps: int,
+    words: Permutation, permutation: Permutation, params: GenericPermuteParams, numbers: tuple[int, ...], warps: int,
     target: Target,
 ) -> KernelLaunch:  # fmt: skip
     scale = real(permutation.scale)
@@ -112,7 +129,7 @@ def _made(
     )
 
 
-__all__ = ["NAME", "HandPermuteSchedule", "build", "predict", "schedules", "structures", "supports"]
+__all__ = ["NAME", "GenericPermuteSchedule", "build", "predict", "schedules", "structures", "supports"]
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:
@@ -130,5 +147,5 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
     return Candidates((found,))
 
 
-def build(permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> HandPermuteLaunch:
-    return HandPermuteLaunch(permutation, schedule, target)
+def build(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> GenericPermuteLaunch:
+    return GenericPermuteLaunch(permutation, schedule, target)

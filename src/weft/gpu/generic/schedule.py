@@ -1,7 +1,7 @@
-"""Which kernel at hand computes a contraction, in which tiles: a few candidates by rule, so that planning is no search.
+"""Schedules of shape-generic contractions: a few candidates by rule, so that planning is no search.
 
-A candidate names the modes of each axis of its tile. What a kernel is compiled for follows from that and is the same
-for most contractions: see `params`.
+A candidate names a kernel and the modes of each axis of its tile. What the kernel is compiled for follows from that and
+is the same for most contractions: see `model.laid`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from weft.gpu.at_hand.axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, VECTOR, power_of_two, sm_count
+from weft.gpu.common.generic_axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.swap_ab import swap_ab
 from weft.gpu.common.tiling import A, B, D, by_stride
@@ -60,7 +60,7 @@ _TOGETHER = (
 
 
 @dataclass(frozen=True, slots=True)
-class HandSchedule:
+class GenericSchedule:
     """The axes of a tile, and how many programs share a sum."""
 
     kernel: Literal["dot", "lanes"]
@@ -101,7 +101,7 @@ class HandSchedule:
         return f"{self.family} {self.kernel}{swapped} {text}{runs} warps={self.warps}{splits}"
 
 
-def candidates(contraction: Contraction, target: Target, by_dot: bool) -> Iterator[HandSchedule]:
+def candidates(contraction: Contraction, target: Target, by_dot: bool) -> Iterator[GenericSchedule]:
     """The schedules that are worth pricing, at most a dozen. `by_dot`: matrix instructions can make the products."""
     found = (*(_dots(contraction) if by_dot else ()), *_lanes(contraction, by_dot))
     for schedule in dict.fromkeys(found):
@@ -111,7 +111,7 @@ def candidates(contraction: Contraction, target: Target, by_dot: bool) -> Iterat
                 yield split
 
 
-def rooms(schedule: HandSchedule) -> tuple[int, int, int]:
+def rooms(schedule: GenericSchedule) -> tuple[int, int, int]:
     """Modes that a kernel has room for: along m and n, along k, and of which a program has one index."""
     along = max([len(group.modes) for group in (*schedule.m, *schedule.n)])
     count = along, len(schedule.k.modes), len(schedule.outer.modes)
@@ -122,14 +122,14 @@ def rooms(schedule: HandSchedule) -> tuple[int, int, int]:
 
 
 def too_long(contraction: Contraction) -> bool:
-    """Whether indices, or strides, do not fit into the 32 bits that kernels at hand take them in."""
+    """Whether indices, or strides, do not fit into the 32 bits that shape-generic kernels take them in."""
     for roles in ((Role.BATCH, Role.M, Role.N), (Role.K,)):
         if contraction.extent_of(*roles) > MOST_INDICES:
             return True
     return any(stride >= 2**31 for mode in contraction.modes for stride in mode.strides)
 
 
-def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
+def _dots(contraction: Contraction) -> Iterator[GenericSchedule]:
     run = _nearest(contraction.modes, D)
     swapped = run is not None and run.role is Role.M
     seen = swap_ab(contraction) if swapped else contraction
@@ -146,7 +146,7 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
             break
         along = Group(_along_k(seen), tile.k)
         transposed = _loaded_transposed(seen) if at else (False, False)
-        schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), (Group(by_d, tile.n),), along, tile.warps,
+        schedule = GenericSchedule("dot", outer, (Group(rows, tile.m),), (Group(by_d, tile.n),), along, tile.warps,
                                 swap_ab=swapped, transposed=transposed)  # fmt: skip
         if large and at:
             if near_b in n and by_d[0] is not near_b and tile.n > STRIP:
@@ -158,7 +158,7 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
         yield schedule
 
 
-def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
+def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[GenericSchedule]:
     run = _nearest(contraction.modes, D)
     swapped = (run is not None and run.role is Role.M) or contraction.n == 1
     if contraction.algebra is not None:  # whose products may not commute
@@ -170,7 +170,7 @@ def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
             if by_dot and (tile.m >= 16 or tile.k >= 8 * power_of_two(seen.k)):
                 continue  # `tl.dot` is better at it
             if (tile.m == 1) is (seen.m == 1):
-                yield HandSchedule(
+                yield GenericSchedule(
                     "lanes", Group(batch, 1), (Group(m, tile.m),), (Group(n, tile.n),), Group(_along_k(seen), tile.k),
                     tile.warps, swap_ab=swapped, depth_first=tile.depth_first,
                 )  # fmt: skip
@@ -183,7 +183,7 @@ def _along_k(contraction: Contraction) -> tuple[Mode, ...]:
     return by_stride(k, B if _nearest(k, B) is not None and _nearest(k, A) is None else A)
 
 
-def _together(contraction: Contraction) -> Iterator[HandSchedule]:
+def _together(contraction: Contraction) -> Iterator[GenericSchedule]:
     """Tiles along D's modes whatever their role: flattened in D's order, or with an axis along an operand's run."""
     every = by_stride(contraction.of_role(Role.BATCH, Role.M, Role.N), D)
     along_k, size, depth = _along_k(contraction), math.prod([mode.extent for mode in every]), contraction.k
@@ -197,23 +197,23 @@ def _together(contraction: Contraction) -> Iterator[HandSchedule]:
                 continue
             rows = (near,)
         columns = tuple([mode for mode in every if mode not in rows])
-        schedule = HandSchedule(
+        schedule = GenericSchedule(
             "lanes", Group((), 1), (Group(rows, tile.m),), (Group(columns, tile.n),), Group(along_k, tile.k),
             tile.warps, together=True, depth_first=tile.depth_first,
         )  # fmt: skip
         yield _stated(contraction, schedule) if sum(_bytes(contraction)) >= LARGE else schedule
 
 
-def over_parts(contraction: Contraction) -> HandSchedule:
+def over_parts(contraction: Contraction) -> GenericSchedule:
     """How the parts of a split reduction are reduced."""
     every = by_stride(contraction.of_role(Role.M), D)
     depth = contraction.of_role(Role.K)
-    return HandSchedule("lanes", Group((), 1), (Group((), 1),), (Group(every, 64),), Group(depth, 16), 4,
+    return GenericSchedule("lanes", Group((), 1), (Group((), 1),), (Group(every, 64),), Group(depth, 16), 4,
                         together=True, depth_first=True)  # fmt: skip
 
 
-def _split(contraction: Contraction, schedule: HandSchedule, target: Target) -> HandSchedule | None:
-    """The same tiles with every sum split over programs, where the tiles alone cannot fill the device."""
+def _split(contraction: Contraction, schedule: GenericSchedule, target: Target) -> GenericSchedule | None:
+    """The tiles with every sum split over programs, where the tiles alone cannot fill the device."""
     wanted = WAVES * sm_count(target) // max(schedule.tiles, 1)
     splits = min(wanted, schedule.steps // LEAST_SPLIT_STEPS, MOST_SPLITS)
     if splits < 2:
@@ -223,8 +223,8 @@ def _split(contraction: Contraction, schedule: HandSchedule, target: Target) -> 
     return replace(schedule, splits=splits, workspace_bytes=splits * size)
 
 
-def _stated(contraction: Contraction, schedule: HandSchedule) -> HandSchedule:
-    """The same with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
+def _stated(contraction: Contraction, schedule: GenericSchedule) -> GenericSchedule:
+    """The schedule with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
     modes = contraction.modes
@@ -245,9 +245,7 @@ def _loaded_transposed(contraction: Contraction) -> tuple[bool, bool]:
     return _nearest(contraction.of_role(Role.M), A) is not None, _nearest(contraction.of_role(Role.K), B) is not None
 
 
-def _vector(
-    tensor: int, size: int, alignment: int, modes: tuple[Mode, ...], groups: tuple[Group, ...]
-) -> int:
+def _vector(tensor: int, size: int, alignment: int, modes: tuple[Mode, ...], groups: tuple[Group, ...]) -> int:
     """Elements of an access of 16 bytes where all runs of a tensor consist of such; else 1."""
     length = VECTOR // size
     if length < 2 or alignment < VECTOR:

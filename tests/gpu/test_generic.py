@@ -1,4 +1,4 @@
-"""Kernels at hand: every schedule that the rule may offer is right, and shapes share kernels."""
+"""Shape-generic kernels: every schedule that the rule may offer is right, and shapes share kernels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import weft
 from permuting import any_bits, bits
 from support import Backend
 from weft import reference
-from weft.gpu.at_hand.axes import magic
-from weft.gpu.at_hand.contraction import family
-from weft.gpu.at_hand.contraction.model import laid
-from weft.gpu.at_hand.contraction.schedule import HandSchedule
-from weft.gpu.at_hand.permutation import family as moving
-from weft.gpu.at_hand.permutation.family import laid as laid_out
+from weft.gpu.common.generic_axes import magic
 from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.generic import family
+from weft.gpu.generic.model import laid
+from weft.gpu.generic.schedule import GenericSchedule
+from weft.gpu.permute import generic as moving
+from weft.gpu.permute.generic import laid as laid_out
 from weft.gpu.permute.schedule import in_words
 from weft.testing import poisoned
 
@@ -40,13 +40,13 @@ CASES = [
 ]
 
 
-def offered(plan: weft.Plan) -> list[HandSchedule]:
+def offered(plan: weft.Plan) -> list[GenericSchedule]:
     contraction, target = plan.contraction, plan._request.target
     assert family.supports(contraction, target) is None
     return list(family.schedules(contraction, target).schedules)  # type: ignore[arg-type]
 
 
-def run(plan: weft.Plan, schedule: HandSchedule, a: torch.Tensor, b: torch.Tensor, **given: Any) -> torch.Tensor:
+def run(plan: weft.Plan, schedule: GenericSchedule, a: torch.Tensor, b: torch.Tensor, **given: Any) -> torch.Tensor:
     """D by one schedule, over poison."""
     guarded = poisoned(plan.shape, plan.dtype, device=str(a.device))
     contraction, target = plan.contraction, plan._request.target

@@ -1,4 +1,4 @@
-"""What kernels at hand compile to on GPUs that are not here: wide accesses where runs are stated, matrix units."""
+"""Shape-generic kernels as GPUs that are not here get them: wide accesses where runs are stated, matrix units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW = ("keys", "* sm_90", "large gfx942")
 
 @pytest.fixture(scope="module", params=PARTS)
 def report(request: pytest.FixtureRequest) -> Report:
-    return Report("at_hand_report.py", FEW, request.param)
+    return Report("generic_report.py", FEW, request.param)
 
 
 def test_every_kernel_compiles_everywhere_and_spills_nothing(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""What a schedule tells the shape-generic kernels, and what it costs."""
+"""Parameters of the shape-generic kernels from a schedule, and its cost."""
 
 from __future__ import annotations
 
@@ -7,38 +7,59 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
-from weft.gpu.at_hand.contraction.schedule import HandSchedule, rooms
 from weft.gpu.common.constraints import LINE, VECTOR, sm_count, widened
 from weft.gpu.common.cost import LEAST_LAUNCH
-from weft.gpu.common.tiling import TENSORS, A, B, D, Run
+from weft.gpu.common.generic_axes import (
+    AxisStructure,
+    GenericDim,
+    Group,
+    axis_numbers,
+    generic_dim,
+    needs_wide,
+    placed_axes,
+)
+from weft.gpu.common.tiling import TENSORS, A, AlignedRun, B, D
+from weft.gpu.generic.schedule import GenericSchedule, rooms
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Mode
 from weft.spec.dtypes import dtype_name
 
 
-class LanesParams(NamedTuple):
-    axes: tuple[HandAxis, ...]  # outer, two of D, k
-    stored: tuple[HandAxis, ...]  # those of D, as dimensions of the tile without k
-    k: HandAxis
+class GenericSimtParams(NamedTuple):
+    """The parts of `simt.model.SimtParams` that do not depend on the shape."""
+
+    r: GenericDim  # outer and two axes of D
+    k: GenericDim  # one axis
+    stored: GenericDim  # D's, as dimensions of the tile without k
     tile: tuple[int, ...]  # as its dimensions lie
+    k_rank: int
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
 
 
-class DotParams(NamedTuple):
-    axes: tuple[HandAxis, ...]  # those that D moves along: outer, m and n
-    outer: HandAxis
-    m: tuple[HandAxis, ...]
-    n: tuple[HandAxis, ...]
-    k: HandAxis
-    k_side: tuple[HandAxis, ...]  # the same alone
-    tile: tuple[int, int]
+class GenericGettParams(NamedTuple):
+    """The parts of `gett.model.GettParams` that do not depend on the shape."""
+
+    batch: GenericDim  # one axis of single indices
+    m: GenericDim
+    n: GenericDim
+    k: GenericDim
+    of_d: GenericDim  # the axes of batch, m and n
     stored: tuple[int, ...]  # extents of the stored tile, an axis each
-    present: tuple[tuple[bool, ...], ...]  # of outer, m, n and k: which tensors move along them
-    transposed: tuple[bool, bool]  # the tile of A is loaded as (k, m), that of B as (n, k)
+    by_columns: tuple[bool, bool]  # the tile of A is loaded as (k, m), that of B as (n, k)
     widen: bool  # products are made in the accumulator's type
-    wide: tuple[bool, ...]
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    splits: int = 1  # parts of a sum are stored as another D is
+    masked: tuple[bool, bool] = (True, True)
+    transposed: tuple[bool, bool] = (False, False)  # via registers
+    swap_k: bool = False
+    apart: bool = False
+    wide_index: bool = False
+
+    @property
+    def k_of_a(self) -> GenericDim:
+        """A has its axes of k in the order of B."""
+        return self.k
 
 
 class Laid(NamedTuple):
@@ -49,7 +70,7 @@ class Laid(NamedTuple):
     programs: int
 
 
-def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_step: int = 0) -> Laid:
+def laid(contraction: Contraction, schedule: GenericSchedule, target: Target, part_step: int = 0) -> Laid:
     """A contraction as the schedule's kernel sees it (A and B swapped where it says so); `part_step` is how far apart
     in D the parts of a split sum are."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
@@ -69,20 +90,29 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     programs = schedule.tiles * schedule.splits
     params: Any
     if schedule.kernel == "lanes":
-        stored_axes = tuple([axis._replace(place=at - 1) for at, axis in enumerate(axes[:-1])])
-        shape = sorted(axes[1:], key=lambda axis: axis.place)
-        params = LanesParams(axes, stored_axes, axes[-1], tuple([axis.tile for axis in shape]), offsets_wide)
+        stored_axes = [axis._replace(place=at - 1) for at, axis in enumerate(axes[:-1])]
+        tile = tuple([axis.tile for axis in sorted(axes[1:], key=lambda axis: axis.place)])
+        of_d, of_k = generic_dim(axes[:-1]), generic_dim(axes[-1:])
+        params = GenericSimtParams(of_d, of_k, generic_dim(stored_axes), tile, 1, offsets_wide)
     else:
-        m, n = axes[1 : 1 + rows], axes[1 + rows : -1]
-        stored = tuple([axis.tile for axis in (*m, *n)])
-        tile = _product(m), _product(n)
-        params = DotParams(axes[:-1], axes[0], m, n, axes[-1], axes[-1:], tile, stored,
-                           tuple(map(_present, (axes[:1], m, n, axes[-1:]))), schedule.transposed,
-                           widened(contraction, target), offsets_wide)  # fmt: skip
+        batch, m, n, k = axes[:1], axes[1 : 1 + rows], axes[1 + rows : -1], axes[-1:]
+        params = GenericGettParams(
+            batch=generic_dim(batch),
+            m=generic_dim(m),
+            n=generic_dim(n),
+            k=generic_dim(k),
+            of_d=generic_dim(axes[:-1]),
+            stored=tuple([axis.tile for axis in (*m, *n)]),
+            by_columns=schedule.transposed,
+            widen=widened(contraction, target),
+            wide=offsets_wide,
+        )
     return Laid(params, tuple(numbers), programs)
 
 
-def _structure(contraction: Contraction, schedule: HandSchedule, group: Group, role: str, digits: int) -> Structure:
+def _structure(
+    contraction: Contraction, schedule: GenericSchedule, group: Group, role: str, digits: int
+) -> AxisStructure:
     vectors = schedule.vectors
     moved = _moved(schedule, role)
     aux = [any(mode.strides.aux[at] for mode in group.modes) for at in range(len(contraction.aux))]
@@ -92,27 +122,16 @@ def _structure(contraction: Contraction, schedule: HandSchedule, group: Group, r
         length = 1
         if vectors[tensor] > 1 and group.modes and group.modes[0].strides[tensor] == 1 and group.tile > 1:
             length, unit = vectors[tensor], max(unit, vectors[tensor])
-        runs.append(Run(length, vectors[tensor]))
-    runs += [Run(1, 1)] * len(aux)
-    return Structure(group.tile, digits, unit, present, tuple(runs))
+        runs.append(AlignedRun(length, vectors[tensor]))
+    runs += [AlignedRun(1, 1)] * len(aux)
+    return AxisStructure(group.tile, digits, unit, present, tuple(runs))
 
 
-def _moved(schedule: HandSchedule, role: str) -> tuple[bool, bool, bool, bool]:
+def _moved(schedule: GenericSchedule, role: str) -> tuple[bool, bool, bool, bool]:
     """Which of A, B, C and D may move along an axis; a tensor that does not has strides 0 there."""
     if role == "outer" or (schedule.together and role != "k"):
         return True, True, True, True
     return {"m": (True, False, True, True), "n": (False, True, True, True), "k": (True, True, False, False)}[role]
-
-
-def _present(axes: tuple[HandAxis, ...]) -> tuple[bool, ...]:
-    return tuple([any(found) for found in zip(*[axis.present for axis in axes], strict=True)])
-
-
-def _product(axes: tuple[HandAxis, ...]) -> int:
-    found = 1
-    for axis in axes:
-        found *= axis.tile
-    return found
 
 
 _FITTED = fitted("at_hand")
@@ -138,7 +157,7 @@ class Waits(NamedTuple):
 DOT, LANES = (Waits(*[_FITTED(f"{kind}_{name}") for name in Waits._fields]) for kind in ("dot", "lanes"))
 
 
-def predict(contraction: Contraction, schedule: HandSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: GenericSchedule, target: Target) -> float:
     """Seconds."""
     by, sms = coefficients(target), sm_count(target)
     programs = max(schedule.tiles * schedule.splits, 1)
@@ -172,7 +191,7 @@ def predict(contraction: Contraction, schedule: HandSchedule, target: Target) ->
     return busy + min(by.launch, LEAST_LAUNCH + busy) + again
 
 
-def _waits(contraction: Contraction, schedule: HandSchedule, each: tuple[int, int]) -> float:
+def _waits(contraction: Contraction, schedule: GenericSchedule, each: tuple[int, int]) -> float:
     """Seconds of one program. `each`: elements of A's and B's tile for each index along k."""
     dot = schedule.kernel == "dot"
     by, threads, depth = DOT if dot else LANES, 32 * schedule.warps, schedule.k.tile
@@ -186,7 +205,7 @@ def _waits(contraction: Contraction, schedule: HandSchedule, each: tuple[int, in
     return by.program + schedule.split_steps * step + STORED * elements / threads + DIGIT * (2 * room + room_k)
 
 
-def _cycles(schedule: HandSchedule, tensor: int, size: int) -> float:
+def _cycles(schedule: GenericSchedule, tensor: int, size: int) -> float:
     """Cycles of the load-store units for each element of a tile: lines that a warp touches, 16 bytes a lane at most."""
     if schedule.vectors[tensor] > 1:
         groups = (*schedule.m, *schedule.n, schedule.k)
@@ -197,7 +216,7 @@ def _cycles(schedule: HandSchedule, tensor: int, size: int) -> float:
     return max(size / (32 * min(VECTOR, schedule.vectors[tensor] * size)), size / min(LINE, run * size))
 
 
-def _fastest(schedule: HandSchedule, tensor: int) -> Group:
+def _fastest(schedule: GenericSchedule, tensor: int) -> Group:
     """The axis of a tile that neighbouring lanes are neighbours along, where nothing is known of runs."""
     if tensor == D or schedule.depth_first:
         return schedule.n[-1]

@@ -1,8 +1,8 @@
-"""Axes of a tile as kernels at hand take them: what is compiled in, and the numbers that come with each launch.
+"""Axes of a tile whose extents and strides are arguments of the kernel: the shape-generic form of `common.tiling`.
 
-An *axis* is a group of modes flattened into one index, innermost first, as in `common.tiling`; but its extents and
-strides are arguments of the kernel. What is compiled in is how many modes there may be, which tensors move along it,
-and in how long aligned runs. Missing modes have extent 1.
+An *axis* is a group of modes flattened into one index, innermost first. Compiled in are how many modes there may be,
+which tensors move along it, and in how long aligned runs; the rest comes with each launch as *numbers*. Missing modes
+have extent 1.
 
 A flattened index is taken apart by multiplications: the quotient by an extent that is known before the launch is the
 upper half of a product with a magic number, a sum and a shift (T. Granlund and P. Montgomery, "Division by Invariant
@@ -16,35 +16,59 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.gpu.common.tiling import Run
+from weft.gpu.common.tiling import AlignedRun
 from weft.spec import Mode
 
 MOST_INDICES = 2**31 - 2**13  # of an axis, tiles that overhang it included
 
-HEADER = 3  # numbers before those of the axes: see `contraction.params.laid`
+HEADER = 3  # numbers before those of the axes: see `generic.model.laid`
 
 
-class HandAxis(NamedTuple):
-    """What a kernel is compiled for of one axis. `numbers` and `strides` are places among the launch's numbers."""
+class GenericAxis(NamedTuple):
+    """One axis as a kernel is compiled for it. `numbers` and `strides` are places among the launch's numbers."""
 
     tile: int
+    inner: int  # product of the tiles of the axes after this one in its dim
     digits: int  # modes that there is room for
     place: int  # dimension of the spread tile; -1 where a program has one index
     unit: int  # what the extent, and the first index of every run, is a multiple of
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]
-    runs: tuple[Run, ...]  # [A, B, C, D, *aux]: aligned groups that lie together, and the multiple that each starts at
+    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: groups that lie together, and the multiple that each starts at
     numbers: int  # blocks, their magic and shift, extent / unit; then extent, magic and shift of each mode but the last
     strides: tuple[int, ...]  # [A, B, C, D, *aux]: first of as many strides as there are digits
 
+    @property
+    def exact(self) -> bool:
+        """The extent is not known: every tile is masked."""
+        return False
 
-class Structure(NamedTuple):
-    """What an axis is compiled for, before it has its place among others."""
+
+class GenericDim(NamedTuple):
+    """Axes of one dim, like `tiling.TiledDim`; a tile is found by the first index along each axis and the numbers."""
+
+    axes: tuple[GenericAxis, ...]
+    tile: int
+    present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
+
+    @property
+    def generic(self) -> bool:
+        """Extents and strides are numbers of the launch."""
+        return True
+
+    @property
+    def exact(self) -> bool:
+        """The extents are not known: every tile is masked."""
+        return False
+
+
+class AxisStructure(NamedTuple):
+    """The compiled part of an axis, before it has its place among others."""
 
     tile: int
     digits: int
     unit: int
     present: tuple[bool, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[AlignedRun, ...]
 
 
 class Group(NamedTuple):
@@ -91,7 +115,17 @@ def capacity(count: int, least: int) -> int:
     return found
 
 
-def placed_axes(structures: Sequence[Structure], places: Sequence[int]) -> tuple[HandAxis, ...]:
+def generic_dim(axes: Sequence[GenericAxis]) -> GenericDim:
+    """The dim that these axes make, the fastest axis of the tile last."""
+    made, inner = [], 1
+    for axis in reversed(axes):
+        made.append(axis._replace(inner=inner))
+        inner *= axis.tile
+    present = tuple([any(found) for found in zip(*[axis.present for axis in axes], strict=True)])
+    return GenericDim(tuple(reversed(made)), inner, present)
+
+
+def placed_axes(structures: Sequence[AxisStructure], places: Sequence[int]) -> tuple[GenericAxis, ...]:
     """The axes of a kernel, each with its place among the launch's numbers."""
     found, at = [], HEADER
     for structure, place in zip(structures, places, strict=True):
@@ -101,12 +135,12 @@ def placed_axes(structures: Sequence[Structure], places: Sequence[int]) -> tuple
         for present in structure.present[:-1]:
             strides.append(at if present else -1)
             at += structure.digits * present
-        found.append(HandAxis(structure.tile, structure.digits, place, structure.unit, structure.present,
-                              structure.runs, first, tuple(strides)))  # fmt: skip
+        found.append(GenericAxis(structure.tile, 1, structure.digits, place, structure.unit, structure.present,
+                                 structure.runs, first, tuple(strides)))  # fmt: skip
     return tuple(found)
 
 
-def axis_numbers(group: Group, structure: Structure) -> list[int]:
+def axis_numbers(group: Group, structure: AxisStructure) -> list[int]:
     """The numbers of one axis, in the order that `placed_axes` counts on."""
     modes, room = group.modes, structure.digits
     blocks = group.blocks

@@ -1,1 +1,0 @@
-"""Contractions at hand: on matrix units and off them."""

@@ -1,1 +1,0 @@
-"""Permutations at hand, of any rank and any extents."""
