@@ -34,7 +34,7 @@ class KernelOperation(NamedTuple):
 
     @property
     def meant(self) -> KernelOperation:
-        """The same as Triton takes it."""
+        """The operation as Triton takes it."""
         return KernelOperation._make(map(meant, self))
 
     def __repr__(self) -> str:
