@@ -35,7 +35,7 @@ def test_the_kept_code_is_what_triton_compiles(tmp_path: Path, monkeypatch: pyte
     same, kept, name, sizes, numbers = json.loads(_python(_COMPILED))
     assert same
     assert kept
-    assert name == "lanes_kernel"
+    assert name == "simt_kernel"
     assert sizes == [8] * 5 + [4] * len(numbers)
 
 
