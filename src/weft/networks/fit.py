@@ -76,12 +76,11 @@ def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
         return None  # no row or column of it lies together
     if is_reduction(shape) and any(order and order[-1] not in roles.k for order in orders[:2]):
         return None  # both are read once: along the sum, or in pieces
-    after = [dict(pairwise(order)) if order is not None else None for order in orders]
-    k = _runs(roles.k, (after[0], after[1]), shape.extents)
-    m, n = _runs(roles.m, (after[0], after[2]), shape.extents), _runs(roles.n, (after[1], after[2]), shape.extents)
-    batch = 0 if shape.unrolled else len(_runs(roles.batch, after, shape.extents))
-    if len(k) > 1:
+    a, b, d = orders
+    if len(_chains(roles.k, (a, b))) > 1:
         return None
+    batch = 0 if shape.unrolled else len(_chains(roles.batch, (a, b, d)))
+    m, n = _runs(roles.m, (a, d), shape.extents), _runs(roles.n, (b, d), shape.extents)
     if max(batch, len(m), len(n)) <= 1:
         return _padding((m[0] if m else 1, n[0] if n else 1), shape)
     if batch:
@@ -114,20 +113,37 @@ def _padding(sides: tuple[int, int], shape: Shape) -> float:
     return found - 1.0
 
 
-def _runs(labels: frozenset[int], tensors: Sequence[dict[int, int] | None], extents: Sequence[int]) -> list[int]:
+def _runs(labels: frozenset[int], orders: tuple[Order | None, ...], extents: Sequence[int]) -> list[int]:
     """The extents of the modes that these labels are once neighbours that are so in all tensors are merged."""
-    there = [after for after in tensors if after is not None]
+    return [math.prod([extents[label] for label in chain]) for chain in _chains(labels, orders)]
+
+
+@lru_cache(maxsize=1 << 16)
+def _chains(labels: frozenset[int], orders: tuple[Order | None, ...]) -> tuple[tuple[int, ...], ...]:
+    """Labels in runs that are neighbours in all tensors; None lies as it is wanted."""
+    there = [_followers(order) for order in orders if order is not None]
     if not there or not labels:
-        return [math.prod([extents[label] for label in labels])] if labels else []
+        return (tuple(labels),) if labels else ()
+    first, *others = there
     joined = {}
     for label in labels:
-        follower = there[0].get(label)
-        if follower in labels and all(after.get(label) == follower for after in there[1:]):
-            joined[label] = follower
+        follower = first.get(label)
+        if follower in labels:
+            for after in others:
+                if after.get(label) != follower:
+                    break
+            else:
+                joined[label] = follower
     found = []
     for label in labels.difference(joined.values()):
-        extent, at = extents[label], joined.get(label)
-        while at is not None:
-            extent, at = extent * extents[at], joined.get(at)
-        found.append(extent)
-    return found
+        chain = [label]
+        while (follower := joined.get(chain[-1])) is not None:
+            chain.append(follower)
+        found.append(tuple(chain))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 14)
+def _followers(order: Order) -> dict[int, int]:
+    """The label after each label."""
+    return dict(pairwise(order))
