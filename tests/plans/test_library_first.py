@@ -178,3 +178,21 @@ def test_what_is_not_a_tenth_faster_does_not_take_over(monkeypatch: pytest.Monke
     for _ in range(10):
         plan(a, b)
     assert "library: it needs no compiling; no specialised kernel would be a tenth faster" in plan.explain()
+
+
+def test_a_plan_that_is_warmed_has_its_kernel_at_once(soon: None) -> None:
+    a, b = operands()
+    plan = planned()
+    assert plan.warm() is plan
+    assert "specialised: it was warmed up" in plan.explain()
+    assert torch.equal(plan(a, b), planned(specialize="now")(a, b))
+
+
+def test_a_network_that_is_warmed_has_its_kernels_at_once(soon: None) -> None:
+    tensors = [torch.randn(30, 30) for _ in range(5)]
+    net = weft.network("ab,bc,cd,de,ef->af", *tensors)
+    exact = torch.linalg.multi_dot([each.double() for each in tensors])
+    assert net.warm(*tensors) is net
+    assert torch.allclose(net(*tensors).double(), exact, atol=1e-2)
+    calls = net.latest.calls.values()
+    assert {call.variant.tier.name for call in calls} == {"specialised"}

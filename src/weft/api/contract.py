@@ -147,11 +147,11 @@ def contract(
       cost model's choice. ``"measure"`` takes a stored one too, else it measures candidates now, for some seconds, and
       stores the fastest; it is an `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost
       model's choice whatever is stored.
-    * `specialize`: which kernels may serve on a GPU. ``"never"``: shape-generic ones, compiled once for all shapes.
-      ``"now"``: a specialised one, compiled for these extents. Either gives the same bits in every call. ``"auto"``
-      (default) starts with a shape-generic kernel and changes to a specialised one once the calls have lost, by the
-      model's count, the time that compiling takes: at a call whose number follows from predicted times alone
-      (`Plan.explain` shows it), and from the first call of the next process on. Another process compiles it meanwhile.
+    * `specialize`: which kernels may serve. ``"library"``: torch's own operations, for which nothing is compiled.
+      ``"never"``: on a GPU shape-generic kernels, compiled once for all shapes. ``"now"``: a specialised one, compiled
+      for these extents; the first call waits for it. Each gives the same bits in every call. ``"auto"`` (default)
+      begins with the library and changes to better kernels, which a thread and other processes prepare: at calls whose
+      numbers follow from predicted times alone (`Plan.explain` shows them). `WEFT_TIERS=0` begins with compiled kernels.
     * `schedule`: one of the schedules that `Plan.report` lists, as the object or its printed form. Default None: weft
       chooses. `UnsupportedError` names the nearest one where there is no such schedule.
     * `deterministic`: default True. Results do not change from run to run with either value.

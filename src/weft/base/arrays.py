@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._subclasses.schema_check_mode  # which setting modes aside imports: with weft, not in a first call
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.errors import DTypeError, UnsupportedError

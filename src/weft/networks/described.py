@@ -10,6 +10,17 @@ from weft.networks.planned import Planned
 class Described(Planned):
     """A network that was planned, with the ways to look at its plan. What draws is imported when it is asked for."""
 
+    def warm(self, *tensors: Any) -> Any:
+        """Contract these tensors once, and have the best kernel for every step from then on; returns the network.
+
+        `tensors` as in a call. It takes seconds where nothing is compiled yet; later processes find the kernels. Raises
+        what a call raises.
+        """
+        from weft.networks.warming import warm
+
+        warm(self, tensors)
+        return self
+
     def explain(self) -> str:
         """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
 

@@ -86,7 +86,6 @@ class Network(Described):
         self._watched, self._fixed = watched(self), (tree, given)
         self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
         self._begin()
-        # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
         if graph.early.never and self.functions:

@@ -97,8 +97,12 @@ class Replay:
         calls, self._looked = self._runs - self._looked, self._runs
         self._next_look = math.ceil(_SELDOM * self._runs)
         if self._seen is not None and sum([launch.replayed(calls) for launch in self._promoting]):
-            self._graphs.clear()
-            self._gathering, self._seen = None, None
+            self.forget()
+
+    def forget(self) -> None:
+        """Capture anew at the next calls: other kernels serve."""
+        self._graphs.clear()
+        self._gathering, self._seen = None, None
 
     def _operands(self, values: Sequence[Any]) -> list[torch.Tensor]:
         """Those that the steps take."""

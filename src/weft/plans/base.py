@@ -104,6 +104,17 @@ class PlanBase:
 
         return kernels_of(self._first().launch, self._request.target)
 
+    def warm(self) -> Self:
+        """Have the best kernel for the planned tensors now, and not after some calls: compiled, self-tested and kept.
+
+        It takes seconds where nothing is compiled yet. Plans that are specialised already are as they were. Returns the
+        plan. Raises what planning raises.
+        """
+        launch = self._first().launch
+        if isinstance(launch, PromotingLaunch):
+            launch.warm()
+        return self
+
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
         from weft.plans.explain.report import explain

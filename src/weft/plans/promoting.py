@@ -29,7 +29,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Asked, Offer, Served, corrected, made, offers
+from weft.plans.tiers import Asked, Offer, Served, Wanted, corrected, made, offers
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -73,6 +73,11 @@ class PromotingLaunch:
         return self._sample < inf
 
     @property
+    def wanted(self) -> Wanted:
+        """What a specialised kernel is asked for."""
+        return Wanted(self._asked, "now")
+
+    @property
     def kernels(self) -> Any:
         return getattr(self._launch, "kernels", ())
 
@@ -80,6 +85,24 @@ class PromotingLaunch:
     def now(self) -> Callable[..., None]:
         """The launch that serves at this moment; its calls are not counted."""
         return self._launch
+
+    def warm(self) -> None:
+        """Change to the best kernel now, whatever it takes to prepare; what serves stays where there is no better one.
+
+        Raises what planning, compiling and self-tests raise.
+        """
+        with self._lock:
+            found = [offer for offer in offers(self._asked, self._serving.tier.name) if offer.choice is not None]
+            best = min(found, key=lambda offer: offer.seconds, default=None)
+            if best is None or best.name != SPECIALISED:
+                best = Offer(SPECIALISED, 0.0, promotion.COMPILING, None)
+            choice, launch = made(self._asked, best)
+            if is_faster(choice, self._seconds):
+                self._settle(Served(choice, launch, Tier(SPECIALISED, "it was warmed up")), 0)
+                promotion.promote(choice, self._asked.workspace_limit, self._serving.tier)
+            else:
+                tier = Tier(self._serving.tier.name, "no specialised kernel would be a tenth faster")
+                self._say(self._serving._replace(tier=tier))
 
     def _arm(self, *, due: float | None = None, sample: float | None = None) -> None:
         """Say at which call a change of kernels is due, or a timing."""
