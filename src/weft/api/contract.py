@@ -151,7 +151,7 @@ def contract(
       ``"never"``: on a GPU shape-generic kernels, compiled once for all shapes. ``"now"``: a specialised one, compiled
       for these extents; the first call waits for it. Each gives the same bits in every call. ``"auto"`` (default)
       begins with the library and changes to better kernels, which a thread and other processes prepare: at calls whose
-      numbers follow from predicted times alone (`Plan.explain` shows them). `WEFT_TIERS=0` begins with compiled kernels.
+      numbers follow from predicted times alone (`Plan.explain` shows them). `WEFT_TIERS=0` begins with compiled ones.
     * `schedule`: one of the schedules that `Plan.report` lists, as the object or its printed form. Default None: weft
       chooses. `UnsupportedError` names the nearest one where there is no such schedule.
     * `deterministic`: default True. Results do not change from run to run with either value.
