@@ -423,7 +423,7 @@ class Watched(TorchDispatchMode):
 @pytest.mark.parametrize("options", [
     {}, {"a_fn": torch.tanh, "epilogue": torch.relu}, {"epilogue": lambda x: torch.exp(x) * torch.sin(x) + x},
     {"precision": torch.float16}, {"algebra": "max_plus"}, {"algebra": "log"}, {"epilogue": lambda x: (x, x + 1)},
-], ids=str)  # fmt: skip
+], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
 @pytest.mark.parametrize("equation", ["mk,kn->mn", "amk,kbn->bnma", "mik,kn->mn", "m,n->nm", "ab,ab->ba"])
 @pytest.mark.parametrize("limit", [None, 20000])
 def test_no_more_workspace_than_said(equation: str, options: dict[str, Any], limit: int | None, device: str) -> None:
