@@ -45,6 +45,7 @@ COMPILING = _FITTED("compiling")  # seconds that planning, compiling and loading
 COMPILING_CPU = _FITTED("compiling_cpu")  # and those of one function for a CPU
 LOADING = _FITTED("loading")  # seconds that planning and loading one takes that is compiled already
 LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
+TESTING = _FITTED("testing")  # seconds of the self-test of a family that is new to the machine
 MADE = _FITTED("made")  # times that a specialised kernel takes of what memory or arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 

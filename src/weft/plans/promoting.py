@@ -222,6 +222,8 @@ class PromotingLaunch:
         plain = replace(self._serving.tier, then=None, switch_at=None, look_at=None, why=told)
         if offer is None:
             self._say(self._serving._replace(tier=plain))
+            if plain.name != SPECIALISED:
+                self._look(call + 1)  # with what was measured
             return
         self._reason = f": {told}"
         tier = promotion.taken_over(plain, call + 1, seconds, offer.name, offer.seconds, offer.ready)

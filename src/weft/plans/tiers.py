@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
+
+import torch
 
 from weft.algebra import NAMED
 from weft.cpu import packed
 from weft.errors import UnsupportedError
 from weft.library import family as contractions
 from weft.library import permutations
-from weft.planner import promotion
+from weft.planner import promotion, verdicts
 from weft.planner.at_hand import at_hand, has_shape_generic
 from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import BLAS, LIBRARIES
+from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Schedule, Target
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
@@ -32,6 +35,10 @@ from weft.selftest.gate import admitted
 from weft.spec.permutation import Permutation
 
 GROSS = 1.5  # times of its prediction that a schedule may take before another one is looked for
+if torch.version.cuda is not None or torch.version.hip is not None:
+    for name in chain(*AT_HAND["triton"].values()):
+        imported(name)  # with weft, and not while calls go on
+
 LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
 
 
@@ -178,10 +185,18 @@ def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
 def _ready(choice: Choice) -> float:
     """Seconds that it takes until a choice can run, by what is compiled already."""
     if choice.target.kind == "cpu":
-        return promotion.LOADING if _is_linked(choice) else promotion.COMPILING_CPU
+        return _testing(choice) + (promotion.LOADING if _is_linked(choice) else promotion.COMPILING_CPU)
     if _is_kept(choice):
-        return promotion.LOADING
-    return promotion.COMPILING + (0.0 if elsewhere.is_running(choice.target) else elsewhere.STARTING)
+        return promotion.LOADING + _testing(choice)
+    starting = 0.0 if elsewhere.is_running(choice.target) else elsewhere.STARTING
+    return promotion.COMPILING + _testing(choice) + starting
+
+
+def _testing(choice: Choice) -> float:
+    """Seconds of the self-test of a family that was never tested on this machine."""
+    family, applies = choice.best.family.__name__, verdicts.applies(choice.backend, choice.target)
+    known = not applies or family in LIBRARIES or bool(verdicts.known(family, choice.backend, choice.target))
+    return 0.0 if known else promotion.TESTING
 
 
 def _is_linked(choice: Choice) -> bool:
