@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 import weft
 from pages import DOCS, PAGES, ROOT, Block, blocks, name_of
@@ -104,6 +105,8 @@ def parse(arguments: list[str]) -> None:
     """Find the command and read its arguments, as a call of it would, without running it; raises where it cannot."""
     found: Any = typer.main.get_command(app)
     while hasattr(found, "commands"):
+        if arguments[0] not in found.commands and not isinstance(found, TyperGroup):
+            break  # it is a command itself, that other words make another one
         found, arguments = found.commands[arguments[0]], arguments[1:]
     context = found.context_class(found, info_name=found.name)
     values, rest, _ = found.make_parser(context).parse_args(list(arguments))

@@ -220,8 +220,9 @@ def contract(
             found = None if known is None else known.run(x, y, addend, alpha, beta, target, beside)
             if found is not None:
                 return returned(source, out, found, False)
-        if known is not None and known.plan is not None and not validate and not any_tensor(alpha, beta):
-            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()}
+        fits = known is not None and known.plan is not None and not validate and not any_tensor(alpha, beta)
+        tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()} if fits else {}
+        if known is not None and fits and not asked_of(x, y, addend, *tensors.values()):
             result = known.plan.run(x, y, addend, alpha, beta, target, tensors)
         else:
             read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)

@@ -73,7 +73,7 @@ class Options:
 
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
-        prints = () if self.functions == NO_FUNCTIONS else fingerprints(self.functions)
+        prints = () if all(each is None for each in self.functions) else fingerprints(self.functions)
         algebra: Hashable = None
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))

@@ -39,14 +39,17 @@ class Kernel:
         if self._launch.loaded is not None:
             need_triton("the texts of a kernel that was built ahead are compiled")
             return self._launch.compile()
-        if self._target.kind not in ("cuda", "hip"):
-            raise UnsupportedError(f"{self.name} is compiled for no GPU: it runs in {self._target.name}")
+        self._check_target()
         from weft.gpu.common.inspect import TARGETS, compiled
 
         architecture = f"sm_{self._target.capability}" if self._target.kind == "cuda" else "gfx942"
         if architecture not in TARGETS:
             raise UnsupportedError(f"kernels are cross-compiled for {', '.join(TARGETS)}, not for {architecture}")
         return compiled(self._launch, architecture)
+
+    def _check_target(self) -> None:
+        if self._target.kind not in ("cuda", "hip"):
+            raise UnsupportedError(f"{self.name} is compiled for no GPU: it runs in {self._target.name}")
 
     @property
     def ttgir(self) -> str:
@@ -88,6 +91,7 @@ class Kernel:
     @cached_property
     def occupancy(self) -> Occupancy:
         """How many programs an SM of the target holds at once."""
+        self._check_target()
         if self._cubin is None:
             raise UnsupportedError(f"{self.name} is compiled for {self._target.name}, of which no limits are known")
         return occupancy(
