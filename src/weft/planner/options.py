@@ -73,7 +73,8 @@ class Options:
 
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
-        prints = () if all(each is None for each in self.functions) else fingerprints(self.functions)
+        a_fn, b_fn, c_fn, epilogue = self.functions
+        prints = () if a_fn is b_fn is c_fn is epilogue is None else fingerprints(self.functions)
         algebra: Hashable = None
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
