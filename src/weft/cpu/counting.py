@@ -24,7 +24,7 @@ from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 NAME = "counting"
 
 A, B, D = 0, 1, 3  # places of their strides
-_PRODUCT = blas.BlasSchedule("_int_mm")
+_PRODUCT = blas.CpuBlasSchedule("_int_mm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class _Matrix(NamedTuple):
         return {self.roles[0]: self.shape[1], self.roles[1]: 1}.get(role, 0)
 
 
-class _Cost(NamedTuple):
+class _CountingCost(NamedTuple):
     call: float  # seconds of one pass over a tensor, however small
     memory: float  # bytes a second of one core
     scattered: float  # seconds for each element whose neighbour in the matrix lies elsewhere
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _CountingCost:
     found = costs("counting")
-    return _Cost(*(found(name) for name in _Cost._fields))
+    return _CountingCost(*(found(name) for name in _CountingCost._fields))
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -20,7 +20,7 @@ from weft.planner.schedule import AuxTensors
 from weft.spec import Contraction, Layout
 
 
-class Beside:
+class FunctionOperands:
     """What a function takes beside the value, with a dimension for each of these modes: operands and coordinates."""
 
     def __init__(self, contraction: Contraction, args: Sequence[int], modes: Sequence[int], frame: Frame) -> None:
@@ -147,7 +147,7 @@ class Epilogue:
         function = contraction.epilogue
         assert isinstance(function, RecordedFunction), "others are refused"
         self._function = function
-        self._beside = Beside(contraction, contraction.epilogue_args, modes, frame)
+        self._beside = FunctionOperands(contraction, contraction.epilogue_args, modes, frame)
         self._outputs = [(at, frame.view(modes, FIRST + at)) for at in contraction.outputs]
         self._dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
         shape = frame.shape(modes)

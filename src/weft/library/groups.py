@@ -31,7 +31,7 @@ class _Together:
     dtype: torch.dtype
 
 
-class GroupLaunch:
+class LibraryGroupLaunch:
     """Call it with the tensors of A, of B and of D: lists that are as long as the group. `add`: it adds to D.
 
     `describe` has the contraction of one pair of these layouts, of which D is C as well where it adds.

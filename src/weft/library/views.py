@@ -38,7 +38,7 @@ class View(NamedTuple):
         return self._replace(whole=True) if same else self
 
 
-class Run(NamedTuple):
+class MergedModes(NamedTuple):
     """Modes that lie together, as one dimension."""
 
     extent: int
@@ -76,21 +76,21 @@ class Frame(NamedTuple):
         """The place of the part's first element."""
         return sum([start * mode.strides[place] for start, mode in zip(self.starts, self.modes, strict=True) if start])
 
-    def run(self, group: Group, place: int) -> Run | None:
+    def run(self, group: Group, place: int) -> MergedModes | None:
         """The modes of a group as one dimension of a tensor; None where they do not lie so."""
         if not group:
-            return Run(1, 1)
+            return MergedModes(1, 1)
         stride = self.modes[group[-1]].strides[place]
         extent = 1
         for at in reversed(group):
             if self.modes[at].strides[place] != stride * extent:
                 return None
             extent *= self.extents[at]
-        return Run(extent, stride)
+        return MergedModes(extent, stride)
 
     def matrix(self, groups: tuple[Group, Group, Group], place: int) -> View | None:
         """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so."""
-        found: list[Run] = []
+        found: list[MergedModes] = []
         for group in groups:
             if (run := self.run(group, place)) is None or max(run) >= LONGEST:
                 return None
@@ -102,7 +102,7 @@ class Frame(NamedTuple):
         return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))
 
 
-def _is_matrix(rows: Run, columns: Run) -> bool:
+def _is_matrix(rows: MergedModes, columns: MergedModes) -> bool:
     by_rows = (columns.stride == 1 or columns.extent == 1) and (rows.stride >= columns.extent or rows.extent == 1)
     by_columns = (rows.stride == 1 or rows.extent == 1) and (columns.stride >= rows.extent or columns.extent == 1)
     return by_rows or by_columns

@@ -33,7 +33,7 @@ SEED = 1
 _HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 
 
-class Problem:
+class TrialProblem:
     """Operands and a place for the result on a device, and what belongs there."""
 
     description: Any  # a `Contraction` or `Permutation`; an `InPlace` for a transposition in place
@@ -80,7 +80,7 @@ class Problem:
         return None
 
 
-class ContractionProblem(Problem):
+class ContractionProblem(TrialProblem):
     def __init__(self, case: Case, device: torch.device) -> None:
         given = operands(case, seed=SEED, integers=True)
         result = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3])
@@ -96,7 +96,7 @@ class ContractionProblem(Problem):
         launch(*self.inputs, self.result, *self._scalars)
 
 
-class PermutationProblem(Problem):
+class PermutationProblem(TrialProblem):
     def __init__(self, case: PermuteCase, device: torch.device) -> None:
         x = random_operand(case.shape, case.dtype, SEED, integers=True)
         wanted = reference.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
@@ -107,7 +107,7 @@ class PermutationProblem(Problem):
         launch(self.inputs[0], None, self.result, 1, 0)
 
 
-class InPlaceProblem(Problem):
+class InPlaceProblem(TrialProblem):
     """The result's place holds the matrices themselves."""
 
     def __init__(self, case: InPlaceCase, device: torch.device) -> None:
@@ -123,7 +123,7 @@ class InPlaceProblem(Problem):
         launch(self.result)
 
 
-def problem(case: Case | PermuteCase | InPlaceCase, device: torch.device) -> Problem:
+def problem(case: Case | PermuteCase | InPlaceCase, device: torch.device) -> TrialProblem:
     """A case on a device."""
     if isinstance(case, Case):
         return ContractionProblem(case, device)

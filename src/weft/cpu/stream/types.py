@@ -25,7 +25,7 @@ HELD_IN = {
 WRITTEN = {torch.float32: _HALVES}
 
 
-class Types(NamedTuple):
+class StreamTypes(NamedTuple):
     """Names of the operands' type, of what products are made in, and of D's; bytes of items and sums."""
 
     operand: str
@@ -55,8 +55,8 @@ def fault(contraction: Contraction) -> str | None:
     return None
 
 
-def types_of(contraction: Contraction) -> Types:
+def types_of(contraction: Contraction) -> StreamTypes:
     """Of a contraction without a fault."""
     stored, result = contraction.a.dtype, contraction.d.dtype
     held, size = SUMS[contraction.arithmetic.accumulate]
-    return Types(dtype_name(stored), held, dtype_name(result), stored.itemsize, result.itemsize, size)
+    return StreamTypes(dtype_name(stored), held, dtype_name(result), stored.itemsize, result.itemsize, size)

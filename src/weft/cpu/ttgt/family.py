@@ -86,7 +86,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def schedule_of(contraction: Contraction, way: Way, target: Target) -> TtgtSchedule:
     first, threads = pieces_of(contraction, way)[0], max(target.processors, 1)
     (product,) = blas.schedules(first.product, target).schedules
-    assert isinstance(product, blas.BlasSchedule)
+    assert isinstance(product, blas.CpuBlasSchedule)
     packed = [(name, matrix) for name, matrix in zip("AB", first.packed, strict=True) if matrix is not None]
     workspace = sum(matrix.size for _, matrix in packed) * multiplied(contraction).itemsize
     workspace += first.d.size * contraction.arithmetic.accumulate.itemsize if way.last == SCATTER else 0
