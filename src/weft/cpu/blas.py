@@ -1,4 +1,4 @@
-"""What is a matrix product as it lies, by torch's own: MKL's, OpenBLAS's or Accelerate's kernels.
+"""Matrix products of operands in their own layout, computed by torch's BLAS: MKL, OpenBLAS or Accelerate.
 
     matrix product, batched or not     torch.mm, torch.bmm; of int8 torch._int_mm, where the host has VNNI
     matrix-vector, dot product         torch.mv, torch.dot
@@ -111,7 +111,7 @@ def _shape_fault(contraction: Contraction) -> str | None:
 
 
 def _writes_bytes(contraction: Contraction) -> bool:
-    """Whether D is all of a matrix, of which `torch._int_mm` asks for one that is contiguous."""
+    """Whether D is a whole contiguous matrix, which `torch._int_mm` requires."""
     m, n = (_one(contraction, role) for role in (Role.M, Role.N))
     steps = (m.strides.d or n.extent, n.strides.d or 1)
     whole = steps in ((n.extent, 1), (1, m.extent))
@@ -207,7 +207,7 @@ def _factors(contraction: Contraction, schedule: CpuBlasSchedule) -> tuple[tuple
 
 
 def _view(contraction: Contraction, modes: tuple[Mode, ...], at: int) -> View:
-    """What makes a view of a tensor along these modes: nothing, where it lies so."""
+    """A function that views a tensor along these modes; the identity where its layout is that already."""
     layout = {0: contraction.a, 1: contraction.b, 3: contraction.d}[at]
     shape = tuple(mode.extent for mode in modes)
     strides = _strides(modes, at)

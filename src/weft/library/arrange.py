@@ -1,6 +1,6 @@
-"""In which order the modes of each group of a product stand, so that as little as possible is copied.
+"""The order of the modes in each group of a product, chosen so that as little as possible is copied.
 
-Modes of a group are one dimension of a matrix without a copy where they lie together in memory. Each group stands in
+Modes of a group are one dimension of a matrix without a copy where they are contiguous in memory. Each group stands in
 the order of one of the tensors that have it; all choices are tried, and the one with the fewest elements to be copied
 is taken.
 """

@@ -1,4 +1,4 @@
-"""A and B on their way to the product: where they lie, or converted, passed through functions, summed alone, packed."""
+"""A and B on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class OperandFactor:
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
-        self._beside = FunctionOperands(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
+        self._arguments = FunctionOperands(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
 
     @property
     def converted_bytes(self) -> int:
-        """What values take on their way, besides those that come of it."""
+        """Bytes that values take before the product, besides those of the result."""
         count = math.prod(self._full)
         size = self._value.itemsize if self._stored != self._value and not self._is_quiet else 0
         if self._function is not None:
@@ -72,7 +72,7 @@ class OperandFactor:
         return values.to(self.wanted)
 
     def into(self, place: Tensor, tensor: Tensor, aux: AuxTensors) -> None:
-        """The same, into memory that lies as the modes do."""
+        """Write the values of `of` into memory with the layout of the modes."""
         if self._summed:
             place.copy_(self.of(tensor, aux))
         else:
@@ -85,7 +85,7 @@ class OperandFactor:
         if not self._is_quiet:
             values = values.to(self._value)
         if self._function is not None:
-            values = value_of(self._function, values, *self._beside.of(aux, values.device)).to(self._value)
+            values = value_of(self._function, values, *self._arguments.of(aux, values.device)).to(self._value)
             values = values.expand(self._full)
         return values
 
@@ -125,7 +125,7 @@ class OperandMatrix:
 
 
 class Seen:
-    """An operand that is a matrix where it lies."""
+    """An operand that is a matrix in its own layout."""
 
     bytes = 0
 

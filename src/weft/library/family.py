@@ -101,7 +101,7 @@ def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -
 def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
     """This family's schedule alone, or one sentence that says why there is none; quick, as nothing is compared.
 
-    Its parts are as small as `workspace_limit` asks for. What it is built of is not asked for again.
+    Its parts are as small as `workspace_limit` requires. The scheme that it is built of is not made again.
     """
     if (reason := supports(contraction, target)) is not None:
         return reason

@@ -50,7 +50,7 @@ class PartsLaunch:
         return total
 
     def _frames(self, modes: list[int], around: Frame) -> Iterator[Frame]:
-        """What is around, cut along these modes."""
+        """Frames of the surrounding one, cut along these modes."""
         for corner in itertools.product(*(range(0, around.extents[at], self._extents[at]) for at in modes)):
             starts, extents = list(around.starts), list(around.extents)
             for at, start in zip(modes, corner, strict=True):

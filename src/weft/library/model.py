@@ -28,7 +28,7 @@ _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
 
 def seconds(scheme: LibraryScheme, parts: tuple[int, ...] | None, target: Target, *, alone: bool = False) -> float:
-    """Of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
+    """Seconds of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
 
     A candidate's constants are those of its slow cases, for which it is chosen.
     """
@@ -50,7 +50,10 @@ def _on_a_cpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
 
 
 def _alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
-    """Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones."""
+    """Seconds of the tier that runs first.
+
+    Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones.
+    """
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = fitted("library", "cpu-64.json"), max(target.processors, 1)
@@ -61,7 +64,7 @@ def _alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
 
 
 def moving(size: int, passes: int, slabs: int, target: Target) -> float:
-    """Of a permutation that reads and writes so many bytes."""
+    """Seconds of a permutation that reads and writes so many bytes."""
     if target.kind == "cpu":
         return _CALL + size / _RATE
     memory, _ = _rates(target.name, "float32")

@@ -1,6 +1,6 @@
 """A part of a contraction, all of it where it is small enough: built from what is described, run on tensors.
 
-A, B -> sums        `weft.library.sums`, where D lies if they can be
+A, B -> sums        `weft.library.sums`, in D if they can be
      -> D           C, functions
 """
 
@@ -26,7 +26,7 @@ class LibraryPart:
         contraction = scheme.contraction
         self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
-        # Sums may lie in D until the epilogue has passed over them, where nobody else reads what D holds.
+        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._adds = isinstance(self._sums, Matrices) and self._sums.adds
@@ -66,10 +66,10 @@ class PartFinish:
 
     def __init__(self, scheme: LibraryScheme, frame: Frame, kept: Group) -> None:
         contraction = scheme.contraction
-        self._d = frame.view(kept, D).lying(contraction.d)
+        self._d = frame.view(kept, D).in_layout(contraction.d)
         self._c = frame.view(kept, C) if contraction.c is not None else None
         self._c_fn: Pointwise | None = contraction.c_fn
-        self._beside = FunctionOperands(contraction, contraction.c_args, kept, frame)
+        self._arguments = FunctionOperands(contraction, contraction.c_args, kept, frame)
         self._repeat = scheme.roles.repeat if contraction.algebra is None else 1
         self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
         self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
@@ -94,7 +94,7 @@ class PartFinish:
         assert self._c is not None, "C was described"
         values = self._c.of(c).to(total.dtype)
         if self._c_fn is not None:
-            values = value_of(self._c_fn, values, *self._beside.of(aux, values.device)).to(total.dtype)
+            values = value_of(self._c_fn, values, *self._arguments.of(aux, values.device)).to(total.dtype)
         if self._join is not None:
             return self._join(total, values)
         return total.add_(values, alpha=wrapped(beta, total.dtype))

@@ -29,7 +29,7 @@ _EXACT = 1 << 20  # products of two digits whose sum float64 holds
 
 
 class ProductTypes(NamedTuple):
-    """In which types products are made: of A's values and of B's, and what comes of them."""
+    """The types that products are made in: of A's values, of B's, and of the result."""
 
     a: torch.dtype
     b: torch.dtype
@@ -85,7 +85,7 @@ class MatrixProducts:
         self._real = guarded(torch.matmul, types.result.to_real(), kind) if types.way == "parts" else torch.matmul
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
-        """What a product takes besides its result."""
+        """Workspace bytes of a product, besides its result."""
         way, item = self._types.way, self._types.result.itemsize
         if way == "parts":
             return batch * k * max(rows, columns) * item
@@ -112,7 +112,7 @@ class MatrixProducts:
             self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
 
     def added(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar, addend: Tensor, beta: Scalar) -> None:
-        """The same, and `beta` times an addend, which may be the place."""
+        """Write `alpha` times the product and `beta` times an addend, which may be the place."""
         result = self._types.result
         self._add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
 

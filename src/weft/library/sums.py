@@ -40,7 +40,7 @@ class Nothing:
 
 
 class Pairs:
-    """Products of which none are added."""
+    """Products without a sum."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         modes = frame.modes
@@ -51,7 +51,7 @@ class Pairs:
         met = [max(pair) for pair in zip(self._a.shape, self._b.shape, strict=True)]
         self._repeated = tuple(met) != self._shape
         self._short = scheme.types.result != scheme.accumulate  # factors are converted where they are scaled
-        self._d = frame.view(self.kept, D).lying(scheme.contraction.d)
+        self._d = frame.view(self.kept, D).in_layout(scheme.contraction.d)
         self.bytes = sum(factor.made_bytes + factor.converted_bytes for factor in (self._a, self._b))
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
@@ -89,7 +89,7 @@ class Matrices:
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
-            Seen(view.lying(layouts[place]))
+            Seen(view.in_layout(layouts[place]))
             if view is not None
             else OperandMatrix(scheme, place, frame, groups, batched)
             for place, groups, view in (
@@ -99,12 +99,12 @@ class Matrices:
         )
         self._shape = frame.shape(self.kept)
         placed = order.place is not None and self._products.fuses
-        self._d = order.place.lying(contraction.d) if order.place is not None and placed else None
+        self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
         seen = (
             frame.matrix((order.batch, order.rows, order.columns), C) if placed and contraction.c is not None else None
         )
-        self._c = seen.lying(contraction.c) if seen is not None and contraction.c is not None else None
+        self._c = seen.in_layout(contraction.c) if seen is not None and contraction.c is not None else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)

@@ -18,7 +18,7 @@ Group = tuple[int, ...]  # modes of one role by their numbers, outermost first
 
 
 class View(NamedTuple):
-    """Shape, strides and first element of a tensor as it is seen; `whole`: the tensor lies so already."""
+    """Shape, strides and first element of a tensor as it is seen; `whole`: the tensor has that layout already."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,14 +32,14 @@ class View(NamedTuple):
             return tensor.as_strided(self.shape, self.strides, int(tensor.storage_offset()) + self.start)
         return tensor.as_strided(self.shape, self.strides)
 
-    def lying(self, layout: Layout) -> View:
-        """The same of tensors of a layout, which may be views as they are."""
+    def in_layout(self, layout: Layout) -> View:
+        """The view of tensors of a layout, which may be views as they are."""
         same = not self.start and self.shape == layout.shape and self.strides == layout.strides
         return self._replace(whole=True) if same else self
 
 
 class MergedModes(NamedTuple):
-    """Modes that lie together, as one dimension."""
+    """Modes that are contiguous together, as one dimension."""
 
     extent: int
     stride: int
@@ -77,7 +77,7 @@ class Frame(NamedTuple):
         return sum([start * mode.strides[place] for start, mode in zip(self.starts, self.modes, strict=True) if start])
 
     def run(self, group: Group, place: int) -> MergedModes | None:
-        """The modes of a group as one dimension of a tensor; None where they do not lie so."""
+        """The modes of a group as one dimension of a tensor; None where its layout does not allow that."""
         if not group:
             return MergedModes(1, 1)
         stride = self.modes[group[-1]].strides[place]

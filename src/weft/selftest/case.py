@@ -203,7 +203,7 @@ class PermuteCase:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """As `torch.permute` takes them."""
+        """The dimensions as `torch.permute` takes them."""
         term, output = self.equation.split("->")
         return tuple(term.index(label) for label in output)
 

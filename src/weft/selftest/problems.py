@@ -1,8 +1,8 @@
 """Cases as tensors on a device, their descriptions, and what is wrong with a result.
 
 Tensors are made, and results judged, on the CPU: little else runs on a device than the kernel that is tested. Every
-tensor lies in the middle of bytes that spell NaN, so that an element left unwritten shows, and so does what is read or
-written past the ends.
+tensor is amid bytes that spell NaN, so that an element left unwritten shows, and so does what is read or written past
+the ends.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TrialProblem:
         raise NotImplementedError
 
     def fault(self) -> str | None:
-        """What is wrong after a run, in a few words; waits for the device."""
+        """The fault of a run in a few words, None without one; waits for the device."""
         after = self._memory.cpu()
         have = _seen_in(after, self._clean.tensor)
         wrong = have != self._wanted if self._bound is None else error_over_bound(have, self._wanted, self._bound) > 1
@@ -167,17 +167,17 @@ def permutation_of(case: PermuteCase, x: Layout, d: Layout) -> Permutation:
 
 
 def in_place(room: ModuleType, described: InPlace) -> Callable[..., None]:
-    """What transposes matrices in place, by the doors of such a family."""
+    """The function of such a family that transposes matrices in place."""
     return room.square_ if described.square else room.rectangular_
 
 
 def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same tensor on a device, poison around it included."""
+    """A copy of the tensor on a device, poison around it included."""
     return _seen_in(memory_of(tensor).to(device, copy=True), tensor)
 
 
 def _seen_in(memory: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Bytes as a tensor that lies in them as another does in its own."""
+    """Bytes as a tensor with the layout that another has in its own."""
     return memory.view(like.dtype).as_strided(like.shape, like.stride(), like.storage_offset())
 
 

@@ -90,7 +90,7 @@ def _tried(trial: Trial, backend: str, target: Target) -> tuple[str | None, str 
 
 
 def _launch(trial: Trial, made: TrialProblem, backend: str, target: Target) -> Callable[..., None] | str:
-    """What a trial runs, built; or why there is nothing."""
+    """The built launch of a trial; or why there is none."""
     if isinstance(trial.case, InPlaceCase):
         room: ModuleType = import_module(trial.family)
         return partial(_on, target, in_place(room, made.description))

@@ -1,6 +1,6 @@
-"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files.
+"""The contents of weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files.
 
-Only what weft writes counts: files of its names in folders of its names, no links. Whatever else lies there is not
+Only what weft writes counts: files of its names in folders of its names, no links. Whatever else is stored there is not
 listed and not removed.
 """
 
@@ -29,7 +29,7 @@ ABOUT = {
     "energy": "models of what cards draw",
     "micro": "what microbenchmarks found of devices",
     "probes": "whether an untested Triton compiles kernels",
-    "promotions": "contractions that were promoted to kernels made to measure",
+    "promotions": "contractions that were promoted to specialised kernels",
     "selftest": "what the self-test of kernels found",
     "cubins": "machine code of kernels",
     "side-by-side": "which networks' kernels were compiled",
@@ -56,7 +56,7 @@ class CacheEntry:
 
     @property
     def what(self) -> str:
-        """What the entry is about, in a few words."""
+        """The entry's subject, in a few words."""
         if self.key is None:
             return self.fault
         value = self.value if isinstance(self.value, dict) else {}
@@ -89,7 +89,7 @@ def _folders(root: Path, names: Any) -> list[Path]:
 
 
 def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """The same of files."""
+    """Files that are no links, of a pattern's names."""
     found = _listed(folder)
     return [Path(each) for each in found if names.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
 

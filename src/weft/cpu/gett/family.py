@@ -60,7 +60,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def _waste(contraction: Contraction) -> float:
-    """Sums that register blocks compute for each that is asked for."""
+    """Sums that register blocks compute for each that is requested."""
     m, n = contraction.m, contraction.n
     items = 8 if contraction.arithmetic.accumulate.itemsize == 4 else 4
     few, many = min(m, n), max(m, n)

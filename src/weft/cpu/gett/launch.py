@@ -27,7 +27,7 @@ _DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
 
 
 class GettLaunch:
-    """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first asked for."""
+    """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first requested."""
 
     def __init__(self, contraction: Contraction, schedule: CpuGettSchedule) -> None:
         self._contraction, self._schedule = contraction, schedule
@@ -51,16 +51,16 @@ class GettLaunch:
                 measure(d, peak)
             return
         row, slot = (b, a) if self._swapped else (a, b)
-        beside = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
-        place = beside.pop() if self._contraction.peak else 0
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
+        place = pointers.pop() if self._contraction.peak else 0
         addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
         if self._plain is not None and alpha == 1 and c is None:
-            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *beside)
+            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers)
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
             scalars = scalar_words(alpha, beta, self._dtype)
-            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *beside)
+            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *pointers)
         frame[at.PEAK] = place
         if self._size >= HUGE:
             advise(d, self._size)

@@ -1,4 +1,4 @@
-"""Modes as rows, slots and k: which operand is vectorised, in which order elements are visited, and where they lie.
+"""Modes as rows, slots and k: which operand is vectorised, the order in which elements are visited, and their offsets.
 
 The vectors of a register block run along the *slot* operand's modes, whose innermost in D are contiguous there, so that
 D is written by whole vectors; the other operand's items, one for each *row*, are broadcast. A run of D that is no
@@ -105,7 +105,7 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
 
 
 def _run(axes: Sequence[GettAxis], itemsize: int) -> int:
-    """Items that lie together in D."""
+    """Items that are contiguous in D."""
     return size(_contiguous(axes, D_BASE, itemsize))
 
 
@@ -190,7 +190,7 @@ def slot_tables(axes: Axes, lanes: int, itemsize: int, bases: Sequence[int], onc
 
 
 def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
-    """None where neither D nor the operand has runs as long as a vector: any lanes make up a slot then."""
+    """The order of slots; None where neither D nor the operand has runs as long as a vector: any lanes make a slot."""
     slots = list(axes.slots)
     run = _run_of_d(axes, lanes, itemsize)
     if _read_rather(axes, run, lanes, itemsize):
@@ -233,7 +233,7 @@ def vectors_along_operand(axes: Axes, lanes: int, itemsize: int) -> bool:
 
 
 def one_by_one(axes: Axes, lanes: int, itemsize: int) -> tuple[bool, bool]:
-    """Whether the lanes of a slot are read, and written, each by itself: nothing lies in runs as long as a vector."""
+    """Whether the lanes of a slot are read, and written, each by itself: no run is as long as a vector."""
     order = _slot_order(axes, lanes, itemsize)
     along_k = bool(axes.k) and axes.k[-1].steps[SLOT_BASE] == itemsize and axes.k[-1].extent >= lanes
     if order is None:

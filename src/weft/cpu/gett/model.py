@@ -40,7 +40,7 @@ class CpuGettSchedule:
 
     swap_ab: bool
     blocks: tuple[int, int, int]  # MC, NC, KC
-    direct: tuple[bool, bool]  # whether the row and the slot operand are read where they lie
+    direct: tuple[bool, bool]  # whether the row and the slot operand are read unpacked
     parts: tuple[int, int]  # of the rows and of the slots
     threads: int
     workspace_bytes: int
@@ -161,7 +161,7 @@ def _parts(outer: int, row_blocks: int, pairs: int, k: int, threads: int) -> tup
 
 
 def _direct(contraction: Contraction, form: GettForm, rows: int, lanes: int, k: int) -> tuple[bool, bool]:
-    """Which operands are read where they lie: of the kernel's own type, evenly spaced along k, and read seldom."""
+    """Which operands are read unpacked: of the kernel's own type, evenly spaced along k, and read seldom."""
     swapped = form.axes.swapped
     functions = (contraction.a_fn, contraction.b_fn)
     types = (contraction.a.dtype, contraction.b.dtype)
@@ -213,7 +213,7 @@ class _GettCost(NamedTuple):
     call: float
     team: float  # of starting threads
     stage: float  # seconds of one call of a stage, on a panel or a register block,
-    beside: float  # more for each tensor that one of a register block takes or yields beside D,
+    beside: float  # more for each tensor that one of a register block takes or yields alongside D,
     converted: float  # and for each item of a panel
     memory: float  # bytes a second of one core, of operands and results that are in no cache
 
@@ -265,6 +265,6 @@ def _stages(contraction: Contraction, form: GettForm, blocks: int) -> float:
             alone = 2 if layout.dtype.itemsize != form.item else 1  # items of another size are gathered one by one
             seconds += contraction.batch * (cost.stage + alone * extent * contraction.k * cost.converted)
     if contraction.epilogue is not None or contraction.c is not None:
-        beside = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
-        seconds += blocks * (cost.stage + beside * cost.beside)
+        others = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
+        seconds += blocks * (cost.stage + others * cost.beside)
     return seconds

@@ -41,7 +41,7 @@ from weft.spec.dtypes import value_type
 
 
 class GettStage(NamedTuple):
-    """A compiled stage, and what it reads beside the values and writes: (bytes of an item, base)."""
+    """A compiled stage, and what it reads alongside the values and writes: (bytes of an item, base)."""
 
     address: int
     size: int  # bytes of an item that comes in
@@ -56,7 +56,7 @@ def words_of(constants: bytes) -> np.ndarray:
 
 
 class StageSource:
-    """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written.
+    """The source of one stage while it is written. Pointers: the values, what is read alongside them, what is written.
 
     `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
     one before points to; functions that differ in those alone then share their code. None: they are in the code.
@@ -168,9 +168,9 @@ def memory_functions(lines: Sequence[str]) -> str:
 
 
 def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjugates: bool = False) -> GettStage | None:
-    """What A's or B's panels go through; None where they are packed as they are stored.
+    """The prologue of A's or B's panels; None where values are packed as they are stored.
 
-    `conjugates`: that too happens here, and not in the products.
+    `conjugates`: values are conjugated here too, and not in the products.
     """
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
@@ -248,7 +248,7 @@ def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Stag
 
 
 class _Aux(NamedTuple):
-    """An operand or coordinate beside the value."""
+    """An operand or coordinate that a function takes alongside the value."""
 
     dtype: torch.dtype
     entry: tuple[int, int]  # bytes of an item and base
@@ -265,7 +265,7 @@ def _aux(contraction: Contraction, args: Sequence[int]) -> tuple[_Aux, ...]:
 
 
 class _Ending(NamedTuple):
-    """What becomes of sums, as far as the code depends on it."""
+    """The epilogue of sums, as far as the code depends on it."""
 
     compute: torch.dtype  # what sums are held in
     accumulate: torch.dtype
@@ -286,7 +286,7 @@ class _Ending(NamedTuple):
 def result_stage(
     contraction: Contraction, form: GettForm, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
 ) -> GettStage | None:
-    """What sums go through; None where they are stored as they are. `in_place`: where the sums are D itself."""
+    """The epilogue of sums; None where they are stored as they are. `in_place`: the sums are D itself."""
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()

@@ -46,7 +46,7 @@ def serves(types: Sequence[torch.dtype]) -> bool:
 
 
 class _CompiledGroup(NamedTuple):
-    """What is compiled for groups of one type and these functions: addresses, and the functions' constants."""
+    """The code compiled for groups of one type and these functions: addresses, and the functions' constants."""
 
     kernel: Any
     micro_kernel: Any
@@ -93,7 +93,7 @@ class CpuGroupLaunch:
 
     @property
     def threads(self) -> int:
-        """How many take part in a call that is made now."""
+        """The number of threads that take part in a call made now."""
         return min(torch.get_num_threads(), len(self._tiles)) if self._pays else 1
 
     def __str__(self) -> str:

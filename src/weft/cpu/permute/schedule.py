@@ -64,7 +64,7 @@ class PermuteAxis(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Modes along one side of a tile, innermost first. The last is cut into `pieces`, of which the last is longer."""
+    """Modes along one side of a tile, innermost first. The last is cut into `pieces`, the last one longer."""
 
     axes: tuple[PermuteAxis, ...]
     tile: int  # cells of a tile
@@ -77,7 +77,7 @@ class Side(NamedTuple):
 
     @property
     def outer(self) -> PermuteAxis:
-        """Of the loop over its tiles."""
+        """The axis of the loop over its tiles."""
         units = self.tile // math.prod(axis.extent for axis in self.axes[:-1])
         return PermuteAxis(self.pieces, self.axes[-1].x * units, self.axes[-1].d * units)
 

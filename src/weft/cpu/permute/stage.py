@@ -1,4 +1,4 @@
-"""What becomes of values on the way: conj, fn, alpha, beta * C and a cast, as one loop that numba compiles."""
+"""The stage that values pass through: conj, fn, alpha, beta * C and a cast, as one loop that numba compiles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PermuteStage(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the code of a stage depends on."""
+    """The types, function and scaling that the code of a stage depends on."""
 
     x: torch.dtype
     d: torch.dtype

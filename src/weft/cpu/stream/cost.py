@@ -1,4 +1,4 @@
-"""What a pass takes, in seconds: rows of a tile, items, what is packed or written one by one, and memory."""
+"""Seconds of a pass: rows of a tile, items, what is packed or written one by one, and memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _packed(way: int, size: int) -> float:
 
 
 def _touched(nest: Nest, types: StreamTypes) -> float:
-    """Bytes that memory moves: whole lines where a tile lies along neither of its modes."""
+    """Bytes that memory moves: whole lines where neither of a tile's modes is contiguous."""
     axes = (*nest.outer, *nest.sums, nest.x, nest.y)
     total = 0.0
     for at, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
@@ -81,7 +81,7 @@ def _read(size: float) -> float:
 
 
 def _seldom(nest: Nest, at: int) -> float:
-    """How much worse than a stream it is to read runs of x, of tiles of which the next lies elsewhere."""
+    """The cost of reading runs of x, relative to a stream, in tiles whose next one is stored elsewhere."""
     x, y = nest.x, nest.y
     if x[at] != 1 or x.extent >= ALONG_PAGE or y[at] == x.extent:
         return 1.0
@@ -92,5 +92,5 @@ ALONG_PAGE = 1024  # items of a run that is as good as a stream
 
 
 def _between(axis: StreamAxis, x: StreamAxis, y: StreamAxis, at: int) -> bool:
-    """Whether a mode of the loops around lies between those of a tile in memory."""
+    """Whether a mode of the loops around is stored between those of a tile in memory."""
     return 0 < axis[at] < y[at] or (y[at] == 0 and axis[at] > 0)

@@ -21,7 +21,7 @@ _REAL = {torch.complex64: ctypes.c_float, torch.complex128: ctypes.c_double}
 
 
 def in_parts(contraction: Contraction) -> Contraction | None:
-    """The same of real numbers, with a mode of both parts; None where B has modes or nothing is complex."""
+    """A contraction as one of real numbers with a mode of both parts; None where B has modes or nothing is complex."""
     accumulate = contraction.arithmetic.accumulate
     if not accumulate.is_complex or any(mode.strides.b for mode in contraction.modes):
         return None

@@ -16,12 +16,12 @@ SUMS = {
 }  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
 _BYTES = (torch.int8, torch.uint8, torch.int16)
-# What values of a type are held in without rounding, beside itself.
+# Types that hold the values of a type without rounding, besides itself.
 HELD_IN = {
     **dict.fromkeys(_HALVES, (torch.float32,)), **dict.fromkeys(_BYTES, (torch.int32, torch.int64)),
     torch.int32: (torch.int64,),
 }  # fmt: skip
-# Types of D beside the accumulator's.
+# Types of D besides the accumulator's.
 WRITTEN = {torch.float32: _HALVES}
 
 
@@ -56,7 +56,7 @@ def fault(contraction: Contraction) -> str | None:
 
 
 def types_of(contraction: Contraction) -> StreamTypes:
-    """Of a contraction without a fault."""
+    """The number types of a contraction without a fault."""
     stored, result = contraction.a.dtype, contraction.d.dtype
     held, size = SUMS[contraction.arithmetic.accumulate]
     return StreamTypes(dtype_name(stored), held, dtype_name(result), stored.itemsize, result.itemsize, size)

@@ -24,7 +24,7 @@ Offsets = tuple[int, ...]  # elements, in the order of a mode's strides
 
 
 class TtgtStep(NamedTuple):
-    """What is done for a piece, built."""
+    """The built launches of a piece: packing, product, epilogue."""
 
     packs: tuple[Pass | None, Pass | None]  # of A and B
     multiply: Launch
@@ -85,7 +85,7 @@ class TtgtLaunch:
             d.mul_(alpha)
 
     def _factor(self, operand: int, step: TtgtStep, call: TtgtCall, here: Offsets) -> Tensor:
-        """What is multiplied of A or B: the tensor from here on, or a piece of it, packed."""
+        """The factor from A or B: the tensor from here on, or a piece of it, packed."""
         pack, space = step.packs[operand], call.spaces[operand]
         if pack is None or space is None:
             return _at(call.tensors[operand], here[operand])
@@ -147,5 +147,5 @@ def _bases(tensors: Sequence[Tensor | None], here: Offsets, *, added: bool) -> t
 
 
 def _address(tensor: Tensor | None, offset: int) -> int:
-    """Of an element; of what is no memory, the offset itself."""
+    """The address of an element; the offset itself where there is no tensor."""
     return offset if tensor is None else tensor.data_ptr() + offset * tensor.itemsize

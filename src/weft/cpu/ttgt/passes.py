@@ -1,6 +1,6 @@
 """Passes between tensors and workspaces: operands that are packed, and sums that become D.
 
-A pass has tables of where rows and columns lie in every tensor that it touches, and a stage between them.
+A pass has tables of where rows and columns are stored in every tensor that it touches, and a stage between them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def entry(frame):
 
 
 class PassEntry(NamedTuple):
-    """What a pass reads or writes: bytes of an item, and which base."""
+    """A tensor that a pass reads or writes: bytes of an item, and which base."""
 
     item: int
     base: int
 
 
 class PassRoute(NamedTuple):
-    """What goes through a pass. `reads` begin with the values."""
+    """The stage, reads and writes of a pass. `reads` begin with the values."""
 
     stage: int  # by its address; 0 where there is none
     reads: tuple[PassEntry, ...]
@@ -117,7 +117,7 @@ def axes_of(contraction: Contraction, modes: Modes, step: int) -> list[GettAxis]
 
 
 def run_of(axes: Sequence[GettAxis], entry: PassEntry) -> int:
-    """Columns that lie together: `at.WHOLE` where all do, 0 where all are one."""
+    """Columns that are contiguous: `at.WHOLE` where all do, 0 where all are one."""
     if not axes and entry.item > 0:
         return at.WHOLE
     if all(axis.steps[entry.base] == 0 for axis in axes):
@@ -151,7 +151,7 @@ def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, b
 
 
 class FinishingPass:
-    """The last pass. One for each way in which sums reach D, made when it is first asked for."""
+    """The last pass. One for each way in which sums reach D, made when it is first requested."""
 
     def __init__(self, made: Callable[[tuple[bool, bool, bool]], Pass], dtype: torch.dtype) -> None:
         self._made, self._dtype = made, dtype
@@ -167,7 +167,7 @@ class FinishingPass:
 
 
 def scratch_bytes(contraction: Contraction) -> int:
-    """Of one thread, at the most."""
+    """The most scratch bytes that one thread takes."""
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d, *(each.layout for each in contraction.aux))
     widest = max(8, contraction.arithmetic.accumulate.itemsize, *(each.dtype.itemsize for each in layouts if each))
     return POINTERS + 128 + (3 + len(contraction.aux)) * CHUNK * widest

@@ -29,9 +29,9 @@ class WorkspaceMatrix(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is done for a piece of D."""
+    """The packed operands and the product of a piece of D."""
 
-    packed: tuple[WorkspaceMatrix | None, WorkspaceMatrix | None]  # A and B; None for one that is read where it lies
+    packed: tuple[WorkspaceMatrix | None, WorkspaceMatrix | None]  # A and B; None for one that is read unpacked
     product: Contraction
     d: WorkspaceMatrix
 
@@ -56,7 +56,7 @@ def _piece(contraction: Contraction, way: Way, order: Order) -> Piece:
 
 
 def _packed(order: Order, operand: int) -> WorkspaceMatrix:
-    """What the operand has innermost stays so: nothing is transposed."""
+    """The matrix an operand is packed to: its innermost mode stays innermost, nothing is transposed."""
     own, k = order.side(operand), order.k
     if _innermost(k, operand) < _innermost(own, operand):
         return WorkspaceMatrix(own, k)
@@ -68,16 +68,16 @@ def _innermost(modes: Modes, tensor: int) -> int:
 
 
 def _steps(matrix: WorkspaceMatrix, first: Modes) -> Steps:
-    """Of a workspace, along these modes and along the others."""
+    """The strides of a workspace, along these modes and along the others."""
     return (size(matrix.columns), 1) if matrix.rows is first else (1, size(matrix.columns))
 
 
 def _product(contraction: Contraction, order: Order, steps: tuple[Steps | None, ...]) -> Contraction:
     """The product of matrices that begin where the tensors that it is given do, whatever shapes these have."""
     a, b, d = steps
-    assert a is not None, "what lies as no matrix is packed"
-    assert b is not None, "what lies as no matrix is packed"
-    assert d is not None, "what lies as no matrix is scattered"
+    assert a is not None, "an operand without a matrix layout is packed"
+    assert b is not None, "an operand without a matrix layout is packed"
+    assert d is not None, "D without a matrix layout is scattered"
     accumulate, dtype = contraction.arithmetic.accumulate, multiplied(contraction)
     modes = (
         Mode(("m",), size(order.m), Role.M, Strides(a[0], 0, 0, d[0])),

@@ -112,7 +112,7 @@ def _outermost_first(modes: Modes, tensor: int) -> Modes:
 
 
 def _is_packed(contraction: Contraction, order: Order, operand: int) -> bool:
-    """Whether an operand has to be converted, or lies as no matrix of this order."""
+    """Whether an operand has to be converted, or has the layout of no matrix of this order."""
     layout, function, conjugate = operand_of(contraction, operand)
     if function is not None or conjugate or layout.dtype is not multiplied(contraction):
         return True
@@ -120,7 +120,7 @@ def _is_packed(contraction: Contraction, order: Order, operand: int) -> bool:
 
 
 def _last(contraction: Contraction, order: Order) -> str:
-    """What is left to be done. C may be D, which the product must not overwrite then; of bytes it is a whole matrix."""
+    """The step after the product. C may be D, which the product must not overwrite; of bytes D is a whole matrix."""
     holds = contraction.d.dtype is contraction.arithmetic.accumulate and not of_bytes(contraction)
     if not holds or contraction.c is not None or steps_of(order.m, order.n, D) is None:
         return SCATTER
@@ -128,7 +128,7 @@ def _last(contraction: Contraction, order: Order) -> str:
 
 
 def steps_of(rows: Modes, columns: Modes, tensor: int) -> Steps | None:
-    """How a tensor lies as a matrix; None where the library takes no such one."""
+    """The strides of a tensor as a matrix; None where the library takes no such one."""
     row, column = step_along(rows, tensor), step_along(columns, tensor)
     if row is None or column is None:
         return None

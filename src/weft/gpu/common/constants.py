@@ -110,7 +110,7 @@ class WholeConstant:
         return repr(self._fields_of)
 
     def mangle(self) -> str:
-        """Its part of the names of functions."""
+        """The constant's part of the names of functions."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 

@@ -1,5 +1,7 @@
-"""What differs between versions of Triton. No other module of weft knows, and this one asks what a version
-offers, where that can be asked."""
+"""The differences between versions of Triton, known to no other module of weft.
+
+This one looks up what a version offers, where that can be done.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ ARRIVALS_MEET = tl.constexpr(release.RELEASE >= (3, 8))
 
 
 class GluonNames(NamedTuple):
-    """What kernels call, of which the name has changed."""
+    """The functions of Gluon that kernels call and whose names have changed."""
 
     meet_threads: Callable[..., Any]  # all threads of a role: `thread_barrier` in 3.6
     tma_load: Callable[..., Any]  # from 3.8 on `async_load` and `async_store`; the longer names end with 3.8
