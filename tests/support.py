@@ -57,7 +57,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(cache))
 
 
-def run_poisoned(case: Case, backend: Backend, given: cases.Operands, specialize: str = "now") -> torch.Tensor:
+def run_poisoned(case: Case, backend: Backend, given: cases.CaseOperands, specialize: str = "now") -> torch.Tensor:
     """D of one call, written over poison; checks that nothing else was written."""
     before = [None if x is None else x.clone() for x in given]
     guarded: Guarded = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=backend.device)

@@ -157,7 +157,7 @@ def _offered(contraction: Contraction, every: bool) -> Iterator[Way]:
     if gett.supports(contraction, TARGET) not in (None, FEW):
         return
     (best,) = gett.schedules(contraction, TARGET).schedules
-    assert isinstance(best, gett.GettSchedule)
+    assert isinstance(best, gett.CpuGettSchedule)
     yield Way(gett, best)
     form = form_of(contraction)
     lanes, k = 2 * vector_bytes() // form.item, form.axes.counts[3]
@@ -174,7 +174,7 @@ def in_pieces(contraction: Contraction, every: bool = True) -> Iterator[Way]:
     for way in ttgt_ways.ways(contraction) if every else ():
         for operand in (ttgt_ways.A, ttgt_ways.B):
             for at in range(len(way.order.side(operand))):
-                cut = way._replace(cut=ttgt_ways.Cut(operand, at, 2))
+                cut = way._replace(cut=ttgt_ways.TtgtCut(operand, at, 2))
                 yield Way(ttgt, ttgt.schedule_of(contraction, cut, TARGET))
 
 

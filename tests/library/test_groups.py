@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from library.test_values import DEVICES, place_of, target_for, without_halves
-from weft.library.groups import GroupLaunch, Layouts
+from weft.library.groups import Layouts, LibraryGroupLaunch
 from weft.planner.options import Options
 from weft.plans.resolving import resolved
 from weft.spec import Contraction, Layout, parse
@@ -43,7 +43,7 @@ def test_a_group(dtype: torch.dtype, add: bool, device: str) -> None:
             each.copy_(torch.arange(each.numel(), device=place).reshape(each.shape) % 5)
     before = [each.double() for each in d]
     layouts = [(Layout.of(x), Layout.of(y), Layout.of(z)) for x, y, z in zip(a, b, d, strict=True)]
-    launch = GroupLaunch(partial(describe, add), layouts, target_for(device), add)
+    launch = LibraryGroupLaunch(partial(describe, add), layouts, target_for(device), add)
     assert str(launch) == "library: 4 kinds of pairs by torch"
     launch(a, b, d)
     for x, y, z, old in zip(a, b, d, before, strict=True):

@@ -1,4 +1,4 @@
-"""What commands read from their options: extents, number types, devices, functions by name, lists of cases."""
+"""Readers of the commands' options: extents, number types, devices, functions by name, lists of cases."""
 
 from __future__ import annotations
 

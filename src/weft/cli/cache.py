@@ -87,7 +87,7 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
 
 
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove weft's files; what else lies there stays, and links are not followed."""
+    """Remove weft's files; what else is stored there stays, and links are not followed."""
     with errors_in_a_line():
         from weft.tune.cache import cleared
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What the self-test found of one family of a backend."""
+    """The self-test's result for one family of a backend."""
 
     backend: str
     family: str
@@ -132,12 +132,12 @@ def _line(backend: str, family: str, own: Mapping[Trial, Verdict | None]) -> Lin
 
 
 def _named(family: str, short: str) -> str:
-    """Families of one name are told apart by what they do: those of the CPU are files of one folder."""
+    """Families of one name are distinguished by what they do: those of the CPU are files of one folder."""
     return short if not family.startswith("weft.cpu.") else f"cpu {short}"
 
 
 def versions(target: Target) -> dict[str, str | None]:
-    """The versions at hand that matter to a device."""
+    """The installed versions that matter to a device."""
     import torch
 
     from weft.base.version import __version__
@@ -205,7 +205,7 @@ def _families(lines: Iterable[Line]) -> Table:
 
 
 def _told(backend: str, found: Mapping[str, str | None]) -> Iterator[str]:
-    """The versions at hand, and what the project knows of them."""
+    """The installed versions, and what the project knows of them."""
     from weft.machine.tested import components, together
 
     yield f"\n{backend} on {found['device']}: {'tested' if together(backend, found) else 'not tested'} by the project"

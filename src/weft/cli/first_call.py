@@ -72,7 +72,7 @@ def _phases(device: str) -> Iterator[Phase]:
 
 
 def _specialised(clock: _Clock, plan: Any, wait: Callable[[], Any], a: Any, b: Any) -> Iterator[Phase]:
-    """What a thread and other processes do while calls go on."""
+    """The phases in a thread and other processes while calls go on."""
     from weft.plans.select import select
     from weft.selftest.gate import admitted
 

@@ -1,4 +1,4 @@
-"""What weft runs on: device, ceilings, versions, and the place where measured figures are kept."""
+"""The machine that weft runs on: device, ceilings, versions, and where measured figures are kept."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _versions(device: torch.device) -> list[str]:
 
 
 def _selftest(device: torch.device) -> list[str]:
-    """What is kept of families that were tested on this machine, a line for each backend."""
+    """The stored self-test results of this machine, a line for each backend."""
     if device.type == "cuda":
         return [_tested("triton", device), _tested("cpu", torch.device("cpu"))]
     return [_tested("cpu", device)]

@@ -64,8 +64,8 @@ def _absent(name: str) -> Callable[[], None]:
     return absent
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -88,7 +88,7 @@ def warm(
     device: Annotated[str, typer.Option(help="cuda, cuda:1, ...")] = "cuda",
     jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; one for each core but one.")] = None,
 ) -> None:
-    """Compile the kernels at hand ahead, and those that a file of equations needs: no first call waits for them."""
+    """Compile shape-generic kernels ahead, and those that a file of equations needs: no first call waits for them."""
     with errors_in_a_line():
         from weft.api.warm import read_equations
         from weft.api.warm import warm as compile_ahead
@@ -96,7 +96,7 @@ def warm(
         types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
         equations = read_equations(file.read_text(), types) if file is not None else ()
         count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
-        console().print(f"{count} kernels at hand are compiled", markup=False)
+        console().print(f"{count} shape-generic kernels are compiled", markup=False)
 
 
 @app.command()

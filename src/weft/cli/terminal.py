@@ -1,4 +1,4 @@
-"""What the commands share: the console, progress, errors in one line, exit codes."""
+"""The terminal that the commands share: the console, progress, errors in one line, exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def errors_in_a_line() -> Iterator[None]:
-    """What weft raises on purpose becomes one line and exit code 2; Ctrl-C ends without a traceback."""
+    """Errors that weft raises on purpose become one line and exit code 2; Ctrl-C ends without a traceback."""
     try:
         yield
     except WeftError as error:

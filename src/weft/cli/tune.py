@@ -181,8 +181,10 @@ def _run(
 
 
 def _kind(record: dict[str, Any]) -> dict[str, Any]:
-    """What records of one tuning have in common. A record that git tracks changes the tree as it grows, and how many
-    compilers are at work changes nothing."""
+    """The fields that records of one tuning have in common.
+
+    A record that git tracks changes the tree as it grows, and how many compilers are at work changes nothing.
+    """
     effort = {what: said for what, said in record["effort"].items() if what != "jobs"}
     commit = (record.get("commit") or "").removesuffix("+changes")
     return {"device": record["device"], "suite": record["suite"], "commit": commit, "effort": effort}

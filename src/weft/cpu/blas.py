@@ -1,4 +1,4 @@
-"""What is a matrix product as it lies, by torch's own: MKL's, OpenBLAS's or Accelerate's kernels.
+"""Matrix products of operands in their own layout, computed by torch's BLAS: MKL, OpenBLAS or Accelerate.
 
     matrix product, batched or not     torch.mm, torch.bmm; of int8 torch._int_mm, where the host has VNNI
     matrix-vector, dot product         torch.mv, torch.dot
@@ -28,7 +28,7 @@ NAME = "blas"
 TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-class _Cost(NamedTuple):
+class _BlasCost(NamedTuple):
     rate: dict[str, float]  # flops a second of one core, by type
     memory: float  # bytes a second of one core
     call: float  # seconds
@@ -42,13 +42,13 @@ class _Cost(NamedTuple):
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _BlasCost:
     found = costs("blas")
-    return _Cost(found.table("rate"), *(found(name) for name in _Cost._fields[1:]))
+    return _BlasCost(found.table("rate"), *(found(name) for name in _BlasCost._fields[1:]))
 
 
 @dataclass(frozen=True, slots=True)
-class BlasSchedule:
+class CpuBlasSchedule:
     """A call of torch."""
 
     call: str  # its name
@@ -111,7 +111,7 @@ def _shape_fault(contraction: Contraction) -> str | None:
 
 
 def _writes_bytes(contraction: Contraction) -> bool:
-    """Whether D is all of a matrix, of which `torch._int_mm` asks for one that is contiguous."""
+    """Whether D is a whole contiguous matrix, which `torch._int_mm` requires."""
     m, n = (_one(contraction, role) for role in (Role.M, Role.N))
     steps = (m.strides.d or n.extent, n.strides.d or 1)
     whole = steps in ((n.extent, 1), (1, m.extent))
@@ -125,7 +125,7 @@ def _one(contraction: Contraction, role: Role) -> Mode:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    return Candidates((BlasSchedule(_call(contraction)),))
+    return Candidates((CpuBlasSchedule(_call(contraction)),))
 
 
 def _call(contraction: Contraction) -> str:
@@ -137,7 +137,7 @@ def _call(contraction: Contraction) -> str:
     return "bmm" if batch else "mm" if m and n else "mv" if m or n else "dot"
 
 
-def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: CpuBlasSchedule, target: Target) -> float:
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     cost, dtype, cores = _cost(), contraction.d.dtype, max(target.processors, 1)
     touched = batch * (m * k + n * k + m * n) * dtype.itemsize / cost.memory / min(cores, 2)
@@ -156,7 +156,7 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     return cost.call + max(touched, stored + (products + (batch - 1) * cost.matrix) / cores)
 
 
-def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: CpuBlasSchedule, target: Target) -> Launch:
     multiply, size = _multiply(contraction, schedule), reach(contraction.d)
     may_shorten = contraction.d.dtype in (torch.float32, torch.complex64) and schedule.call != "mul"
 
@@ -181,7 +181,7 @@ Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 View = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _multiply(contraction: Contraction, schedule: BlasSchedule) -> Multiply:
+def _multiply(contraction: Contraction, schedule: CpuBlasSchedule) -> Multiply:
     operation: Callable[..., object] = getattr(torch, schedule.call)
     a, b, d = _factors(contraction, schedule)
     first, second, result = _view(contraction, a, 0), _view(contraction, b, 1), _view(contraction, d, 3)
@@ -192,7 +192,7 @@ def _multiply(contraction: Contraction, schedule: BlasSchedule) -> Multiply:
     return lambda a, b, d: operation(first(a), second(b), out=result(d))
 
 
-def _factors(contraction: Contraction, schedule: BlasSchedule) -> tuple[tuple[Mode, ...], ...]:
+def _factors(contraction: Contraction, schedule: CpuBlasSchedule) -> tuple[tuple[Mode, ...], ...]:
     """The modes of A, B and D as torch's operation has them."""
     if schedule.call == "mul":
         return (contraction.modes,) * 3
@@ -207,7 +207,7 @@ def _factors(contraction: Contraction, schedule: BlasSchedule) -> tuple[tuple[Mo
 
 
 def _view(contraction: Contraction, modes: tuple[Mode, ...], at: int) -> View:
-    """What makes a view of a tensor along these modes: nothing, where it lies so."""
+    """A function that views a tensor along these modes; the identity where its layout is that already."""
     layout = {0: contraction.a, 1: contraction.b, 3: contraction.d}[at]
     shape = tuple(mode.extent for mode in modes)
     strides = _strides(modes, at)

@@ -2,8 +2,8 @@
 
 The GETT kernels count in float32, where an instruction takes as many pairs as a vector has numbers of four bytes; one
 of VNNI takes four times as many. Operands are written to matrices of their own, in which every byte that is not zero is
-1, their modes in the order of a matrix product; D is written from the counts, where it lies. What is counted, and why
-that is exact: `weft.planner.counting`. A family with the four doors of `weft.planner.schedule`.
+1, their modes in the order of a matrix product; D is written from the counts, in its own layout. What is counted, and
+why that is exact: `weft.planner.counting`. A family with the four doors of `weft.planner.schedule`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 NAME = "counting"
 
 A, B, D = 0, 1, 3  # places of their strides
-_PRODUCT = blas.BlasSchedule("_int_mm")
+_PRODUCT = blas.CpuBlasSchedule("_int_mm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class _Matrix(NamedTuple):
     modes: tuple[Mode, ...]
     shape: tuple[int, int]
 
-    def lies(self, at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and strides along these modes of the tensor, where it lies."""
+    def layout_in(self, at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides along these modes in the tensor's own layout."""
         return tuple(mode.extent for mode in self.modes), tuple(mode.strides[at] for mode in self.modes)
 
     def step(self, role: Role) -> int:
@@ -52,16 +52,16 @@ class _Matrix(NamedTuple):
         return {self.roles[0]: self.shape[1], self.roles[1]: 1}.get(role, 0)
 
 
-class _Cost(NamedTuple):
+class _CountingCost(NamedTuple):
     call: float  # seconds of one pass over a tensor, however small
     memory: float  # bytes a second of one core
-    scattered: float  # seconds for each element whose neighbour in the matrix lies elsewhere
+    scattered: float  # seconds for each element whose neighbour in the matrix is stored elsewhere
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _CountingCost:
     found = costs("counting")
-    return _Cost(*(found(name) for name in _Cost._fields))
+    return _CountingCost(*(found(name) for name in _CountingCost._fields))
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -91,7 +91,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def predict(contraction: Contraction, schedule: CountingSchedule, target: Target) -> float:
-    """Of the product, and of one pass over each tensor."""
+    """Seconds of the product and of one pass over each tensor."""
     cost, cores = _cost(), min(max(target.processors, 1), 2)
     seconds = blas.predict(product_of(contraction), _PRODUCT, target)
     for at, matrix in matrices_of(contraction).items():
@@ -105,7 +105,7 @@ def predict(contraction: Contraction, schedule: CountingSchedule, target: Target
 def build(contraction: Contraction, schedule: CountingSchedule, target: Target) -> Launch:
     result = of_counts(contraction)
     shapes = {at: matrix.shape for at, matrix in matrices_of(contraction).items()}
-    places = {at: matrix.lies(at) for at, matrix in matrices_of(contraction).items()}
+    places = {at: matrix.layout_in(at) for at, matrix in matrices_of(contraction).items()}
     multiply = blas.build(product_of(contraction), _PRODUCT, target)
 
     def factor(x: Tensor, at: int) -> Tensor:
@@ -125,7 +125,7 @@ def build(contraction: Contraction, schedule: CountingSchedule, target: Target) 
 
 @lru_cache(maxsize=256)
 def matrices_of(contraction: Contraction) -> dict[int, _Matrix]:
-    """The matrices that A, B and D become, each as near to how it lies as can be."""
+    """The matrices that A, B and D become, each as near to its own layout as can be."""
     sides = ((A, (Role.M, Role.K)), (B, (Role.N, Role.K)), (D, (Role.M, Role.N)))
     return {at: _matrix(contraction, at, *roles) for at, roles in sides}
 

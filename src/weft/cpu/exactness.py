@@ -1,4 +1,4 @@
-"""float32 products that stay float32 whatever torch has been told to allow process-wide."""
+"""float32 products that stay float32 whatever torch is set to allow process-wide."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from weft.spec import Layout
 @lru_cache
 def multiplies_bytes() -> bool:
     """Whether torch's product of int8 matrices is exact and quick here: without VNNI sums of two products saturate."""
-    asked = getattr(torch.cpu, "_is_vnni_supported", None)
-    return asked is not None and bool(asked()) and hasattr(torch, "_int_mm")
+    has_vnni = getattr(torch.cpu, "_is_vnni_supported", None)
+    return has_vnni is not None and bool(has_vnni()) and hasattr(torch, "_int_mm")
 
 
 def costs(section: str) -> Fitted:

@@ -54,14 +54,14 @@ def turned_off() -> bool:
 
 @lru_cache
 def folder() -> Path:
-    """Where compiled functions lie."""
+    """The folder of compiled functions."""
     software = f"{metadata.version('numba')} {metadata.version('llvmlite')} {packed.digest()}"
     return cache_directory() / "cpu" / hashlib.sha256(software.encode()).hexdigest()[:16]
 
 
 @contextmanager
 def collecting(address: int) -> Iterator[set[str]]:
-    """The sources that are asked for meanwhile: nothing is compiled, all have one address."""
+    """The sources that are requested meanwhile: nothing is compiled, all have one address."""
     global _collected
     found: set[str] = set()
     _collected = found, _Function(address, None)
@@ -135,7 +135,7 @@ def _engine() -> Any:
 
 @lru_cache
 def _tell_llvm() -> None:
-    """Which processor it links for; with its first engine LLVM learns what this process has loaded."""
+    """Name the processor that LLVM links for; with its first engine it learns what this process has loaded."""
     from llvmlite import binding
 
     binding.initialize_native_target()
@@ -145,7 +145,7 @@ def _tell_llvm() -> None:
 
 @lru_cache
 def _tell_linker() -> None:
-    """Where numba's own functions are, which compiled ones call: it says so when it compiles for the first time."""
+    """Name the addresses of numba's own functions, which compiled ones call: numba does so when it first compiles."""
     from numba.core.registry import cpu_target
     from numba.core.runtime import rtsys
 

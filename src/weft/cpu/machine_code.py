@@ -1,7 +1,7 @@
 """Machine code of compiled functions on disk: objects for the linker, and notes of which function each is.
 
-A note is a JSON value in the store; it has the digest of the object, which lies in a folder of its own and is named by
-that digest. An object that is not as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
+A note is a JSON value in the store; it has the digest of the object, which has a folder of its own and is named by that
+digest. An object that is not as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CodeStore:
         self._notes.bound(most)
         self._objects.bound(".o", most)
         if most == 0:
-            with contextlib.suppress(OSError):  # something else lies there
+            with contextlib.suppress(OSError):  # something else is stored there
                 self._objects.path.rmdir()
                 self._folder.rmdir()
 
@@ -91,12 +91,12 @@ def _age(folder: Path) -> float:
 
 
 def objects_of(folder: Path) -> Path:
-    """Where the objects lie whose notes lie in a folder."""
+    """The folder of the objects whose notes are stored in a folder."""
     return folder / "objects"
 
 
 def fault_of(name: str, content: bytes) -> str | None:
-    """What is wrong with an object, if anything is."""
+    """The fault of an object; None where it has none."""
     return None if name == f"{hashlib.sha256(content).hexdigest()}.o" else "it is not as it was written"
 
 
@@ -106,7 +106,7 @@ def _key(source: str) -> dict[str, Any]:
 
 @lru_cache
 def _processor() -> dict[str, Any]:
-    """What machine code depends on, besides the software that the folder stands for."""
+    """The host properties that machine code depends on, besides the software that the folder stands for."""
     from llvmlite import binding
 
     chosen = [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]

@@ -22,7 +22,7 @@ CODE = (
 
 
 def digest() -> str:
-    """Of the code that sources name."""
+    """The digest of the code that sources name."""
     return of_files(*CODE)
 
 

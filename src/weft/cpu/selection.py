@@ -1,4 +1,4 @@
-"""Which pair an algebra selected, on the CPU: the best combination along k, and where it stands.
+"""The pair that an algebra selects, on the CPU: the best combination along k, and its place.
 
 A loop over rows of D in numba, in torch's threads, where the combination is one of torch's own operations; else, and
 where there is no numba, blocks of all pairs by torch's operations.
@@ -29,7 +29,7 @@ _COMBINE = {
 _Words = ctypes.c_int64 * 8
 
 # Rows of D in turn: for each index of k one row of B against one value of A. Places are of 32 bits within a row, so
-# that both are vectors of one length; a row of NaN is told by a value that is not equal to itself.
+# that both are vectors of one length; a row of NaN is recognised by a value that is not equal to itself.
 _SOURCE = """\
 from numba import cfunc, float32, float64, int32, int64
 from weft.cpu.gett.vector import allocate, fetch_add, load_word, release
@@ -89,7 +89,7 @@ def select(
 
 @lru_cache
 def _identity(operation: Callable[..., Any], dtype: torch.dtype) -> str | None:
-    """By what one of torch's operations is recognised; None where it has none of this type, or yields another."""
+    """The identity by which one of torch's operations is recognised; None where it has none, or yields another type."""
     try:
         traced = trace(lambda p, q: operation(p, q), (dtype, dtype), names=("q",), hook="operation")
     except WeftError:

@@ -38,12 +38,11 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
             return None
         return GroupLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
     if request.backend == "cpu" and not any(isinstance(function, TritonFunction) for function in hooks):
-        from weft.cpu.grouped.launch import GroupLaunch as HostLaunch
-        from weft.cpu.grouped.launch import serves
+        from weft.cpu.grouped.launch import CpuGroupLaunch, serves
 
         results = [function.result for function in hooks if function is not None]
         if serves((*types, arithmetic.product, arithmetic.accumulate, *results)):  # type: ignore[arg-type]
-            return HostLaunch(types[0], hooks, add, table)
+            return CpuGroupLaunch(types[0], hooks, add, table)
     return None
 
 

@@ -1,6 +1,6 @@
-"""In which order the modes of each group of a product stand, so that as little as possible is copied.
+"""The order of the modes in each group of a product, chosen so that as little as possible is copied.
 
-Modes of a group are one dimension of a matrix without a copy where they lie together in memory. Each group stands in
+Modes of a group are one dimension of a matrix without a copy where they are contiguous in memory. Each group stands in
 the order of one of the tensors that have it; all choices are tried, and the one with the fewest elements to be copied
 is taken.
 """
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from weft.library.scheme import Scheme
+from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, D, Frame, Group, View
 
 _LOOPED = 1 << 22  # multiply-adds of a matrix from which torch on a CPU may write each of a batch by itself
@@ -32,7 +32,7 @@ class Arranged(NamedTuple):
         return (*self.batch, *self.rows, *self.columns)
 
 
-def arranged(scheme: Scheme, frame: Frame) -> Arranged:
+def arranged(scheme: LibraryScheme, frame: Frame) -> Arranged:
     """The arrangement with the least to be copied."""
     roles = scheme.roles
     placed = not scheme.empty and scheme.types.result == scheme.contraction.d.dtype
@@ -80,7 +80,7 @@ def _swapped(frame: Frame, batch: Group, m: Group, n: Group) -> bool:
     return frame.modes[m[-1]].strides[D] < frame.modes[n[-1]].strides[D]
 
 
-def _place(scheme: Scheme, frame: Frame, groups: tuple[Group, Group, Group], k: Group) -> View | None:
+def _place(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Group], k: Group) -> View | None:
     view = frame.matrix(groups, D)
     if view is None or scheme.kind != "cpu" or not groups[0]:
         return view

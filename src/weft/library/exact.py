@@ -1,4 +1,4 @@
-"""Products of matrices by torch with IEEE arithmetic and wide sums, whatever the process has been told to allow."""
+"""Products of matrices by torch with IEEE arithmetic and wide sums, whatever the process is set to allow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SWITCHES = {  # process-wide permissions of torch for less exact sums of halves
 
 
 def guarded(call: Callable[..., Any], dtype: torch.dtype, kind: str) -> Callable[..., Any]:
-    """The same call, that takes back for its time what makes products of that type less exact on a kind of device."""
+    """The call with IEEE products: torch's permissions for less exact ones of that type are suspended meanwhile."""
     if kind == "cpu":
         return _of_single_precision(call, shortened, exact_products) if dtype in _SINGLE else call
     if dtype in _SINGLE:
@@ -84,8 +84,8 @@ def _has(name: str) -> bool:
 @lru_cache
 def multiplies_brains() -> bool:
     """Whether torch's products of bfloat16 on this CPU are by instructions that add in single precision."""
-    asked = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return asked is not None and bool(asked()) and torch.backends.mkldnn.is_available()
+    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return has_bf16 is not None and bool(has_bf16()) and torch.backends.mkldnn.is_available()
 
 
 @lru_cache

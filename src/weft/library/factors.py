@@ -1,4 +1,4 @@
-"""A and B on their way to the product: where they lie, or converted, passed through functions, summed alone, packed."""
+"""A and B on their way to the product: in place, or converted, passed through functions, summed alone, packed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from weft.fn import Pointwise
-from weft.library.functions import Beside, live_bytes, value_of
-from weft.library.scheme import Scheme
+from weft.library.functions import FunctionOperands, live_bytes, value_of
+from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
 from weft.planner.schedule import AuxTensors
 
 
-class Factor:
+class OperandFactor:
     """Values of an operand with a dimension for each of some modes, in the type of the product.
 
     `shared`: of extent 1 along modes that the operand lacks, but for values of a function.
     """
 
-    def __init__(self, scheme: Scheme, place: int, frame: Frame, modes: Sequence[int], shared: bool) -> None:
+    def __init__(self, scheme: LibraryScheme, place: int, frame: Frame, modes: Sequence[int], shared: bool) -> None:
         contraction = scheme.contraction
         self.wanted: torch.dtype = scheme.types[place]  # type: ignore[assignment]
         self._value = scheme.values[place]
@@ -38,11 +38,11 @@ class Factor:
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
-        self._beside = Beside(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
+        self._arguments = FunctionOperands(contraction, (contraction.a_args, contraction.b_args)[place], read, frame)
 
     @property
     def converted_bytes(self) -> int:
-        """What values take on their way, besides those that come of it."""
+        """Bytes that values take before the product, besides those of the result."""
         count = math.prod(self._full)
         size = self._value.itemsize if self._stored != self._value and not self._is_quiet else 0
         if self._function is not None:
@@ -72,7 +72,7 @@ class Factor:
         return values.to(self.wanted)
 
     def into(self, place: Tensor, tensor: Tensor, aux: AuxTensors) -> None:
-        """The same, into memory that lies as the modes do."""
+        """Write the values of `of` into memory with the layout of the modes."""
         if self._summed:
             place.copy_(self.of(tensor, aux))
         else:
@@ -85,16 +85,16 @@ class Factor:
         if not self._is_quiet:
             values = values.to(self._value)
         if self._function is not None:
-            values = value_of(self._function, values, *self._beside.of(aux, values.device)).to(self._value)
+            values = value_of(self._function, values, *self._arguments.of(aux, values.device)).to(self._value)
             values = values.expand(self._full)
         return values
 
 
-class Matrix:
+class OperandMatrix:
     """An operand as a matrix of the product: [batch, free, k] or turned, without a batch of two dimensions."""
 
     def __init__(
-        self, scheme: Scheme, place: int, frame: Frame, groups: tuple[Group, Group, Group], batched: bool
+        self, scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group], batched: bool
     ) -> None:
         """`groups` are those of the matrix: batch, then rows and columns."""
         batch, rows, columns = groups
@@ -103,7 +103,7 @@ class Matrix:
         nearest = inner[strides.index(min(strides))] if inner else None
         self._turned = nearest in rows and bool(columns)  # rows are innermost in memory
         stored = (batch, columns, rows) if self._turned else groups
-        self._factor = Factor(scheme, place, frame, [at for group in stored for at in group], False)
+        self._factor = OperandFactor(scheme, place, frame, [at for group in stored for at in group], False)
         sizes = [frame.size(group) for group in stored]
         self._shape = tuple(sizes if batched else sizes[1:])
         self._packs = not scheme.roles.alone[place] and (
@@ -125,7 +125,7 @@ class Matrix:
 
 
 class Seen:
-    """An operand that is a matrix where it lies."""
+    """An operand that is a matrix in its own layout."""
 
     bytes = 0
 

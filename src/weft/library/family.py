@@ -16,8 +16,8 @@ import torch
 from weft.fn.pointwise import TritonFunction
 from weft.library.launch import PartsLaunch, cut
 from weft.library.model import seconds
-from weft.library.part import Part
-from weft.library.scheme import Scheme, scheme_of
+from weft.library.part import LibraryPart
+from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
@@ -73,7 +73,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
 
 
-def _usual(scheme: Scheme) -> int:
+def _usual(scheme: LibraryScheme) -> int:
     """The most workspace, in bytes, of who has no limit."""
     if scheme.kind != "cpu":
         return MOST["gpu"]
@@ -81,7 +81,7 @@ def _usual(scheme: Scheme) -> int:
     return NEAR if few else MOST["cpu"]
 
 
-def _schedule(scheme: Scheme, most: int) -> tuple[LibrarySchedule, Part]:
+def _schedule(scheme: LibraryScheme, most: int) -> tuple[LibrarySchedule, LibraryPart]:
     found = cut(scheme, most)
     return LibrarySchedule(scheme.form, found.extents, found.workspace_bytes), found.part
 
@@ -95,13 +95,13 @@ def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -
     scheme = scheme_of(contraction, target.kind)
     if schedule.parts is not None:
         return PartsLaunch(scheme, schedule.parts)
-    return Part(scheme, Frame.whole(contraction))
+    return LibraryPart(scheme, Frame.whole(contraction))
 
 
 def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
     """This family's schedule alone, or one sentence that says why there is none; quick, as nothing is compared.
 
-    Its parts are as small as `workspace_limit` asks for. What it is built of is not asked for again.
+    Its parts are as small as `workspace_limit` requires. The scheme that it is built of is not made again.
     """
     if (reason := supports(contraction, target)) is not None:
         return reason
@@ -110,18 +110,18 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     schedule, part = _schedule(scheme, most if workspace_limit is None else min(most, workspace_limit))
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
-    family: Any = _Known(scheme, part) if schedule.parts is None else sys.modules[__name__]
+    family: Any = _BuiltFamily(scheme, part) if schedule.parts is None else sys.modules[__name__]
     best = Ranked(schedule, seconds(scheme, schedule.parts, target, alone=True), family)
     return Choice(contraction, backend, target, best, (best,))
 
 
-class _Known:
+class _BuiltFamily:
     """This family for a contraction that is built already."""
 
     __name__ = __name__
     NAME = NAME
 
-    def __init__(self, scheme: Scheme, part: Part) -> None:
+    def __init__(self, scheme: LibraryScheme, part: LibraryPart) -> None:
         self._scheme, self._part = scheme, part
 
     def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:

@@ -1,4 +1,4 @@
-"""Traced functions in torch's operations: what they take beside the value, what they allocate, and writing in place.
+"""Traced functions in torch's operations: what they take alongside the value, what they allocate, and writing in place.
 
 The last operation of a function writes where the result goes, where torch has a form of it that does; else the result
 is copied there.
@@ -20,8 +20,8 @@ from weft.planner.schedule import AuxTensors
 from weft.spec import Contraction, Layout
 
 
-class Beside:
-    """What a function takes beside the value, with a dimension for each of these modes: operands and coordinates."""
+class FunctionOperands:
+    """Operands and coordinates that a function takes alongside the value, with a dimension for each of these modes."""
 
     def __init__(self, contraction: Contraction, args: Sequence[int], modes: Sequence[int], frame: Frame) -> None:
         self._operands: list[tuple[int, View | _Coordinates]] = []
@@ -147,7 +147,7 @@ class Epilogue:
         function = contraction.epilogue
         assert isinstance(function, RecordedFunction), "others are refused"
         self._function = function
-        self._beside = Beside(contraction, contraction.epilogue_args, modes, frame)
+        self._arguments = FunctionOperands(contraction, contraction.epilogue_args, modes, frame)
         self._outputs = [(at, frame.view(modes, FIRST + at)) for at in contraction.outputs]
         self._dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
         shape = frame.shape(modes)
@@ -165,4 +165,4 @@ class Epilogue:
             assert tensor is not None, "a result has a place"
             others.append(view.of(tensor))
         with torch._C._DisableAutocast():
-            written(d, *others, total, *self._beside.of(aux, total.device))
+            written(d, *others, total, *self._arguments.of(aux, total.device))

@@ -31,10 +31,10 @@ class _Together:
     dtype: torch.dtype
 
 
-class GroupLaunch:
-    """Call it with the tensors of A, of B and of D: lists that are as long as the group. `add`: it adds to D.
+class LibraryGroupLaunch:
+    """A launch on lists of A's, B's and D's tensors, each as long as the group. `add`: it adds to D.
 
-    `describe` has the contraction of one pair of these layouts, of which D is C as well where it adds.
+    `describe` returns the contraction of one pair of these layouts; its D is C as well where it adds.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from weft.library.algebras import joining
-from weft.library.part import Part
-from weft.library.scheme import Scheme
+from weft.library.part import LibraryPart
+from weft.library.scheme import LibraryScheme
 from weft.library.views import LONGEST, Frame
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Role
@@ -21,7 +21,7 @@ Extents = tuple[int, ...]  # how much of each mode a part has
 class PartsLaunch:
     """Runs on new pointers; keeps no state between calls."""
 
-    def __init__(self, scheme: Scheme, extents: Extents) -> None:
+    def __init__(self, scheme: LibraryScheme, extents: Extents) -> None:
         self._scheme, self._extents = scheme, extents
         modes = scheme.contraction.modes
         self._summed = [at for at, mode in enumerate(modes) if mode.role is Role.K]
@@ -35,7 +35,7 @@ class PartsLaunch:
         whole = Frame.whole(self._scheme.contraction)
         for kept in self._frames(self._kept, whole):
             frames = list(self._frames(self._summed, kept))
-            part = Part(self._scheme, frames[0])
+            part = LibraryPart(self._scheme, frames[0])
             if len(frames) == 1:
                 part(a, b, c, d, alpha, beta, aux)
                 continue
@@ -44,13 +44,13 @@ class PartsLaunch:
     def _total(self, frames: list[Frame], a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """The sums of parts along k."""
         join = self._join or Tensor.add_
-        total = Part(self._scheme, frames[0]).made(a, b, alpha, aux)
+        total = LibraryPart(self._scheme, frames[0]).made(a, b, alpha, aux)
         for frame in frames[1:]:  # no name holds the sums of a part while those of the next are made
-            total = join(total, Part(self._scheme, frame).made(a, b, alpha, aux))
+            total = join(total, LibraryPart(self._scheme, frame).made(a, b, alpha, aux))
         return total
 
     def _frames(self, modes: list[int], around: Frame) -> Iterator[Frame]:
-        """What is around, cut along these modes."""
+        """Frames of the surrounding one, cut along these modes."""
         for corner in itertools.product(*(range(0, around.extents[at], self._extents[at]) for at in modes)):
             starts, extents = list(around.starts), list(around.extents)
             for at, start in zip(modes, corner, strict=True):
@@ -58,44 +58,44 @@ class PartsLaunch:
             yield Frame(around.modes, tuple(starts), tuple(extents))
 
 
-class Cut(NamedTuple):
+class PartCut(NamedTuple):
     extents: Extents | None  # None where nothing is cut
-    part: Part  # the first
+    part: LibraryPart  # the first
     workspace_bytes: int
 
 
-def cut(scheme: Scheme, most: int) -> Cut:
+def cut(scheme: LibraryScheme, most: int) -> PartCut:
     """How much of each mode a part has so that a run takes at most so many bytes.
 
     The longest mode is halved first, of those that make it take less.
     """
     frame = Frame.whole(scheme.contraction)
-    part = Part(scheme, frame)
-    found = Cut(None, part, part.workspace_bytes)
+    part = LibraryPart(scheme, frame)
+    found = PartCut(None, part, part.workspace_bytes)
     while not scheme.empty and (found.workspace_bytes > most or _is_long(scheme, frame)):
         if (smaller := _halved(scheme, frame, part)) is None:
             break
         frame, part = smaller
         # Sums of parts along k are added up.
-        found = Cut(frame.extents, part, part.workspace_bytes + 2 * part.total_bytes)
+        found = PartCut(frame.extents, part, part.workspace_bytes + 2 * part.total_bytes)
     return found
 
 
-def _is_long(scheme: Scheme, frame: Frame) -> bool:
+def _is_long(scheme: LibraryScheme, frame: Frame) -> bool:
     """Whether a matrix is longer than libraries count."""
     roles = scheme.roles
     groups = (roles.batch, roles.m, roles.n, roles.k)
     return scheme.form == "product" and any(frame.size(group) >= LONGEST for group in groups)
 
 
-def _halved(scheme: Scheme, frame: Frame, part: Part) -> tuple[Frame, Part] | None:
+def _halved(scheme: LibraryScheme, frame: Frame, part: LibraryPart) -> tuple[Frame, LibraryPart] | None:
     modes = [at for at, extent in enumerate(frame.extents) if extent > 1]
     modes.sort(key=lambda at: (-frame.extents[at], scheme.contraction.modes[at].role is Role.K))
     first = None
     for at in modes:
         extents = tuple([-(-extent // 2) if i == at else extent for i, extent in enumerate(frame.extents)])
         smaller = frame._replace(extents=extents)
-        found = smaller, Part(scheme, smaller)
+        found = smaller, LibraryPart(scheme, smaller)
         if found[1].workspace_bytes < 0.8 * part.workspace_bytes:
             return found
         first = first or found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.host import costs
-from weft.library.scheme import Scheme
+from weft.library.scheme import LibraryScheme
 from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
 from weft.planner.coefficients import fitted
@@ -27,8 +27,8 @@ _CALL, _RATE = 8e-6, 4e9  # of permutations on a CPU: seconds of a call, bytes t
 _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
 
-def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target, *, alone: bool = False) -> float:
-    """Of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
+def seconds(scheme: LibraryScheme, parts: tuple[int, ...] | None, target: Target, *, alone: bool = False) -> float:
+    """Seconds of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
 
     A candidate's constants are those of its slow cases, for which it is chosen.
     """
@@ -41,7 +41,7 @@ def seconds(scheme: Scheme, parts: tuple[int, ...] | None, target: Target, *, al
     return _alone(scheme, count, target) if alone else _on_a_cpu(scheme, count, target)
 
 
-def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
+def _on_a_cpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = costs("library"), max(target.processors, 1)
@@ -49,8 +49,11 @@ def _on_a_cpu(scheme: Scheme, parts: int, target: Target) -> float:
     return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
-def _alone(scheme: Scheme, parts: int, target: Target) -> float:
-    """Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones."""
+def _alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
+    """Seconds of the tier that runs first.
+
+    Fitted to twelve products of float32 on one core, within a factor of 1.6 but for many tiny ones.
+    """
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = fitted("library", "cpu-64.json"), max(target.processors, 1)
@@ -61,7 +64,7 @@ def _alone(scheme: Scheme, parts: int, target: Target) -> float:
 
 
 def moving(size: int, passes: int, slabs: int, target: Target) -> float:
-    """Of a permutation that reads and writes so many bytes."""
+    """Seconds of a permutation that reads and writes so many bytes."""
     if target.kind == "cpu":
         return _CALL + size / _RATE
     memory, _ = _rates(target.name, "float32")
@@ -73,7 +76,7 @@ class _Steps(NamedTuple):
     moved: int  # bytes
 
 
-def _on_a_gpu(scheme: Scheme, parts: int, target: Target) -> float:
+def _on_a_gpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     memory, rate = _rates(target.name, _rate_name(scheme))
     steps = _steps(scheme)
@@ -87,7 +90,7 @@ def _on_a_gpu(scheme: Scheme, parts: int, target: Target) -> float:
     return max(host, device + max(steps.moved / memory, products / rate))
 
 
-def _steps(scheme: Scheme) -> _Steps:
+def _steps(scheme: LibraryScheme) -> _Steps:
     """Operations and bytes of a part that is all: a pass for each conversion, function and copy."""
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
@@ -106,7 +109,7 @@ def _steps(scheme: Scheme) -> _Steps:
     return _Steps(operations, moved)
 
 
-def _rate_name(scheme: Scheme) -> str:
+def _rate_name(scheme: LibraryScheme) -> str:
     types = scheme.types
     if types.way == "limbs":
         return rate_name(torch.float64, torch.float64)

@@ -1,6 +1,6 @@
 """A part of a contraction, all of it where it is small enough: built from what is described, run on tensors.
 
-A, B -> sums        `weft.library.sums`, where D lies if they can be
+A, B -> sums        `weft.library.sums`, in D if they can be
      -> D           C, functions
 """
 
@@ -10,23 +10,23 @@ from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.algebras import joining
-from weft.library.functions import Beside, Epilogue, live_bytes, value_of
+from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
 from weft.library.products import wrapped
-from weft.library.scheme import Scheme
+from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, sums_of
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
 
-class Part:
+class LibraryPart:
     """Runs on new pointers and keeps no state between calls."""
 
-    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         self._sums = sums_of(scheme, frame)
-        self._finish = Finish(scheme, frame, self._sums.kept)
-        # Sums may lie in D until the epilogue has passed over them, where nobody else reads what D holds.
+        self._finish = PartFinish(scheme, frame, self._sums.kept)
+        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._adds = isinstance(self._sums, Matrices) and self._sums.adds
@@ -61,15 +61,15 @@ class Part:
         self._finish(total, c, self._finish.place(d), beta, aux)
 
 
-class Finish:
+class PartFinish:
     """sums + beta * c_fn(C), the epilogue, and what is written to D and to the places of further results."""
 
-    def __init__(self, scheme: Scheme, frame: Frame, kept: Group) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame, kept: Group) -> None:
         contraction = scheme.contraction
-        self._d = frame.view(kept, D).lying(contraction.d)
+        self._d = frame.view(kept, D).in_layout(contraction.d)
         self._c = frame.view(kept, C) if contraction.c is not None else None
         self._c_fn: Pointwise | None = contraction.c_fn
-        self._beside = Beside(contraction, contraction.c_args, kept, frame)
+        self._arguments = FunctionOperands(contraction, contraction.c_args, kept, frame)
         self._repeat = scheme.roles.repeat if contraction.algebra is None else 1
         self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
         self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
@@ -94,7 +94,7 @@ class Finish:
         assert self._c is not None, "C was described"
         values = self._c.of(c).to(total.dtype)
         if self._c_fn is not None:
-            values = value_of(self._c_fn, values, *self._beside.of(aux, values.device)).to(total.dtype)
+            values = value_of(self._c_fn, values, *self._arguments.of(aux, values.device)).to(total.dtype)
         if self._join is not None:
             return self._join(total, values)
         return total.add_(values, alpha=wrapped(beta, total.dtype))

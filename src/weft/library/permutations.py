@@ -66,7 +66,7 @@ def _schedule(permutation: Permutation, target: Target, limit: int | None) -> Pe
 
 
 def _bytes_of_each(permutation: Permutation) -> int:
-    """What values take on their way, for each element: packed, through the function, scaled, with C converted."""
+    """Bytes that values take on their way, for each element: packed, through the function, scaled, with C converted."""
     size = permutation.x.dtype.itemsize
     if permutation.fn is not None:
         size += live_bytes(permutation.fn)
@@ -112,7 +112,7 @@ class _Copy:
 
 
 class _Slabs:
-    """The same, with something computed on the way."""
+    """A launch that computes values on the way, slab by slab; it keeps no state between calls."""
 
     def __init__(self, permutation: Permutation, slab: int) -> None:
         self._permutation = permutation
@@ -123,7 +123,7 @@ class _Slabs:
             cut += 1
         self._outer = max(cut - 1, 0)
         fn = permutation.fn
-        # The function writes to D where both lie along one mode; torch turns matrices faster than its functions do.
+        # The function writes to D where X and D are contiguous along one mode: torch turns matrices faster than that.
         along = [min(self._strides, key=lambda each: each[side] or math.inf, default=None) for side in (0, 1)]
         alone = isinstance(fn, RecordedFunction) and not permutation.scaled and bool(self._extents)
         self._writes = alone and along[0] == along[1]
@@ -136,7 +136,7 @@ class _Slabs:
             source = x.as_strided(shape, in_x, int(x.storage_offset()) + at_x)
             target = d.as_strided(shape, in_d, int(d.storage_offset()) + at_d)
             addend = None
-            if c is not None and beta != 0:  # C lies as D does
+            if c is not None and beta != 0:  # C has D's layout
                 addend = c.as_strided(shape, in_d, int(c.storage_offset()) + at_d)
             self._slab(source, addend, target, alpha, beta)
 

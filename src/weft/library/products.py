@@ -28,8 +28,8 @@ _DIGIT = 16  # bits
 _EXACT = 1 << 20  # products of two digits whose sum float64 holds
 
 
-class Types(NamedTuple):
-    """In which types products are made: of A's values and of B's, and what comes of them."""
+class ProductTypes(NamedTuple):
+    """The types that products are made in: of A's values, of B's, and of the result."""
 
     a: torch.dtype
     b: torch.dtype
@@ -37,26 +37,28 @@ class Types(NamedTuple):
     way: Way
 
 
-def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], kind: str, short: bool) -> Types:
+def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], kind: str, short: bool) -> ProductTypes:
     """`values` as functions leave them; `short`: a half result may be stored by the product itself, and operands meet
     as they are, none summed alone."""
     accumulate = arithmetic.accumulate
     if accumulate.is_complex:
         a, b = factors_of(values, accumulate)
-        return Types(a, b, accumulate, "plain" if a is b else "parts")
+        return ProductTypes(a, b, accumulate, "plain" if a is b else "parts")
     if not accumulate.is_floating_point:
         if kind == "cpu":
-            return Types(accumulate, accumulate, accumulate, "plain")
+            return ProductTypes(accumulate, accumulate, accumulate, "plain")
         digit = torch.float64 if max(value.itemsize for value in values) <= _DIGIT // 8 else accumulate
-        return Types(digit, digit, accumulate, "limbs")
+        return ProductTypes(digit, digit, accumulate, "limbs")
     half = torch.float16 if values[0].itemsize == 1 else values[0]
     if kind == "cpu" and short and {*values} == {torch.bfloat16} and multiplies_brains():
-        return Types(*values, torch.bfloat16, "brains")
+        return ProductTypes(*values, torch.bfloat16, "brains")
     if kind == "cpu" or accumulate is not torch.float32 or half not in _HALVES or {*values} != {values[0]}:
-        return Types(accumulate, accumulate, accumulate, "plain")
+        return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if short:
-        return Types(half, half, half, "plain")
-    return Types(half, half, accumulate, "widening") if widens() else Types(accumulate, accumulate, accumulate, "plain")
+        return ProductTypes(half, half, half, "plain")
+    if widens():
+        return ProductTypes(half, half, accumulate, "widening")
+    return ProductTypes(accumulate, accumulate, accumulate, "plain")
 
 
 def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
@@ -67,10 +69,10 @@ def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype)
     return (accumulate, real) if values[0].is_complex else (real, accumulate)
 
 
-class Products:
+class MatrixProducts:
     """Multiplies matrices of the types that it was made for; `batched`: with a dimension of batches."""
 
-    def __init__(self, types: Types, batched: bool, kind: str) -> None:
+    def __init__(self, types: ProductTypes, batched: bool, kind: str) -> None:
         self._types = types
         self.fuses = types.way in ("plain", "widening", "brains")  # alpha, and writes to a place
         self.adds = types.way in ("plain", "widening")  # C
@@ -83,7 +85,7 @@ class Products:
         self._real = guarded(torch.matmul, types.result.to_real(), kind) if types.way == "parts" else torch.matmul
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
-        """What a product takes besides its result."""
+        """Workspace bytes of a product, besides its result."""
         way, item = self._types.way, self._types.result.itemsize
         if way == "parts":
             return batch * k * max(rows, columns) * item
@@ -110,7 +112,7 @@ class Products:
             self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
 
     def added(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar, addend: Tensor, beta: Scalar) -> None:
-        """The same, and `beta` times an addend, which may be the place."""
+        """Write `alpha` times the product and `beta` times an addend, which may be the place."""
         result = self._types.result
         self._add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
 

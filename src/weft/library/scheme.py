@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from weft.cpu.blas import of_bytes
-from weft.library.products import Types, factors_of, types_of
+from weft.library.products import ProductTypes, factors_of, types_of
 from weft.library.views import FIRST, A, B, Group
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
@@ -23,7 +23,7 @@ _NARROW = 16
 Form = Literal["product", "pairs", "algebra"]
 
 
-class Roles(NamedTuple):
+class RoleNumbers(NamedTuple):
     """The modes of a contraction by their numbers."""
 
     batch: Group
@@ -38,13 +38,13 @@ class Roles(NamedTuple):
         return (*self.batch, *self.m, *self.n)
 
 
-class Scheme(NamedTuple):
+class LibraryScheme(NamedTuple):
     contraction: Contraction
     kind: str  # of device: "cpu", or a GPU's
-    roles: Roles
+    roles: RoleNumbers
     form: Form
     values: tuple[torch.dtype, torch.dtype]  # which functions of A and of B see
-    types: Types
+    types: ProductTypes
     plain: tuple[bool, bool]  # whether A's and B's elements meet as they are stored
     follows: bool  # something is done to sums of products, besides alpha, beta and C
     empty: bool  # nothing is summed
@@ -54,7 +54,7 @@ class Scheme(NamedTuple):
         return self.contraction.arithmetic.accumulate
 
 
-def scheme_of(contraction: Contraction, kind: str) -> Scheme:
+def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
     roles = _roles(contraction)
     arithmetic, layouts = contraction.arithmetic, (contraction.a, contraction.b)
     values = value_type(layouts[A].dtype, arithmetic.product), value_type(layouts[B].dtype, arithmetic.product)
@@ -73,23 +73,28 @@ def scheme_of(contraction: Contraction, kind: str) -> Scheme:
         for at in (A, B)
     )  # fmt: skip
     empty = any(mode.extent == 0 for mode in contraction.modes if mode.role is Role.K)
-    return Scheme(contraction, kind, roles, form, values, types, plain, follows, empty)  # type: ignore[arg-type]
+    return LibraryScheme(contraction, kind, roles, form, values, types, plain, follows, empty)  # type: ignore[arg-type]
 
 
 def _types(
-    contraction: Contraction, roles: Roles, form: Form, values: tuple[torch.dtype, torch.dtype], kind: str, short: bool
-) -> Types:
+    contraction: Contraction,
+    roles: RoleNumbers,
+    form: Form,
+    values: tuple[torch.dtype, torch.dtype],
+    kind: str,
+    short: bool,
+) -> ProductTypes:
     accumulate = contraction.arithmetic.accumulate
     if form == "algebra":
-        return Types(accumulate, accumulate, accumulate, "plain")
+        return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if form == "pairs":
         # A product of two halves is exact in single precision, and rounded once.
         if short and contraction.c is None and {*values} == {contraction.d.dtype} and accumulate is torch.float32:
-            return Types(*values, contraction.d.dtype, "plain")
-        return Types(*factors_of(values, accumulate), accumulate, "plain")
+            return ProductTypes(*values, contraction.d.dtype, "plain")
+        return ProductTypes(*factors_of(values, accumulate), accumulate, "plain")
     bare = contraction.a_fn is None and contraction.b_fn is None and not any(roles.alone)
     if kind == "cpu" and bare and roles.m and roles.n and not roles.batch and of_bytes(contraction):
-        return Types(torch.int8, torch.int8, torch.int32, "bytes")
+        return ProductTypes(torch.int8, torch.int8, torch.int32, "bytes")
     if any(roles.alone) and not accumulate.is_complex:
         values = (accumulate, accumulate)  # sums of one operand are as wide as all sums
     short = short and contraction.c is None  # else sums in memory of their own would be rounded before C is added
@@ -98,7 +103,7 @@ def _types(
     return types_of(contraction.arithmetic, values, kind, short)
 
 
-def _roles(contraction: Contraction) -> Roles:
+def _roles(contraction: Contraction) -> RoleNumbers:
     batch: list[int] = []
     m: list[int] = []
     n: list[int] = []
@@ -120,6 +125,6 @@ def _roles(contraction: Contraction) -> Roles:
             alone[A if in_a else B].append(at)
         else:
             repeat.append(mode.extent)
-    return Roles(
+    return RoleNumbers(
         tuple(batch), tuple(m), tuple(n), tuple(k), (tuple(alone[A]), tuple(alone[B])), math.prod(repeat)
     )  # fmt: skip

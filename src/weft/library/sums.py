@@ -13,9 +13,9 @@ from torch import Tensor
 
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
-from weft.library.factors import Factor, Matrix, Seen
-from weft.library.products import Products, wrapped
-from weft.library.scheme import Scheme
+from weft.library.factors import OperandFactor, OperandMatrix, Seen
+from weft.library.products import MatrixProducts, wrapped
+from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar
 
@@ -26,7 +26,7 @@ class Nothing:
     places = False
     bytes = 0
 
-    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         algebra = scheme.contraction.algebra
         self.kept = scheme.roles.kept
         self._shape, self._dtype = frame.shape(self.kept), scheme.types.result
@@ -40,18 +40,18 @@ class Nothing:
 
 
 class Pairs:
-    """Products of which none are added."""
+    """Products without a sum."""
 
-    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         modes = frame.modes
         self.kept = tuple(sorted(scheme.roles.kept, key=lambda at: -modes[at].strides[D]))
         self.places = scheme.contraction.d.dtype == scheme.types.result
-        self._a, self._b = (Factor(scheme, place, frame, self.kept, True) for place in (A, B))
+        self._a, self._b = (OperandFactor(scheme, place, frame, self.kept, True) for place in (A, B))
         self._shape, self._accumulate = frame.shape(self.kept), scheme.accumulate
         met = [max(pair) for pair in zip(self._a.shape, self._b.shape, strict=True)]
         self._repeated = tuple(met) != self._shape
         self._short = scheme.types.result != scheme.accumulate  # factors are converted where they are scaled
-        self._d = frame.view(self.kept, D).lying(scheme.contraction.d)
+        self._d = frame.view(self.kept, D).in_layout(scheme.contraction.d)
         self.bytes = sum(factor.made_bytes + factor.converted_bytes for factor in (self._a, self._b))
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
@@ -79,17 +79,19 @@ class Pairs:
 class Matrices:
     """Sums of products as products of matrices."""
 
-    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         order = arranged(scheme, frame)
         batched = bool(order.batch)
         self.kept = order.kept
         self._swapped = order.swapped
-        self._products = Products(scheme.types, batched, scheme.kind)
+        self._products = MatrixProducts(scheme.types, batched, scheme.kind)
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
-            Seen(view.lying(layouts[place])) if view is not None else Matrix(scheme, place, frame, groups, batched)
+            Seen(view.in_layout(layouts[place]))
+            if view is not None
+            else OperandMatrix(scheme, place, frame, groups, batched)
             for place, groups, view in (
                 (left, (order.batch, order.rows, order.k), order.left),
                 (right, (order.batch, order.k, order.columns), order.right),
@@ -97,12 +99,12 @@ class Matrices:
         )
         self._shape = frame.shape(self.kept)
         placed = order.place is not None and self._products.fuses
-        self._d = order.place.lying(contraction.d) if order.place is not None and placed else None
+        self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
         seen = (
             frame.matrix((order.batch, order.rows, order.columns), C) if placed and contraction.c is not None else None
         )
-        self._c = seen.lying(contraction.c) if seen is not None and contraction.c is not None else None
+        self._c = seen.in_layout(contraction.c) if seen is not None and contraction.c is not None else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
@@ -130,7 +132,7 @@ class Tables:
 
     places = False
 
-    def __init__(self, scheme: Scheme, frame: Frame) -> None:
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         algebra, roles = scheme.contraction.algebra, scheme.roles
         assert algebra is not None, "this form is of an algebra"
         self.kept = roles.kept
@@ -152,18 +154,20 @@ class Tables:
         raise AssertionError("it places nothing")
 
 
-def _in_batches(scheme: Scheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]) -> Matrix | Seen:
+def _in_batches(
+    scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]
+) -> OperandMatrix | Seen:
     """An operand as [batch, free, k], of one batch where there is none."""
     view = frame.matrix(groups, place) if scheme.plain[place] else None
     if view is None:
-        return Matrix(scheme, place, frame, groups, True)
+        return OperandMatrix(scheme, place, frame, groups, True)
     return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
 
 
 Sums: TypeAlias = Nothing | Pairs | Matrices | Tables
 
 
-def sums_of(scheme: Scheme, frame: Frame) -> Sums:
+def sums_of(scheme: LibraryScheme, frame: Frame) -> Sums:
     if scheme.empty:
         return Nothing(scheme, frame)
     if scheme.form == "pairs":

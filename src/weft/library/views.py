@@ -18,7 +18,7 @@ Group = tuple[int, ...]  # modes of one role by their numbers, outermost first
 
 
 class View(NamedTuple):
-    """Shape, strides and first element of a tensor as it is seen; `whole`: the tensor lies so already."""
+    """Shape, strides and first element of a tensor as it is seen; `whole`: the tensor has that layout already."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,14 +32,14 @@ class View(NamedTuple):
             return tensor.as_strided(self.shape, self.strides, int(tensor.storage_offset()) + self.start)
         return tensor.as_strided(self.shape, self.strides)
 
-    def lying(self, layout: Layout) -> View:
-        """The same of tensors of a layout, which may be views as they are."""
+    def in_layout(self, layout: Layout) -> View:
+        """The view of tensors of a layout, which may be views as they are."""
         same = not self.start and self.shape == layout.shape and self.strides == layout.strides
         return self._replace(whole=True) if same else self
 
 
-class Run(NamedTuple):
-    """Modes that lie together, as one dimension."""
+class MergedModes(NamedTuple):
+    """Modes that are contiguous together, as one dimension."""
 
     extent: int
     stride: int
@@ -76,21 +76,21 @@ class Frame(NamedTuple):
         """The place of the part's first element."""
         return sum([start * mode.strides[place] for start, mode in zip(self.starts, self.modes, strict=True) if start])
 
-    def run(self, group: Group, place: int) -> Run | None:
-        """The modes of a group as one dimension of a tensor; None where they do not lie so."""
+    def run(self, group: Group, place: int) -> MergedModes | None:
+        """The modes of a group as one dimension of a tensor; None where its layout does not allow that."""
         if not group:
-            return Run(1, 1)
+            return MergedModes(1, 1)
         stride = self.modes[group[-1]].strides[place]
         extent = 1
         for at in reversed(group):
             if self.modes[at].strides[place] != stride * extent:
                 return None
             extent *= self.extents[at]
-        return Run(extent, stride)
+        return MergedModes(extent, stride)
 
     def matrix(self, groups: tuple[Group, Group, Group], place: int) -> View | None:
         """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so."""
-        found: list[Run] = []
+        found: list[MergedModes] = []
         for group in groups:
             if (run := self.run(group, place)) is None or max(run) >= LONGEST:
                 return None
@@ -102,7 +102,7 @@ class Frame(NamedTuple):
         return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))
 
 
-def _is_matrix(rows: Run, columns: Run) -> bool:
+def _is_matrix(rows: MergedModes, columns: MergedModes) -> bool:
     by_rows = (columns.stride == 1 or columns.extent == 1) and (rows.stride >= columns.extent or rows.extent == 1)
     by_columns = (rows.stride == 1 or rows.extent == 1) and (columns.stride >= rows.extent or columns.extent == 1)
     return by_rows or by_columns

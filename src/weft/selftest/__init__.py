@@ -6,5 +6,5 @@
     gate       before a plan uses a family for the first time on a machine
     whole      every family, for `weft doctor`
 
-What was found lies in weft's cache, and `weft.planner.verdicts` keeps the planner from families that failed.
+Verdicts are stored in weft's cache, and `weft.planner.verdicts` keeps the planner from families that failed.
 """

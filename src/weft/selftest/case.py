@@ -151,13 +151,13 @@ def _joined(name: str, function: Callable[..., Any] | None) -> Callable[..., Any
     return with_bias if name == "bias" else with_scale
 
 
-class Operands(NamedTuple):
+class CaseOperands(NamedTuple):
     a: torch.Tensor
     b: torch.Tensor
     c: torch.Tensor | None
 
 
-def operands(case: Case, *, device: torch.device | str = "cpu", seed: int = 0, integers: bool = False) -> Operands:
+def operands(case: Case, *, device: torch.device | str = "cpu", seed: int = 0, integers: bool = False) -> CaseOperands:
     """Random tensors for `case`, laid out as it says; the same for the same `seed` and device."""
     tensors = [
         random_operand(shape, dtype, 3 * seed + at, integers=integers, layout=layout, device=device)
@@ -166,7 +166,7 @@ def operands(case: Case, *, device: torch.device | str = "cpu", seed: int = 0, i
         )
     ]
     a, b = (x.conj() if flag else x for x, flag in zip(tensors, case.conjugate, strict=False))
-    return Operands(a, b, tensors[2] if case.add else None)
+    return CaseOperands(a, b, tensors[2] if case.add else None)
 
 
 def from_letters(name: str, equation: str, tags: str = "", **given: Any) -> Case:
@@ -203,7 +203,7 @@ class PermuteCase:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """As `torch.permute` takes them."""
+        """The dimensions as `torch.permute` takes them."""
         term, output = self.equation.split("->")
         return tuple(term.index(label) for label in output)
 

@@ -1,4 +1,4 @@
-"""What the self-test runs: for every family a few small problems, and which of its schedules each stands for.
+"""Cases of the self-test: for every family a few small problems, and which of its schedules each stands for.
 
 Extents are odd, so that tiles overhang on every side, but where a family asks for more. Operands are whole numbers from
 -3 to 3 and functions keep them whole, so that every sum is exact in any order and results are compared exactly;
@@ -28,7 +28,7 @@ INEXACT = ("gelu",)
 
 @dataclass(frozen=True, slots=True)
 class InPlaceCase:
-    """A stack of matrices to be transposed where they lie."""
+    """A stack of matrices to be transposed in place."""
 
     name: str
     shape: tuple[int, int, int]  # (batch, rows, columns)
@@ -81,12 +81,12 @@ def _by_lanes(_: Any, schedule: Any) -> bool:
 
 
 def _product_by_library(_: Any, schedule: Any) -> bool:
-    """Of several steps, whose product takes no kernel of weft's: its family has a trial of its own."""
+    """A schedule of several steps, whose product takes no kernel of weft's: its family has a trial of its own."""
     return bool(schedule.product.best.schedule.family == import_module(_BLAS).NAME)
 
 
 def _packs_both(_: Any, schedule: Any) -> bool:
-    """The same, with both operands packed."""
+    """A schedule of `_product_by_library` with both operands packed."""
     return _product_by_library(_, schedule) and len(schedule.work) == 2
 
 
@@ -123,12 +123,12 @@ def _of_an_algebra(description: Any, _: Any) -> bool:
 
 
 def _in_tiles(least: int) -> Kernel:
-    """Of at least so many elements."""
+    """A schedule in tiles of at least so many elements."""
     return lambda _, schedule: schedule.size >= least
 
 
 def _for_warp_groups(_: Any, schedule: Any) -> bool:
-    """In tiles that matrix instructions of four warps make, where the device has them."""
+    """A schedule in tiles that matrix instructions of four warps make, where the device has them."""
     return min(schedule.tile[:2]) >= 64
 
 
@@ -160,7 +160,7 @@ def _large(described: Any, _: Any) -> bool:
 
 
 def _computed_in(dtype: torch.dtype) -> Kernel:
-    """By the CPU's kernels of a type."""
+    """A contraction that the CPU's kernels of a type compute."""
 
     def kernel(description: Any, _: Any) -> bool:
         from weft.cpu.gett.model import form_of

@@ -38,7 +38,7 @@ def admitted(choice: Choice) -> bool:
 
 
 def check_in_place(family: str, described: Any, backend: str, target: Target) -> None:
-    """The same of a transposition in place, which no other family can do: `UnsupportedError` where it is excluded."""
+    """Admit a transposition in place, which no other family can do: `UnsupportedError` where it is excluded."""
     if _testing.get() or not verdicts.applies(backend, target):
         return
     if not _admitted(family, described, None, backend, target):

@@ -1,8 +1,8 @@
 """Cases as tensors on a device, their descriptions, and what is wrong with a result.
 
 Tensors are made, and results judged, on the CPU: little else runs on a device than the kernel that is tested. Every
-tensor lies in the middle of bytes that spell NaN, so that an element left unwritten shows, and so does what is read or
-written past the ends.
+tensor is amid bytes that spell NaN, so that an element left unwritten shows, and so does what is read or written past
+the ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEED = 1
 _HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 
 
-class Problem:
+class TrialProblem:
     """Operands and a place for the result on a device, and what belongs there."""
 
     description: Any  # a `Contraction` or `Permutation`; an `InPlace` for a transposition in place
@@ -62,7 +62,7 @@ class Problem:
         raise NotImplementedError
 
     def fault(self) -> str | None:
-        """What is wrong after a run, in a few words; waits for the device."""
+        """The fault of a run in a few words, None without one; waits for the device."""
         after = self._memory.cpu()
         have = _seen_in(after, self._clean.tensor)
         wrong = have != self._wanted if self._bound is None else error_over_bound(have, self._wanted, self._bound) > 1
@@ -80,7 +80,7 @@ class Problem:
         return None
 
 
-class ContractionProblem(Problem):
+class ContractionProblem(TrialProblem):
     def __init__(self, case: Case, device: torch.device) -> None:
         given = operands(case, seed=SEED, integers=True)
         result = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3])
@@ -96,7 +96,7 @@ class ContractionProblem(Problem):
         launch(*self.inputs, self.result, *self._scalars)
 
 
-class PermutationProblem(Problem):
+class PermutationProblem(TrialProblem):
     def __init__(self, case: PermuteCase, device: torch.device) -> None:
         x = random_operand(case.shape, case.dtype, SEED, integers=True)
         wanted = reference.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
@@ -107,7 +107,7 @@ class PermutationProblem(Problem):
         launch(self.inputs[0], None, self.result, 1, 0)
 
 
-class InPlaceProblem(Problem):
+class InPlaceProblem(TrialProblem):
     """The result's place holds the matrices themselves."""
 
     def __init__(self, case: InPlaceCase, device: torch.device) -> None:
@@ -123,7 +123,7 @@ class InPlaceProblem(Problem):
         launch(self.result)
 
 
-def problem(case: Case | PermuteCase | InPlaceCase, device: torch.device) -> Problem:
+def problem(case: Case | PermuteCase | InPlaceCase, device: torch.device) -> TrialProblem:
     """A case on a device."""
     if isinstance(case, Case):
         return ContractionProblem(case, device)
@@ -167,17 +167,17 @@ def permutation_of(case: PermuteCase, x: Layout, d: Layout) -> Permutation:
 
 
 def in_place(room: ModuleType, described: InPlace) -> Callable[..., None]:
-    """What transposes matrices in place, by the doors of such a family."""
+    """The function of such a family that transposes matrices in place."""
     return room.square_ if described.square else room.rectangular_
 
 
 def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The same tensor on a device, poison around it included."""
+    """A copy of the tensor on a device, poison around it included."""
     return _seen_in(memory_of(tensor).to(device, copy=True), tensor)
 
 
 def _seen_in(memory: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Bytes as a tensor that lies in them as another does in its own."""
+    """Bytes as a tensor with the layout that another has in its own."""
     return memory.view(like.dtype).as_strided(like.shape, like.stride(), like.storage_offset())
 
 

@@ -20,7 +20,7 @@ from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import now
 from weft.planner.verdicts import Verdict
 from weft.selftest.cases import InPlaceCase, Trial
-from weft.selftest.problems import Problem, in_place, problem
+from weft.selftest.problems import TrialProblem, in_place, problem
 
 _COMPILERS = ("triton", "numba", "llvmlite")
 RUNS = 2  # of each launch, the second on the heels of what the first has left
@@ -89,8 +89,8 @@ def _tried(trial: Trial, backend: str, target: Target) -> tuple[str | None, str 
     return None, None
 
 
-def _launch(trial: Trial, made: Problem, backend: str, target: Target) -> Callable[..., None] | str:
-    """What a trial runs, built; or why there is nothing."""
+def _launch(trial: Trial, made: TrialProblem, backend: str, target: Target) -> Callable[..., None] | str:
+    """The built launch of a trial; or why there is none."""
     if isinstance(trial.case, InPlaceCase):
         room: ModuleType = import_module(trial.family)
         return partial(_on, target, in_place(room, made.description))

@@ -37,9 +37,9 @@ def whole(
     None for a trial that could not be run for now; nothing for a family that cannot be imported. `report` hears of each
     trial before it is run.
     """
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as alongside:
         if _compiles_ahead(target):  # Triton hashes its whole library, once for all children
-            beside.submit(import_module("weft.gpu.common.triton_versions").hash_compiler)
+            alongside.submit(import_module("weft.gpu.common.triton_versions").hash_compiler)
         able = [trial for trial in trials(backend) if not isinstance(imported(trial.family), str)]
     compiling = _compiled_ahead(able, backend, target)
     try:
@@ -74,7 +74,7 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
 
 
 def _compile_and_leave(trial: Trial, backend: str, target: Target) -> NoReturn:
-    """What a child does; it never touches the GPU, whose driver does not survive a fork."""
+    """Compile a trial's kernels in a child; it never touches the GPU, whose driver does not survive a fork."""
     from weft.tune.compile_worker import compile_launch, in_place_of_the_driver
 
     try:
@@ -102,7 +102,7 @@ def _compile_and_leave(trial: Trial, backend: str, target: Target) -> NoReturn:
 
 
 def _launches(trial: Trial, backend: str, target: Target) -> list[KernelLaunch]:
-    """Those that a trial will make, of tensors that lie as its own will."""
+    """The launches that a trial will make, of tensors with its own layouts."""
     from weft.gpu.common.launch import collected
 
     with collected() as made, standing_for(target):

@@ -1,6 +1,6 @@
-"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files.
+"""The contents of weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files.
 
-Only what weft writes counts: files of its names in folders of its names, no links. Whatever else lies there is not
+Only what weft writes counts: files of its names in folders of its names, no links. Whatever else is stored there is not
 listed and not removed.
 """
 
@@ -29,7 +29,7 @@ ABOUT = {
     "energy": "models of what cards draw",
     "micro": "what microbenchmarks found of devices",
     "probes": "whether an untested Triton compiles kernels",
-    "promotions": "contractions that were promoted to kernels made to measure",
+    "promotions": "contractions that were promoted to specialised kernels",
     "selftest": "what the self-test of kernels found",
     "cubins": "machine code of kernels",
     "side-by-side": "which networks' kernels were compiled",
@@ -44,7 +44,7 @@ _FORMER = re.compile(r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """One file of the cache. `fault` says what is wrong with it; key and value are None then, and of machine code."""
 
     room: str
@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def what(self) -> str:
-        """What the entry is about, in a few words."""
+        """The entry's subject, in a few words."""
         if self.key is None:
             return self.fault
         value = self.value if isinstance(self.value, dict) else {}
@@ -66,7 +66,7 @@ class Entry:
         return ", ".join(str(part) for part in parts if part)
 
 
-def entries(root: Path | None = None) -> Iterator[Entry]:
+def entries(root: Path | None = None) -> Iterator[CacheEntry]:
     """Every file of weft's in the cache's rooms, readable or not."""
     root = root or cache_directory()
     for folder in _folders(root, ABOUT):
@@ -79,7 +79,7 @@ def entries(root: Path | None = None) -> Iterator[Entry]:
                 yield from (_object(file) for file in _files(objects, _OBJECT))
             for former in (software, *_folders(software, ("__pycache__",))):
                 for file in _files(former, _FORMER):
-                    yield Entry(MACHINE_CODE, file, _size(file), None, None)
+                    yield CacheEntry(MACHINE_CODE, file, _size(file), None, None)
 
 
 def _folders(root: Path, names: Any) -> list[Path]:
@@ -89,7 +89,7 @@ def _folders(root: Path, names: Any) -> list[Path]:
 
 
 def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """The same of files."""
+    """Files that are no links, of a pattern's names."""
     found = _listed(folder)
     return [Path(each) for each in found if names.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
 
@@ -100,15 +100,15 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
     return []
 
 
-def _values(room: str, folder: Path) -> Iterator[Entry]:
+def _values(room: str, folder: Path) -> Iterator[CacheEntry]:
     return (_value(room, file) for file in _files(folder, _VALUE))
 
 
-def _value(room: str, file: Path) -> Entry:
+def _value(room: str, file: Path) -> CacheEntry:
     """A file of the store."""
     size, content = _content(file)
     if isinstance(content, str):
-        return Entry(room, file, size, None, None, content)
+        return CacheEntry(room, file, size, None, None, content)
     try:
         key, value = understood(content)
         if Store(file.parent.name, file.parent.parent).path(key).name != file.name:
@@ -116,14 +116,14 @@ def _value(room: str, file: Path) -> Entry:
         if room == MACHINE_CODE and not (machine_code.objects_of(file.parent) / f"{value['digest']}.o").is_file():
             raise ValueError("its machine code is not there")
     except ValueError as error:
-        return Entry(room, file, size, None, None, str(error))
-    return Entry(room, file, size, key, value)
+        return CacheEntry(room, file, size, None, None, str(error))
+    return CacheEntry(room, file, size, key, value)
 
 
-def _object(file: Path) -> Entry:
+def _object(file: Path) -> CacheEntry:
     size, content = _content(file)
     fault = content if isinstance(content, str) else machine_code.fault_of(file.name, content) or ""
-    return Entry(MACHINE_CODE, file, size, None, None, fault)
+    return CacheEntry(MACHINE_CODE, file, size, None, None, fault)
 
 
 def _content(file: Path) -> tuple[int, bytes | str]:

@@ -20,7 +20,7 @@ class Effort:
 
     `leaders` of the cost model's best and `samples` of the rest, drawn at random by `seed`. `budget`: seconds from the
     first compiled candidate on, after which no further one is begun. `jobs`: compilers at once, by default one for each
-    core but one. `finals`: candidates that are measured in full beside the model's choice. `slow`: a candidate whose
+    core but one. `finals`: candidates that are measured in full alongside the model's choice. `slow`: a candidate whose
     first run takes so many times as long as the best one's is not measured.
     """
 
@@ -55,7 +55,7 @@ class Candidate:
         return self.seconds if self.seconds is not None else float("inf")
 
     def document(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The candidate as JSON values."""
         return {
             "schedule": str(self.schedule),
             "family": self.schedule.family,
@@ -88,7 +88,7 @@ class Outcome:
         return self.fastest.best_known / self.model.best_known
 
     def document(self) -> dict[str, Any]:
-        """As JSON values: the model's choice, the fastest, why rules excluded others, and every candidate."""
+        """The tuning as JSON values: the model's choice, the fastest, why rules excluded others, every candidate."""
         return {
             "model": self.model.document(),
             "winner": self.fastest.document(),

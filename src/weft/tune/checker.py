@@ -1,4 +1,4 @@
-"""Whether a candidate computes the right thing, found out on poisoned memory before it may win.
+"""The check that a candidate computes the right thing, on poisoned memory, before it may win.
 
 Some elements of the result, its corners among them, are held against the oracle. Then the whole result is held against
 that of the first candidate that passed: wherever two candidates differ most, the oracle decides between them. So an

@@ -1,7 +1,7 @@
 """Compiling ahead: candidates are compiled by other processes while this one measures.
 
-What comes of it lies in weft's store, or in Triton's cache, under the key that this process will look it up by. Only
-for NVIDIA GPUs: elsewhere nothing is compiled, or it is compiled when it is built.
+Machine code is kept in weft's store, or in Triton's cache, under the key that this process will look it up by. Only for
+NVIDIA GPUs: elsewhere nothing is compiled, or it is compiled when it is built.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class TravellingFunction(Pointwise):
 
     @classmethod
     def of(cls, function: Pointwise) -> dict[str, Any]:
-        """What stands for a function on the way."""
+        """The fields of a function that travel to another process."""
         return {name: getattr(function, name) for name in _CARRIED}
 
     @property

@@ -1,7 +1,7 @@
 """A process that compiles kernels ahead, so that the one that uses them finds them in weft's store.
 
 Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
-schedule, which it chooses itself where it is asked to. Standard input brings a header and then frames, each a length of
+schedule, which it chooses itself on request. Standard input brings a header and then frames, each a length of
 eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null, what went
 wrong, or the schedule that was chosen.
 """
@@ -110,7 +110,7 @@ def _reap(children: dict[int, _Child], answers: int) -> None:
 
 
 def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> NoReturn:
-    """What a child does: compile all kernels of one schedule, answer, end without cleaning up after its parent.
+    """Compile all kernels of one schedule in a child, answer, end without cleaning up after its parent.
 
     A task that does not arrive whole is not the schedule's fault: it is compiled where it is built.
     """
@@ -198,7 +198,7 @@ def _prepare(target: Any, backend: str) -> None:
 
 
 def in_place_of_the_driver(target: Any) -> None:
-    """Make this process one that compiles for a target and can run nothing: no GPU is asked any more."""
+    """Make this process one that compiles for a target and can run nothing: no GPU is queried any more."""
     import torch
     from triton.runtime import driver
 
@@ -226,7 +226,7 @@ class AbsentDriver:
 
 def _answer(answers: int, number: int, reason: str | None) -> None:
     text = reason if reason is None else reason[:_LONGEST_ANSWER]
-    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone
         os.write(answers, json.dumps([number, text]).encode()[:4095] + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""What an unfinished tuning has found so far, on disk: after Ctrl-C or a crash the next one goes on from there.
+"""The results of an unfinished tuning, on disk: after Ctrl-C or a crash the next one goes on from there.
 
 A candidate is named in the journal before it is first run. If the process does not come back from that (an illegal
 access takes the device along), the next tuning leaves the candidate out.

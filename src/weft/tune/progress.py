@@ -1,4 +1,4 @@
-"""Progress of a tuning that a call asked for: nothing for two seconds, then one line on a terminal."""
+"""Progress of a tuning that a call requested: nothing for two seconds, then one line on a terminal."""
 
 from __future__ import annotations
 

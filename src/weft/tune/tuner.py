@@ -48,7 +48,7 @@ _one_at_a_time = RLock()  # two tunings on one machine would measure each other
 
 
 def tuned(choice: Choice, workspace_limit: int | None) -> Choice:
-    """What ``tune="measure"`` does when a plan is made: the choice with what measuring found in the first place.
+    """The choice of ``tune="measure"`` when a plan is made: what measuring found comes first.
 
     Raises `UnsupportedError` while a CUDA graph is being captured.
     """

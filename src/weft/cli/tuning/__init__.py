@@ -1,1 +1,1 @@
-"""What `weft tune` measures, and the record of it."""
+"""The measurements of `weft tune`, and the record of them."""

@@ -48,7 +48,7 @@ class Job:
 
     @property
     def mark(self) -> str | None:
-        """What tells its description from others, functions and types included; None where that cannot be said."""
+        """A digest of the description, functions and types included; None where it cannot be serialised."""
         try:
             return digest(serialize_description(self.description))
         except NotSerializable:

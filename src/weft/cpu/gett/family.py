@@ -8,7 +8,7 @@ import torch
 
 from weft.cpu import jit
 from weft.cpu.gett import model
-from weft.cpu.gett.model import GettSchedule, best_schedule
+from weft.cpu.gett.model import CpuGettSchedule, best_schedule
 from weft.cpu.gett.split import SplitLaunch, steps_of
 from weft.errors import UnsupportedError
 from weft.planner.schedule import Candidates, Launch, Target
@@ -60,7 +60,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def _waste(contraction: Contraction) -> float:
-    """Sums that register blocks compute for each that is asked for."""
+    """Sums that register blocks compute for each that is requested."""
     m, n = contraction.m, contraction.n
     items = 8 if contraction.arithmetic.accumulate.itemsize == 4 else 4
     few, many = min(m, n), max(m, n)
@@ -102,18 +102,18 @@ def _name(dtype: torch.dtype) -> str:
 NAME = "gett"
 FINDS_PEAKS = True
 
-__all__ = ["FINDS_PEAKS", "NAME", "GettSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "CpuGettSchedule", "build", "predict", "schedules", "supports"]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates((best_schedule(contraction, max(target.processors, 1)),))
 
 
-def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: CpuGettSchedule, target: Target) -> float:
     return model.predict(contraction, schedule)
 
 
-def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: CpuGettSchedule, target: Target) -> Launch:
     from weft.cpu.gett.launch import GettLaunch
 
     if schedule.splits == 1:

@@ -9,7 +9,7 @@ Of a large modulus few products would stay below that. One factor is then cut in
 
     a * b  =  a * low + (a * 2**s mod p) * high    (mod p)
 
-so that the sum goes over twice as many products, of numbers half as long. Remainders lie around zero, which saves a
+so that the sum goes over twice as many products, of numbers half as long. Remainders are around zero, which saves a
 bit of each factor. Sums are brought back to remainders whenever a block of k has been added.
 """
 

@@ -13,9 +13,9 @@ import torch
 
 from weft.cpu.gett import entries, written
 from weft.cpu.gett import params as at
-from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
-from weft.cpu.gett.model import VECTORS, Form, GettSchedule, form_of, k_step
-from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage, words_of
+from weft.cpu.gett.layout import GettAxis, bases_of_rows, offsets, row_tables, slot_tables
+from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_step
+from weft.cpu.gett.stages import GettStage, in_place, operand_stage, result_stage, words_of
 from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.level import vector_bytes
 from weft.planner.peak import measure
@@ -27,9 +27,9 @@ _DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
 
 
 class GettLaunch:
-    """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first asked for."""
+    """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first requested."""
 
-    def __init__(self, contraction: Contraction, schedule: GettSchedule) -> None:
+    def __init__(self, contraction: Contraction, schedule: CpuGettSchedule) -> None:
         self._contraction, self._schedule = contraction, schedule
         self._form = form_of(contraction)
         self._address = entries.macro_kernel(self._form.kind)
@@ -37,7 +37,7 @@ class GettLaunch:
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
         self._size = reach(contraction.d)
-        self._plans: dict[tuple[bool, bool, bool], PlanWords] = {}
+        self._plans: dict[tuple[bool, bool, bool], GettPlanWords] = {}
         self._plain = self._plan(False, False, False) if contraction.c is None else None
 
     def __call__(
@@ -51,16 +51,16 @@ class GettLaunch:
                 measure(d, peak)
             return
         row, slot = (b, a) if self._swapped else (a, b)
-        beside = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
-        place = beside.pop() if self._contraction.peak else 0
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
+        place = pointers.pop() if self._contraction.peak else 0
         addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
         if self._plain is not None and alpha == 1 and c is None:
-            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *beside)
+            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers)
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
             scalars = scalar_words(alpha, beta, self._dtype)
-            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *beside)
+            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *pointers)
         frame[at.PEAK] = place
         if self._size >= HUGE:
             advise(d, self._size)
@@ -70,11 +70,11 @@ class GettLaunch:
         else:
             together(self._address, frame, min(threads, torch.get_num_threads()))
 
-    def _plan(self, scaled: bool, added: bool, weighted: bool) -> PlanWords:
+    def _plan(self, scaled: bool, added: bool, weighted: bool) -> GettPlanWords:
         key = (scaled, added, added and weighted)
         known = self._plans.get(key)
         if known is None:
-            known = self._plans[key] = PlanWords(self._contraction, self._schedule, *key)
+            known = self._plans[key] = GettPlanWords(self._contraction, self._schedule, *key)
         return known
 
 
@@ -90,11 +90,11 @@ def _wrapped(value: int, bits: int) -> int:
     return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
-class PlanWords:
+class GettPlanWords:
     """The words of one plan, and the tables that they point to."""
 
     def __init__(
-        self, contraction: Contraction, schedule: GettSchedule, scaled: bool, added: bool, weighted: bool
+        self, contraction: Contraction, schedule: CpuGettSchedule, scaled: bool, added: bool, weighted: bool
     ) -> None:
         form = form_of(contraction)
         self._kept: list[np.ndarray] = []
@@ -117,7 +117,7 @@ class PlanWords:
         self._kept.append(kept)
         return kept.ctypes.data
 
-    def _set_tables(self, form: Form, schedule: GettSchedule, rows: Any, slots: Any, k: Any, lanes: int) -> None:
+    def _set_tables(self, form: GettForm, schedule: CpuGettSchedule, rows: Any, slots: Any, k: Any, lanes: int) -> None:
         words = self._words
         words[at.ROW_IN], words[at.ROW_D] = self._keep(rows.tables[at.ROW_BASE]), self._keep(rows.tables[at.D_BASE])
         words[at.SLOT_IN], words[at.SLOT_D] = self._keep(slots.tables[at.SLOT_BASE]), self._keep(slots.stored)
@@ -136,7 +136,7 @@ class PlanWords:
         words[at.K_CONTIGUOUS] = slot_step == form.item
         words[at.ROWS_INSIDE] = len(k[0]) > 64 or rows.length < 4 * form.height
 
-    def _set_kernels(self, contraction: Contraction, form: Form) -> None:
+    def _set_kernels(self, contraction: Contraction, form: GettForm) -> None:
         words = self._words
         if form.operation is None:
             algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
@@ -150,7 +150,7 @@ class PlanWords:
         if form.matrix is not None and form.matrix.between is not None:
             words[at.BETWEEN] = in_place(form.matrix.between).address
 
-    def _set_stages(self, contraction: Contraction, form: Form, rows: Any, slots: Any, k: Any, how: Any) -> None:
+    def _set_stages(self, contraction: Contraction, form: GettForm, rows: Any, slots: Any, k: Any, how: Any) -> None:
         places = {"A": at.A_CONSTANTS, "B": at.B_CONSTANTS}
         names = ("B", "A") if form.axes.swapped else ("A", "B")
         for name, word, tables in (
@@ -167,7 +167,7 @@ class PlanWords:
             self._words[at.D_STAGE] = self._stage(stage, rows.tables, slots.tables, stored)
             self._words[at.D_CONSTANTS] = self._keep(words_of(stage.constants))
 
-    def _stage(self, stage: Stage, rows: Any, lanes: Any, stored: Any) -> int:
+    def _stage(self, stage: GettStage, rows: Any, lanes: Any, stored: Any) -> int:
         """The words of a stage: its function, and tables of what it reads and writes."""
         found = [stage.address, stage.size, len(stage.reads), len(stage.writes)]
         for size, base in stage.reads:
@@ -179,7 +179,7 @@ class PlanWords:
                 found += [size, base, self._keep(rows[base]), self._keep(lanes[base])]
         return self._keep(found)
 
-    def _set_tasks(self, form: Form, schedule: GettSchedule, rows: int, slots: int) -> None:
+    def _set_tasks(self, form: GettForm, schedule: CpuGettSchedule, rows: int, slots: int) -> None:
         words = self._words
         row_parts, slot_parts = schedule.parts
         row_cuts = [rows * i // row_parts // form.height * form.height for i in range(row_parts)] + [rows]
@@ -191,7 +191,7 @@ class PlanWords:
             if m1 > m0 and s1 > s0
         ]
         words[at.PARTS], words[at.PART_COUNT] = self._keep(parts), len(parts)
-        outer: tuple[Axis, ...] = form.axes.outer
+        outer: tuple[GettAxis, ...] = form.axes.outer
         table = [(axis.extent, *axis.steps) for axis in reversed(outer)]
         words[at.OUTER] = self._keep(table or [0])
         words[at.OUTER_COUNT], words[at.BASE_COUNT] = len(outer), form.axes.bases
@@ -200,7 +200,7 @@ class PlanWords:
         words[at.OUTER_TOTAL], words[at.OUTER_CHUNK] = total, chunk
         words[at.TASKS] = -(-total // chunk) * len(parts)
 
-    def _set_workspace(self, form: Form, schedule: GettSchedule, lanes: int) -> None:
+    def _set_workspace(self, form: GettForm, schedule: CpuGettSchedule, lanes: int) -> None:
         words, item = self._words, form.item
         k_block = int(words[at.K_BLOCK])
         row_items = int(words[at.ROW_BLOCK]) * k_block

@@ -1,4 +1,4 @@
-"""Modes as rows, slots and k: which operand is vectorised, in which order elements are visited, and where they lie.
+"""Modes as rows, slots and k: which operand is vectorised, the order in which elements are visited, and their offsets.
 
 The vectors of a register block run along the *slot* operand's modes, whose innermost in D are contiguous there, so that
 D is written by whole vectors; the other operand's items, one for each *row*, are broadcast. A run of D that is no
@@ -34,7 +34,7 @@ LINE = 64  # bytes of a cache line
 Table = np.ndarray
 
 
-class Axis(NamedTuple):
+class GettAxis(NamedTuple):
     """A mode as kernels see it: its extent, and bytes between neighbours in each base (params: ROW_BASE, ...)."""
 
     extent: int
@@ -45,10 +45,10 @@ class Axis(NamedTuple):
 class Axes:
     """The axes of a contraction by what happens along them."""
 
-    outer: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    slots: tuple[Axis, ...]
-    k: tuple[Axis, ...]
+    outer: tuple[GettAxis, ...]
+    rows: tuple[GettAxis, ...]
+    slots: tuple[GettAxis, ...]
+    k: tuple[GettAxis, ...]
     swapped: bool  # whether B is the row operand
     bases: int
 
@@ -57,7 +57,7 @@ class Axes:
         return size(self.outer), size(self.rows), size(self.slots), size(self.k)
 
 
-def size(axes: Sequence[Axis]) -> int:
+def size(axes: Sequence[GettAxis]) -> int:
     return math.prod(axis.extent for axis in axes)
 
 
@@ -69,15 +69,15 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
     """
     layouts = (contraction.a, contraction.b, contraction.d, contraction.c, *(aux.layout for aux in contraction.aux))
     widths = [1 if layout is None else layout.dtype.itemsize for layout in layouts]
-    found: dict[Role, list[Axis]] = {role: [] for role in Role}
+    found: dict[Role, list[GettAxis]] = {role: [] for role in Role}
     for mode in contraction.modes:
         a, b, c, d, *aux = mode.strides
         steps = tuple(step * width for step, width in zip((a, b, d, c, *aux), widths, strict=True))
         if mode.extent > 1:
-            found[mode.role].append(Axis(mode.extent, steps))
+            found[mode.role].append(GettAxis(mode.extent, steps))
     if real_parts:
         on_a, half = contraction.a.dtype.is_complex, contraction.d.dtype.itemsize // 2
-        pair = Axis(2, (half if on_a else 0, 0 if on_a else half, half, *[0] * (len(widths) - 3)))
+        pair = GettAxis(2, (half if on_a else 0, 0 if on_a else half, half, *[0] * (len(widths) - 3)))
         found[Role.M if on_a else Role.N].append(pair)
     m, n = found[Role.M], found[Role.N]
     itemsize = contraction.d.dtype.itemsize // (2 if real_parts else 1)
@@ -86,15 +86,17 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
     rows, slots = (n, m) if swapped else (m, n)
     groups = [found[Role.BATCH], rows, slots, found[Role.K]]
     if swapped:
-        groups = [[Axis(axis.extent, (axis.steps[1], axis.steps[0], *axis.steps[2:])) for axis in g] for g in groups]
+        turned = lambda axis: GettAxis(axis.extent, (axis.steps[1], axis.steps[0], *axis.steps[2:]))  # noqa: E731
+        groups = [[turned(axis) for axis in group] for group in groups]
     outer, rows, slots, k = groups
     by_d = lambda axis: -axis.steps[D_BASE]  # noqa: E731
     bigger = SLOT_BASE if size(slots) >= size(rows) else ROW_BASE
     k = sorted(k, key=lambda axis: -axis.steps[bigger])
     bases = len(widths)
     if parts > 1:
-        outer, rows, slots, k = ([Axis(axis.extent, (*axis.steps, 0)) for axis in g] for g in (outer, rows, slots, k))
-        k.append(Axis(parts, (*[0] * bases, 1)))
+        groups = [[GettAxis(axis.extent, (*axis.steps, 0)) for axis in g] for g in (outer, rows, slots, k)]
+        outer, rows, slots, k = groups
+        k.append(GettAxis(parts, (*[0] * bases, 1)))
         bases += 1
     return Axes(
         tuple(sorted(outer, key=by_d)), tuple(sorted(rows, key=by_d)), tuple(sorted(slots, key=by_d)), tuple(k),
@@ -102,14 +104,14 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
     )  # fmt: skip
 
 
-def _run(axes: Sequence[Axis], itemsize: int) -> int:
-    """Items that lie together in D."""
+def _run(axes: Sequence[GettAxis], itemsize: int) -> int:
+    """Items that are contiguous in D."""
     return size(_contiguous(axes, D_BASE, itemsize))
 
 
-def _contiguous(axes: Sequence[Axis], base: int, itemsize: int) -> list[Axis]:
+def _contiguous(axes: Sequence[GettAxis], base: int, itemsize: int) -> list[GettAxis]:
     """The axes along which a tensor is contiguous, outermost first."""
-    found: list[Axis] = []
+    found: list[GettAxis] = []
     step = itemsize
     while following := [axis for axis in axes if axis.steps[base] == step and axis not in found]:
         found.insert(0, following[0])
@@ -117,7 +119,7 @@ def _contiguous(axes: Sequence[Axis], base: int, itemsize: int) -> list[Axis]:
     return found
 
 
-def offsets(axes: Sequence[Axis], base: int) -> Table:
+def offsets(axes: Sequence[GettAxis], base: int) -> Table:
     """Bytes from the first element to each, the last axis fastest."""
     found = np.zeros(1, np.int64)
     for axis in axes:
@@ -160,11 +162,11 @@ class SlotTables(NamedTuple):
 class _Order(NamedTuple):
     """How slots are made: lanes along `run`, whose slots begin at `starts`; then along `rest`."""
 
-    run: list[Axis]
+    run: list[GettAxis]
     starts: list[int]
     left: list[int]  # lanes of a run that no slot has
-    rest: list[Axis]
-    across: Axis | None  # an axis of `rest` along which the slot operand is contiguous, and D is not
+    rest: list[GettAxis]
+    across: GettAxis | None  # an axis of `rest` along which the slot operand is contiguous, and D is not
 
 
 def slot_tables(axes: Axes, lanes: int, itemsize: int, bases: Sequence[int], once: bool) -> SlotTables:
@@ -188,7 +190,7 @@ def slot_tables(axes: Axes, lanes: int, itemsize: int, bases: Sequence[int], onc
 
 
 def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
-    """None where neither D nor the operand has runs as long as a vector: any lanes make up a slot then."""
+    """The order of slots; None where neither D nor the operand has runs as long as a vector: any lanes make a slot."""
     slots = list(axes.slots)
     run = _run_of_d(axes, lanes, itemsize)
     if _read_rather(axes, run, lanes, itemsize):
@@ -208,9 +210,9 @@ def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
     return _Order(run, starts, left, rest, across[0] if transposes else None)
 
 
-def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[Axis]:
+def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[GettAxis]:
     """The axes along which D is contiguous; long enough for a vector, not on along what the operand has contiguous."""
-    run: list[Axis] = []
+    run: list[GettAxis] = []
     length = 1
     while following := [axis for axis in axes.slots if axis.steps[D_BASE] == length * itemsize and axis not in run]:
         if length >= lanes and following[0].steps[SLOT_BASE] == itemsize:
@@ -220,7 +222,7 @@ def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[Axis]:
     return run
 
 
-def _read_rather(axes: Axes, run: Sequence[Axis], lanes: int, itemsize: int) -> bool:
+def _read_rather(axes: Axes, run: Sequence[GettAxis], lanes: int, itemsize: int) -> bool:
     """Whether vectors run along the operand and not along D: it is more than twice as large, and contiguous."""
     one = [axis for axis in axes.slots if axis.steps[SLOT_BASE] == itemsize]
     return bool(one) and one[0] not in run and one[0].extent >= lanes and size(axes.k) > 6 * size(axes.rows)
@@ -231,7 +233,7 @@ def vectors_along_operand(axes: Axes, lanes: int, itemsize: int) -> bool:
 
 
 def one_by_one(axes: Axes, lanes: int, itemsize: int) -> tuple[bool, bool]:
-    """Whether the lanes of a slot are read, and written, each by itself: nothing lies in runs as long as a vector."""
+    """Whether the lanes of a slot are read, and written, each by itself: no run is as long as a vector."""
     order = _slot_order(axes, lanes, itemsize)
     along_k = bool(axes.k) and axes.k[-1].steps[SLOT_BASE] == itemsize and axes.k[-1].extent >= lanes
     if order is None:

@@ -46,7 +46,7 @@ def _larger(builder: Any, kind: Kind, x: Any, y: Any, sign: str) -> Any:
 
 
 def _larger_or_nan(builder: Any, kind: Kind, x: Any, y: Any, sign: str) -> Any:
-    """The same of any values: NaN where one of them is."""
+    """The larger or smaller of any two values; NaN where one of them is NaN."""
     if kind.whole:
         return _larger(builder, kind, x, y, sign)
     chosen = builder.or_(builder.fcmp_ordered(sign, x, y), builder.fcmp_unordered("uno", x, x))
@@ -104,7 +104,7 @@ def micro_kernel(
 
 
 class _Block(NamedTuple):
-    """A register block: what is computed, and where its operands lie."""
+    """A register block: what is computed, and where its operands are stored."""
 
     kind: Kind
     operation: Operation
@@ -153,7 +153,7 @@ class _Block(NamedTuple):
         return [_applied(builder, found, chosen.reduce, x, y, chosen.exact) for x, y in zip(more, totals, strict=True)]
 
     def finished(self, builder: Any, sums: list[Any]) -> list[Any]:
-        """Sums as D has them: of complex numbers both parts together, conjugated where that is asked for."""
+        """Sums as D has them: of complex numbers both parts together, conjugated where that is requested."""
         found, chosen = self.kind, self.operation
         if chosen.real_row:
             return [_conjugate(builder, found, total) for total in sums] if chosen.conjugates_result else sums
@@ -181,7 +181,7 @@ def _halved(builder: Any, block: _Block, k: Any) -> list[Any]:
 
 
 def _with_start(builder: Any, block: _Block, totals: list[Any], start: Any) -> list[Any]:
-    """With the sums of earlier blocks of k, where there are some: added to this block's sum, which begins anew."""
+    """A block's sums plus those of earlier blocks of k, where there are some: each block's sum begins anew."""
     found, before = block.kind, builder.basic_block
     resume, done = builder.append_basic_block("resume"), builder.append_basic_block("stored")
     builder.cbranch(builder.icmp_signed("!=", start, word(0)), resume, done)

@@ -35,12 +35,12 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class GettSchedule:
+class CpuGettSchedule:
     """Blocks in items: rows, lanes and k of one step, and the parts that threads share."""
 
     swap_ab: bool
     blocks: tuple[int, int, int]  # MC, NC, KC
-    direct: tuple[bool, bool]  # whether the row and the slot operand are read where they lie
+    direct: tuple[bool, bool]  # whether the row and the slot operand are read unpacked
     parts: tuple[int, int]  # of the rows and of the slots
     threads: int
     workspace_bytes: int
@@ -60,7 +60,7 @@ class GettSchedule:
         )
 
 
-class Form(NamedTuple):
+class GettForm(NamedTuple):
     """A contraction as the kernels compute it."""
 
     kind: str  # numba's name of the type that is computed in
@@ -84,7 +84,7 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def form_of(contraction: Contraction) -> Form:
+def form_of(contraction: Contraction) -> GettForm:
     """How a contraction that is supported is computed."""
     accumulate = contraction.arithmetic.accumulate
     mixed = contraction.algebra is None and contraction.a.dtype.is_complex != contraction.b.dtype.is_complex
@@ -99,7 +99,7 @@ def form_of(contraction: Contraction) -> Form:
     real_row = mixed and not real_parts
     swapped = contraction.a.dtype.is_complex if real_row else None
     axes = axes_of(contraction, real_parts, swapped, 1 if matrix is None else matrix.parts)
-    return Form(KINDS[dtype], dtype, axes, real_parts, operation_of(contraction, axes.swapped, real_row), matrix)
+    return GettForm(KINDS[dtype], dtype, axes, real_parts, operation_of(contraction, axes.swapped, real_row), matrix)
 
 
 def _in_parts(contraction: Contraction) -> bool:
@@ -112,7 +112,7 @@ def _in_parts(contraction: Contraction) -> bool:
     return accumulate in stored and REAL_OF[accumulate] in stored
 
 
-def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
+def best_schedule(contraction: Contraction, threads: int) -> CpuGettSchedule:
     """Blocks by the sizes of caches, parts by the number of threads."""
     form = form_of(contraction)
     axes, item, height = form.axes, form.item, form.height
@@ -137,12 +137,12 @@ def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
     partials = row_block * lane_block * item if k > k_block else 0
     stages = (contraction.a_fn or contraction.b_fn or contraction.epilogue or contraction.c) is not None
     panels = (row_block + lane_block) * k_block * item * (2 if stages else 1)
-    return GettSchedule(
+    return CpuGettSchedule(
         axes.swapped, (row_block, lane_block, k_block), direct, parts, threads, threads * (panels + partials + 8192)
     )
 
 
-def _k_block(form: Form, k: int) -> int:
+def _k_block(form: GettForm, k: int) -> int:
     """KC: all of k, or blocks of about one size; a sum of products in another form stays exact within one."""
     limit = K_BLOCK if form.matrix is None else min(K_BLOCK, form.matrix.chunk * form.matrix.parts)
     return k if k <= limit else math.ceil(k / math.ceil(k / limit))
@@ -160,8 +160,8 @@ def _parts(outer: int, row_blocks: int, pairs: int, k: int, threads: int) -> tup
     return (1, min(wanted, pairs)) if pairs > row_blocks else (row_blocks, 1)
 
 
-def _direct(contraction: Contraction, form: Form, rows: int, lanes: int, k: int) -> tuple[bool, bool]:
-    """Which operands are read where they lie: of the kernel's own type, evenly spaced along k, and read seldom."""
+def _direct(contraction: Contraction, form: GettForm, rows: int, lanes: int, k: int) -> tuple[bool, bool]:
+    """Which operands are read unpacked: of the kernel's own type, evenly spaced along k, and read seldom."""
     swapped = form.axes.swapped
     functions = (contraction.a_fn, contraction.b_fn)
     types = (contraction.a.dtype, contraction.b.dtype)
@@ -183,7 +183,7 @@ def _direct(contraction: Contraction, form: Form, rows: int, lanes: int, k: int)
     return row, slot
 
 
-def _step(form: Form, base: int) -> int | None:
+def _step(form: GettForm, base: int) -> int | None:
     """Bytes from one k to the next, where that is always the same."""
     axes = form.axes.k
     if not axes:
@@ -197,14 +197,14 @@ def _step(form: Form, base: int) -> int | None:
     return step
 
 
-def k_step(form: Form, base: int) -> int | None:
+def k_step(form: GettForm, base: int) -> int | None:
     return _step(form, base)
 
 
 WRITTEN = 6  # how much longer a step of a written micro-kernel takes: its sums are in the first cache
 
 
-class _Cost(NamedTuple):
+class _GettCost(NamedTuple):
     rate: dict[str, float]  # flops a second of one core, by numba's names of types; a multiply-add is two
     packed: float  # seconds for four bytes
     stored: float
@@ -213,18 +213,18 @@ class _Cost(NamedTuple):
     call: float
     team: float  # of starting threads
     stage: float  # seconds of one call of a stage, on a panel or a register block,
-    beside: float  # more for each tensor that one of a register block takes or yields beside D,
+    beside: float  # more for each tensor that one of a register block takes or yields alongside D,
     converted: float  # and for each item of a panel
     memory: float  # bytes a second of one core, of operands and results that are in no cache
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _GettCost:
     found = costs("gett")
-    return _Cost(found.table("rate"), *(found(name) for name in _Cost._fields[1:]))
+    return _GettCost(found.table("rate"), *(found(name) for name in _GettCost._fields[1:]))
 
 
-def predict(contraction: Contraction, schedule: GettSchedule) -> float:
+def predict(contraction: Contraction, schedule: CpuGettSchedule) -> float:
     form, cost = form_of(contraction), _cost()
     outer, rows, columns, k = form.axes.counts
     height, width = form.height, VECTORS * form.lanes
@@ -243,7 +243,7 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     return cost.call + team + busy / schedule.threads
 
 
-def _moved(form: Form, schedule: GettSchedule, rows: int, columns: int) -> float:
+def _moved(form: GettForm, schedule: CpuGettSchedule, rows: int, columns: int) -> float:
     """Seconds in which operands are packed and sums stored, by vectors or item by item."""
     cost, k = _cost(), form.axes.counts[3]
     packed, stored = cost.packed * form.item / 4, cost.stored * form.item / 4
@@ -256,7 +256,7 @@ def _moved(form: Form, schedule: GettSchedule, rows: int, columns: int) -> float
     )
 
 
-def _stages(contraction: Contraction, form: Form, blocks: int) -> float:
+def _stages(contraction: Contraction, form: GettForm, blocks: int) -> float:
     """Seconds that stages take besides what they compute."""
     cost, seconds = _cost(), 0.0
     sides = ((contraction.a, contraction.a_fn, contraction.m), (contraction.b, contraction.b_fn, contraction.n))
@@ -265,6 +265,6 @@ def _stages(contraction: Contraction, form: Form, blocks: int) -> float:
             alone = 2 if layout.dtype.itemsize != form.item else 1  # items of another size are gathered one by one
             seconds += contraction.batch * (cost.stage + alone * extent * contraction.k * cost.converted)
     if contraction.epilogue is not None or contraction.c is not None:
-        beside = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
-        seconds += blocks * (cost.stage + beside * cost.beside)
+        others = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
+        seconds += blocks * (cost.stage + others * cost.beside)
     return seconds

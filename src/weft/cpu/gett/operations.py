@@ -1,4 +1,4 @@
-"""What a micro-kernel computes: the pair of operations, and with which care. All of them are commutative."""
+"""The pair of operations that a micro-kernel computes, and how it treats NaN. All of them are commutative."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     real_row: bool = False  # whether complex products are of the row's real parts alone
 
     def identity(self, kind: Any) -> float | int:
-        """Of `reduce`, as LLVM writes it for a vector `Kind`."""
+        """The identity of `reduce`, as LLVM writes it for a vector `Kind`."""
         if self.reduce in ("add", "xor"):
             return 0 if kind.whole else 0.0
         sign = -1 if self.reduce == "max" else 1
@@ -53,7 +53,7 @@ _READY: dict[tuple[str, str], Algebra] = {
 
 @lru_cache
 def ready_pair(algebra: TracedAlgebra, accumulate: torch.dtype) -> tuple[str, str] | None:
-    """The operations of an algebra, told by what it computes; None where no kernel has them."""
+    """The operations of an algebra, recognised by what it computes; None where no kernel has them."""
     if accumulate.is_complex:
         return None
     for pair, ready in _READY.items():
@@ -67,7 +67,7 @@ def ready_pair(algebra: TracedAlgebra, accumulate: torch.dtype) -> tuple[str, st
 
 
 def operation_of(contraction: Contraction, swapped: bool, real_row: bool) -> Operation | None:
-    """What the micro-kernel of a supported contraction computes; None of an algebra that it is written for."""
+    """The operation of a supported contraction's micro-kernel; None for an algebra whose kernel is written for it."""
     if contraction.algebra is not None:
         accumulate = contraction.arithmetic.accumulate
         if matrix_form(contraction.algebra, accumulate) is not None:

@@ -100,7 +100,7 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
         panel = to + ((s - first) // VECTORS) * (pair * k) + ((s - first) % VECTORS) * vector
         flag = load_word(flags + 8 * s)
         if (flag & TRANSPOSED_GROUP) and s + width <= end:
-            # The slots of this group lie side by side in memory, lane by lane: squares of items change places.
+            # The slots of this group are stored side by side, lane by lane: squares of items change places.
             for i in range(width):
                 at = s + i - first
                 store_word(scratch + 8 * i, source + load_word(mine + 8 * i))

@@ -1,4 +1,4 @@
-"""Where things stand in the two blocks of words that a kernel is given: of its plan, and of the call.
+"""Places in the two blocks of words that a kernel is given: of its plan, and of the call.
 
 A kernel is a function of one address. Blocks of words instead of arguments: one signature serves every contraction,
 and a thread of OpenMP's team gets one pointer.
@@ -17,7 +17,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
     FLAGS,  # of each slot, a word
     ROWS, SLOTS, K,  # lengths: rows in whole register blocks, slots in pairs
     ROW_BLOCK, SLOT_BLOCK, K_BLOCK,  # MC, NC in slots, and KC
-    ROW_DIRECT, SLOT_DIRECT,  # whether the operand is read where it lies
+    ROW_DIRECT, SLOT_DIRECT,  # whether the operand is read in its own layout
     ROW_STEP, SLOT_STEP,  # bytes along k then
     K_CONTIGUOUS,  # whether the slot operand is contiguous along k: packed by transposes in registers
     ROWS_INSIDE,  # whether the loop over register blocks goes along rows first
@@ -33,7 +33,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
     WORDS,
 ) = range(43)  # fmt: skip
 
-# A stage: a function of contiguous values, what it reads beside them, and what it yields.
+# A stage: a function of contiguous values, what it reads alongside them, and what it yields.
 STAGE_FUNCTION, STAGE_SIZE, STAGE_READS, STAGE_WRITES, STAGE_LIST = range(5)
 # Each read or write: (bytes of an item, which base, table of rows, table of lanes).
 ENTRY_SIZE, ENTRY_BASE, ENTRY_ROWS, ENTRY_LANES, ENTRY_WORDS = range(5)

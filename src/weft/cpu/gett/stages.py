@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu.gett.model import Form
+from weft.cpu.gett.model import GettForm
 from weft.cpu.gett.params import (
     A_CONSTANTS,
     ALPHA,
@@ -40,14 +40,14 @@ from weft.spec.contraction import peak_type
 from weft.spec.dtypes import value_type
 
 
-class Stage(NamedTuple):
-    """A compiled stage, and what it reads beside the values and writes: (bytes of an item, base)."""
+class GettStage(NamedTuple):
+    """A compiled stage, and what it reads alongside the values and writes: (bytes of an item, base)."""
 
     address: int
     size: int  # bytes of an item that comes in
     reads: tuple[tuple[int, int], ...] = ()
     writes: tuple[tuple[int, int], ...] = ()
-    constants: bytes = b""  # of its functions, for where its loop finds them: see `Loop`
+    constants: bytes = b""  # of its functions, for where its loop finds them: see `StageSource`
 
 
 def words_of(constants: bytes) -> np.ndarray:
@@ -55,8 +55,8 @@ def words_of(constants: bytes) -> np.ndarray:
     return np.frombuffer(constants, np.int64)
 
 
-class Loop:
-    """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written.
+class StageSource:
+    """The source of one stage while it is written. Pointers: the values, what is read alongside them, what is written.
 
     `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
     one before points to; functions that differ in those alone then share their code. None: they are in the code.
@@ -167,10 +167,10 @@ def memory_functions(lines: Sequence[str]) -> str:
     return "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
 
 
-def operand_stage(contraction: Contraction, form: Form, name: str, *, conjugates: bool = False) -> Stage | None:
-    """What A's or B's panels go through; None where they are packed as they are stored.
+def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjugates: bool = False) -> GettStage | None:
+    """The prologue of A's or B's panels; None where values are packed as they are stored.
 
-    `conjugates`: that too happens here, and not in the products.
+    `conjugates`: values are conjugated here too, and not in the products.
     """
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
@@ -204,9 +204,9 @@ class _Values(NamedTuple):
 def _operand(
     place: int, types: _Values, function: Pointwise | None, factor: Pointwise | None, conjugated: bool,
     aux: tuple[_Aux, ...], parts: tuple[_Aux, ...],
-) -> Stage:  # fmt: skip
+) -> GettStage:  # fmt: skip
     stored, value, accumulate, compute = types
-    loop = Loop(stored, _in_the_plan(place))
+    loop = StageSource(stored, _in_the_plan(place))
     extra, part = ([loop.read(each.dtype) for each in group] for group in (aux, parts))
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
     if conjugated:
@@ -221,7 +221,7 @@ def _operand(
     # In place through one pointer: with two LLVM would have to assume that an element is read after it is written.
     loop.write(found, compute, 0 if same else None)
     reads = tuple(each.entry for each in (*aux, *parts))
-    return Stage(compiled(loop.source), stored.itemsize, reads, constants=loop.constants)
+    return GettStage(compiled(loop.source), stored.itemsize, reads, constants=loop.constants)
 
 
 def _in_the_plan(place: int) -> tuple[int, int]:
@@ -230,17 +230,17 @@ def _in_the_plan(place: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def in_place(function: Pointwise, constants: tuple[int, ...] | None = None) -> Stage:
+def in_place(function: Pointwise, constants: tuple[int, ...] | None = None) -> GettStage:
     """A loop that puts a function of values, one of one type, in their place."""
-    loop = Loop(function.dtypes[0], constants)
+    loop = StageSource(function.dtypes[0], constants)
     (found,) = inlined(loop.writer, function, [loop.value])
     loop.write(found, function.dtypes[0], 0)
-    return Stage(compiled(loop.source), function.dtypes[0].itemsize, constants=loop.constants)
+    return GettStage(compiled(loop.source), function.dtypes[0].itemsize, constants=loop.constants)
 
 
-def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Loop:
+def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> StageSource:
     """A stage that is a function of one result alone: its values, then the others, then results."""
-    loop = Loop(function.dtypes[0], constants)
+    loop = StageSource(function.dtypes[0], constants)
     values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
     (found,) = inlined(loop.writer, function, values)
     loop.write(found, found.dtype)
@@ -248,7 +248,7 @@ def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Loop
 
 
 class _Aux(NamedTuple):
-    """An operand or coordinate beside the value."""
+    """An operand or coordinate that a function takes alongside the value."""
 
     dtype: torch.dtype
     entry: tuple[int, int]  # bytes of an item and base
@@ -265,7 +265,7 @@ def _aux(contraction: Contraction, args: Sequence[int]) -> tuple[_Aux, ...]:
 
 
 class _Ending(NamedTuple):
-    """What becomes of sums, as far as the code depends on it."""
+    """The epilogue of sums, as far as the code depends on it."""
 
     compute: torch.dtype  # what sums are held in
     accumulate: torch.dtype
@@ -284,9 +284,9 @@ class _Ending(NamedTuple):
 
 
 def result_stage(
-    contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
-) -> Stage | None:
-    """What sums go through; None where they are stored as they are. `in_place`: where the sums are D itself."""
+    contraction: Contraction, form: GettForm, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
+) -> GettStage | None:
+    """The epilogue of sums; None where they are stored as they are. `in_place`: the sums are D itself."""
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
@@ -313,9 +313,9 @@ def result_stage(
 
 
 @lru_cache(maxsize=512)
-def _result(ending: _Ending) -> Stage:
+def _result(ending: _Ending) -> GettStage:
     accumulate = ending.accumulate
-    loop = Loop(ending.compute, _in_the_plan(D_CONSTANTS))
+    loop = StageSource(ending.compute, _in_the_plan(D_CONSTANTS))
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]
@@ -351,7 +351,7 @@ def _result(ending: _Ending) -> Stage:
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
-    return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes, loop.constants)
+    return GettStage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes, loop.constants)
 
 
 def emittable(contraction: Contraction) -> str | None:

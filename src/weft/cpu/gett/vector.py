@@ -1,7 +1,7 @@
 """Vectors of the host in numba: loads, stores and transposes in registers, as LLVM instructions.
 
 numba has no vector type. An intrinsic writes LLVM's own, whose width is what the host has. Addresses are int64. Which
-number type an intrinsic is for is told by the numba type of its last argument, `kind`, whose value is not used: so the
+number type an intrinsic is for is given by the numba type of its last argument, `kind`, whose value is not used: so the
 loops around are written once and compiled for each type.
 """
 

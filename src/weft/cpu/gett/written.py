@@ -32,7 +32,7 @@ from weft.cpu.gett.vector import load_word, stack
 
 @cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", error_model="numpy")
 def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows):
-    count = slot_step // {item}  # lanes of both vectors, which lie side by side
+    count = slot_step // {item}  # lanes of both vectors, which are stored side by side
     sums = stack({bytes})
     for i in range({height}):
         row = load_word(rows + 8 * i)

@@ -2,7 +2,7 @@
 
     a tile of one result:
       for its rows of the table, for blocks of k:
-        panels of A and B                       packed, or read where they lie
+        panels of A and B                       packed, or read in their own layout
         for register blocks:                    the micro-kernel, sums in the workspace
       the epilogue, and the sums into D
 
@@ -61,7 +61,7 @@ def side_offset(row, index, first, count, tensor, size):
 
 @numba.njit(error_model="numpy")
 def offsets_into(table, row, start, stop, first, count, tensor, size):
-    """The same of indices `start` to `stop`, a word each."""
+    """Bytes from a tensor's start to the flattened indices `start` to `stop` of a side, a word each."""
     if count == 1:
         step = load_word(row + 8 * (3 + 4 * first + tensor)) * size
         for i in range(start, stop):
@@ -130,7 +130,7 @@ def products(frame, tables, starts, extents, steps, sums, begun, kind):
     """The products of one block of k, added to what the register blocks hold, if they have begun.
 
     tables: offsets of rows in A, of columns in B, of k in both, room for panels, room for words. steps: strides along k
-    in A and B where panels are read where they lie, 0 where they are packed.
+    in A and B where panels are read unpacked, 0 where they are packed.
     """
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
     m, n, k = extents
@@ -168,7 +168,7 @@ def products(frame, tables, starts, extents, steps, sums, begun, kind):
 
 @numba.njit(error_model="numpy")
 def straight(frame, tables, starts, extents, steps, to, rows_d, kind):
-    """All of a tile's sums at once, read and stored where they lie: for rows of A and B, and columns of B and D, that
+    """All of a tile's sums at once, read and stored without packing: for rows of A and B, and columns of B and D, that
     need no packing. The last block of columns begins early enough to be whole, and rows past the last are that again.
     """
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)

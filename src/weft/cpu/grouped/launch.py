@@ -13,7 +13,7 @@ import torch
 from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
-from weft.cpu.gett.stages import Stage, in_place, words_of
+from weft.cpu.gett.stages import GettStage, in_place, words_of
 from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
@@ -45,8 +45,8 @@ def serves(types: Sequence[torch.dtype]) -> bool:
     return fault() is None and types[0] in TYPES and len(set(types)) == 1
 
 
-class _Entry(NamedTuple):
-    """What is compiled for groups of one type and these functions: addresses, and the functions' constants."""
+class _CompiledGroup(NamedTuple):
+    """The code compiled for groups of one type and these functions: addresses, and the functions' constants."""
 
     kernel: Any
     micro_kernel: Any
@@ -55,19 +55,19 @@ class _Entry(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def entry_of(dtype: torch.dtype, functions: Functions) -> _Entry:
+def entry_of(dtype: torch.dtype, functions: Functions) -> _CompiledGroup:
     kind = dtype_name(dtype)
     found = [
-        Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
+        GettStage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
         for place, function in enumerate(functions)
     ]
-    return _Entry(
+    return _CompiledGroup(
         compiled(_SOURCE.format(kind=kind), kernel=True), entries.micro_kernel(kind, _SUMS),
         tuple(stage.address for stage in found), tuple(words_of(stage.constants) for stage in found),
     )  # fmt: skip
 
 
-class GroupLaunch:
+class CpuGroupLaunch:
     """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
 
     def __init__(self, dtype: torch.dtype, functions: Functions, add: bool, table: GroupTable) -> None:
@@ -93,7 +93,7 @@ class GroupLaunch:
 
     @property
     def threads(self) -> int:
-        """How many take part in a call that is made now."""
+        """The number of threads that take part in a call made now."""
         return min(torch.get_num_threads(), len(self._tiles)) if self._pays else 1
 
     def __str__(self) -> str:

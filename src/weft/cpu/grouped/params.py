@@ -1,4 +1,4 @@
-"""Where things stand in the block of words that a launch hands to every thread."""
+"""Places in the block of words that a launch hands to every thread."""
 
 COUNTER, TILES, TILE_COUNT, TABLE, OUTPUTS, WORDS, BASES = 0, 1, 2, 3, 4, 5, 6  # BASES: of A, B and D
 COUNTS, MICRO, STAGES, ADD, TILE_M, TILE_N, DEPTH = 9, 13, 14, 17, 18, 19, 20  # COUNTS: modes of batch, m, n, k

@@ -6,13 +6,13 @@ A family with the four doors of `weft.planner.schedule`. Kernels are compiled by
 from __future__ import annotations
 
 from weft.cpu import jit
-from weft.cpu.permute.schedule import PermuteSchedule, schedule_of
+from weft.cpu.permute.schedule import CpuPermuteSchedule, schedule_of
 from weft.planner.schedule import Candidates, PermutationLaunch, Target
 from weft.spec.permutation import Permutation
 
 NAME = "permute"
 
-__all__ = ["NAME", "PermuteSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "CpuPermuteSchedule", "build", "predict", "schedules", "supports"]
 
 # Rough, of two cores of an AMD EPYC (Zen 5): bytes that a core moves in a second, and what a call takes.
 RATES = {"squares": 20e9, "cells": 12e9}
@@ -36,14 +36,14 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
     return Candidates((schedule_of(permutation, max(target.processors, 1)),))
 
 
-def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
+def predict(permutation: Permutation, schedule: CpuPermuteSchedule, target: Target) -> float:
     """Seconds on `target`."""
     size = permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize)
     team = TEAM if schedule.threads > 1 else 0.0
     return CALL + team + size / (RATES[schedule.way] * min(schedule.threads, 2))
 
 
-def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermutationLaunch:
-    from weft.cpu.permute.launch import KernelLaunch
+def build(permutation: Permutation, schedule: CpuPermuteSchedule, target: Target) -> PermutationLaunch:
+    from weft.cpu.permute.launch import CpuPermuteLaunch
 
-    return KernelLaunch(permutation, schedule)
+    return CpuPermuteLaunch(permutation, schedule)

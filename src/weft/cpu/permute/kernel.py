@@ -2,7 +2,7 @@
 
     for tiles, shared among the threads of a team:
         a move      X's tile straight to D
-        else        X's tile to a buffer in D's order, C's beside it, through a stage; from there to D
+        else        X's tile to a buffer in D's order, C's alongside it, through a stage; from there to D
 
 A square of items changes rows for columns by shuffles between vectors. Where a side is no multiple of a square's, the
 last square begins earlier and moves some items twice. Cells of odd sizes are two vectors that overlap.
@@ -124,7 +124,7 @@ def stream_line(typingctx: Any, to: Any, source: Any) -> Any:
 
 @intrinsic
 def fence(typingctx: Any) -> Any:
-    """What was streamed is there for other threads."""
+    """A fence after which other threads see what was streamed."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")
@@ -155,7 +155,10 @@ def squares(x, rows, to, columns, p, q, kind):
 
 @numba.njit(error_model="numpy")
 def streamed_squares(x, rows, to, columns, p, q, kind):
-    """The same in whole lines of D, and so along X, on few of its pages at a time. q is a multiple of a line."""
+    """A tile of `squares` in whole lines of D, and so along X, on few of its pages at a time.
+
+    q is a multiple of a line.
+    """
     side, size = lane_count(kind), item_size(kind)
     line = max(LINE // size, side)
     for j in range(0, q, line):
@@ -310,7 +313,7 @@ def run(frame):
     outer, modes = load_word(plan + 8 * params.OUTER), load_word(plan + 8 * params.OUTER_COUNT)
     room = places + (8 * modes + LINE - 1) // LINE * LINE
     tiles, chunk = load_word(plan + 8 * params.TILES), load_word(plan + 8 * params.CHUNK)
-    addend = load_word(frame + 8 * params.C) - load_word(frame + 8 * params.D)  # C lies as D does
+    addend = load_word(frame + 8 * params.C) - load_word(frame + 8 * params.D)  # C has D's layout
     streams = load_word(plan + 8 * params.STREAMS)
     if streams == 1 and load_word(frame + 8 * params.D) % LINE != 0:
         streams = 0

@@ -15,7 +15,7 @@ from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
-from weft.cpu.permute.schedule import LINE, LONG, PermuteSchedule, Side, Tiling, tiling
+from weft.cpu.permute.schedule import LINE, LONG, CpuPermuteSchedule, Side, Tiling, tiling
 from weft.cpu.permute.stage import Values, stage
 from weft.planner.schedule import Scalar
 from weft.spec.permutation import Permutation
@@ -65,10 +65,10 @@ def cells_kernel() -> int:
     return compiled(_CELLS, kernel=True)
 
 
-class KernelLaunch:
+class CpuPermuteLaunch:
     """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
 
-    def __init__(self, permutation: Permutation, schedule: PermuteSchedule) -> None:
+    def __init__(self, permutation: Permutation, schedule: CpuPermuteSchedule) -> None:
         self._kept: list[np.ndarray] = []
         self._address = compiled(RUN, kernel=True)
         self._run = callback(self._address)
@@ -123,7 +123,7 @@ class KernelLaunch:
             found.append(self._keep(table))
         return found[0], found[1]
 
-    def _set_kernels(self, permutation: Permutation, schedule: PermuteSchedule, cut: Tiling) -> None:
+    def _set_kernels(self, permutation: Permutation, schedule: CpuPermuteSchedule, cut: Tiling) -> None:
         words = self._words
         words[params.CELLS] = cells_kernel()
         if schedule.square:

@@ -1,4 +1,4 @@
-"""Where things stand in the two blocks of words that the permutation kernels are given: of a plan, and of a call."""
+"""Places in the two blocks of words that the permutation kernels are given: of a plan, and of a call."""
 
 # The block of a call: ALPHA and BETA stand where stages of contractions have them.
 PLAN, COUNTER, ALPHA, BETA, X, D, C = 0, 1, 2, 4, 6, 7, 8
@@ -33,7 +33,7 @@ CALL_WORDS = 9
     ROW_STEP, COLUMN_STEP, ITEM,  # bytes
     SIDE, SIDES,  # of a tile, and tiles along a side: the last one is longer
     TURN, COPY, SCALE,  # kernels: of squares (0: there are none), of cells, a stage (0: no alpha)
-    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS, PARTS,  # bytes of a vector, how they lie, and into how many parts they are cut
+    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS, PARTS,  # bytes of a vector, their layout, and the parts they are cut into
     PLACE_TASKS, ROOM,  # tasks, and bytes of a thread's workspace
     PLACE_WORDS,
 ) = range(22)  # fmt: skip

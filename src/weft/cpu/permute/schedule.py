@@ -1,4 +1,4 @@
-"""`PermuteSchedule`, and the tiles behind it: which modes run along a tile's two sides.
+"""`CpuPermuteSchedule`, and the tiles behind it: which modes run along a tile's two sides.
 
     run     the mode along which both X and D are contiguous: a cell of items that stay together
     p       the sides of a tile: modes in X's order, a cache line or more of X,
@@ -34,7 +34,7 @@ SQUARES = {1: (32, 16, 8, 4), 2: (16, 8, 4), 4: (16, 8, 4), 8: (8, 4, 2), 16: (4
 
 
 @dataclass(frozen=True, slots=True)
-class PermuteSchedule:
+class CpuPermuteSchedule:
     """One way to carry a permutation out."""
 
     way: Literal["squares", "cells"]
@@ -55,7 +55,7 @@ class PermuteSchedule:
         )
 
 
-class Axis(NamedTuple):
+class PermuteAxis(NamedTuple):
     """A mode in items: extent, stride in X, stride in D."""
 
     extent: int
@@ -64,9 +64,9 @@ class Axis(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Modes along one side of a tile, innermost first. The last is cut into `pieces`, of which the last is longer."""
+    """Modes along one side of a tile, innermost first. The last is cut into `pieces`, the last one longer."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[PermuteAxis, ...]
     tile: int  # cells of a tile
     pieces: int = 1
     last: int = 0  # cells of the last tile, where there are several
@@ -76,10 +76,10 @@ class Side(NamedTuple):
         return self.last if self.pieces > 1 else self.tile
 
     @property
-    def outer(self) -> Axis:
-        """Of the loop over its tiles."""
+    def outer(self) -> PermuteAxis:
+        """The axis of the loop over its tiles."""
         units = self.tile // math.prod(axis.extent for axis in self.axes[:-1])
-        return Axis(self.pieces, self.axes[-1].x * units, self.axes[-1].d * units)
+        return PermuteAxis(self.pieces, self.axes[-1].x * units, self.axes[-1].d * units)
 
 
 class Tiling(NamedTuple):
@@ -90,7 +90,7 @@ class Tiling(NamedTuple):
     p: Side
     q: Side
     run: Side
-    outer: tuple[Axis, ...]  # outermost first, those of cut sides among them
+    outer: tuple[PermuteAxis, ...]  # outermost first, those of cut sides among them
     contiguous: bool  # p in X, and q in D
     whole_rows: bool  # q and run together in D
 
@@ -99,7 +99,7 @@ class Tiling(NamedTuple):
         return math.prod(axis.extent for axis in self.outer)
 
 
-def schedule_of(permutation: Permutation, threads: int) -> PermuteSchedule:
+def schedule_of(permutation: Permutation, threads: int) -> CpuPermuteSchedule:
     """The tiles of a permutation that the kernels can do."""
     cut = tiling(permutation)
     square = _square(cut)
@@ -107,7 +107,7 @@ def schedule_of(permutation: Permutation, threads: int) -> PermuteSchedule:
     items = cut.p.longest * cut.q.longest * cut.run.longest
     buffers = 0 if permutation.is_move else items * (cut.x_size + 2 * cut.d_size) + 16 * (cut.p.longest + cut.q.longest)
     threads = min(threads, cut.tiles) if size > SMALL else 1
-    return PermuteSchedule(
+    return CpuPermuteSchedule(
         "squares" if square else "cells", (cut.p.tile, cut.q.tile, cut.run.tile), square,
         _streams(permutation, cut), threads, threads * (buffers + 2048),
     )  # fmt: skip
@@ -157,12 +157,12 @@ def tiling(permutation: Permutation) -> Tiling:
 
 
 def _sides(
-    free: Sequence[Axis], cell: int, sizes: tuple[int, int], *, squares: bool
-) -> tuple[list[Axis], list[Axis]]:
+    free: Sequence[PermuteAxis], cell: int, sizes: tuple[int, int], *, squares: bool
+) -> tuple[list[PermuteAxis], list[PermuteAxis]]:
     """The modes of p and q, innermost first."""
     orders = (sorted((a for a in free if a.x), key=lambda a: a.x), sorted(free, key=lambda a: a.d))
     squares = squares and bool(orders[0]) and orders[0][0].x == orders[1][0].d == 1
-    found: tuple[list[Axis], list[Axis]] = ([], [])
+    found: tuple[list[PermuteAxis], list[PermuteAxis]] = ([], [])
     lengths, open_ = [1, 1], [True, True]
     while any(open_):
         # The side that is shorter of what it wants goes on; q begins.
@@ -184,7 +184,7 @@ def _wanted(side: int, cell: int) -> int:
     return max((REACH_X, REACH_D if cell < LINE else CELLS)[side] // cell, 1)
 
 
-def _side(axes: Sequence[Axis], wanted: int) -> Side:
+def _side(axes: Sequence[PermuteAxis], wanted: int) -> Side:
     """Cut the last mode so that a tile has about `wanted` cells, in tiles of one length but for a longer last one."""
     if not axes:
         return Side((), 1)
@@ -196,7 +196,7 @@ def _side(axes: Sequence[Axis], wanted: int) -> Side:
     return Side(tuple(axes), inner * units, count, inner * (extent - (count - 1) * units))
 
 
-def _contiguous(strides: Sequence[int], axes: Sequence[Axis], step: int = 1) -> bool:
+def _contiguous(strides: Sequence[int], axes: Sequence[PermuteAxis], step: int = 1) -> bool:
     for stride, axis in zip(strides, axes, strict=True):
         if stride != step:
             return False
@@ -204,9 +204,9 @@ def _contiguous(strides: Sequence[int], axes: Sequence[Axis], step: int = 1) -> 
     return True
 
 
-def items(permutation: Permutation) -> tuple[list[Axis], int]:
+def items(permutation: Permutation) -> tuple[list[PermuteAxis], int]:
     """The modes in items, and bytes of one in X: of a plain move the widest words of up to 16 bytes, else elements."""
-    axes = [Axis(max(mode.extent, 1), mode.strides.a, mode.strides.d) for mode in permutation.modes]
+    axes = [PermuteAxis(max(mode.extent, 1), mode.strides.a, mode.strides.d) for mode in permutation.modes]
     size = permutation.x.dtype.itemsize
     if permutation.is_move:
         for width in WORDS:
@@ -225,7 +225,7 @@ def _folds(permutation: Permutation, fold: int) -> bool:
     return all(mode.strides.a % fold == 0 and mode.strides.d % fold == 0 for mode in outer)
 
 
-def _folded(modes: tuple[Mode, ...], fold: int) -> list[Axis]:
+def _folded(modes: tuple[Mode, ...], fold: int) -> list[PermuteAxis]:
     *outer, inner = modes
-    found = [Axis(max(mode.extent, 1), mode.strides.a // fold, mode.strides.d // fold) for mode in outer]
-    return [*found, Axis(max(inner.extent // fold, 1), 1, 1)]
+    found = [PermuteAxis(max(mode.extent, 1), mode.strides.a // fold, mode.strides.d // fold) for mode in outer]
+    return [*found, PermuteAxis(max(inner.extent // fold, 1), 1, 1)]

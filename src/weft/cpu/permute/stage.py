@@ -1,4 +1,4 @@
-"""What becomes of values on the way: conj, fn, alpha, beta * C and a cast, as one loop that numba compiles."""
+"""The stage that values pass through: conj, fn, alpha, beta * C and a cast, as one loop that numba compiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.gett.family import LOADABLE
-from weft.cpu.gett.stages import Held, Loop
+from weft.cpu.gett.stages import Held, StageSource
 from weft.cpu.jit import compiled
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.errors import UnsupportedError
@@ -19,7 +19,7 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type
 
 
-class Stage(NamedTuple):
+class PermuteStage(NamedTuple):
     """A compiled stage: reads X's values, then C's; writes D's, over X's where they have one size."""
 
     address: int
@@ -28,7 +28,7 @@ class Stage(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the code of a stage depends on."""
+    """The types, function and scaling that the code of a stage depends on."""
 
     x: torch.dtype
     d: torch.dtype
@@ -59,8 +59,8 @@ def fault(values: Values) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def stage(values: Values) -> Stage:
-    loop = Loop(values.x, (PLAN - ALPHA, CONSTANTS))
+def stage(values: Values) -> PermuteStage:
+    loop = StageSource(values.x, (PLAN - ALPHA, CONSTANTS))
     writer, found = loop.writer, loop.value
     c = loop.read(values.d) if values.added else None
     if values.conjugate:
@@ -75,4 +75,4 @@ def stage(values: Values) -> Stage:
         found = Held(writer.typed(total, scale), scale)
     in_place = values.x.itemsize == values.d.itemsize
     loop.write(found, values.d, 0 if in_place else None)
-    return Stage(compiled(loop.source), in_place, loop.constants)
+    return PermuteStage(compiled(loop.source), in_place, loop.constants)

@@ -40,7 +40,7 @@ def entry(frame):
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
-    """Transpose square matrices (batch, n, n) where they lie, any strides, scaled by `alpha`."""
+    """Transpose square matrices (batch, n, n) in place, any strides, scaled by `alpha`."""
     batch, n, _ = matrices.shape
     if not _has_kernels(matrices, alpha):
         _by_way_of_a_copy(matrices, alpha)
@@ -155,7 +155,7 @@ def _large(matrix: torch.Tensor, alpha: Scalar) -> None:
 
 
 def _height(short: int, long: int, size: int) -> int:
-    """Of panels: a divisor of the longer side near what PANEL holds, where there is one."""
+    """The height of panels: a divisor of the longer side near what PANEL holds, where there is one."""
     wanted = min(max(PANEL // (short * size), LEAST // size), long)
     near = np.arange(wanted, max(wanted // 2, LEAST // size) - 1, -1)
     divisors = near[long % near == 0]

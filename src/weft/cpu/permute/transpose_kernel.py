@@ -45,7 +45,7 @@ def scaled(plan, frame, values, count, pointers):
 
 @numba.njit(error_model="numpy")
 def written(plan, values, x, rows, columns, height, width, tables):
-    """`height` x `width` items that lie together to x."""
+    """`height` x `width` items that are contiguous to x."""
     item, copy = load_word(plan + 8 * at.ITEM), load_word(plan + 8 * at.COPY)
     p_from, q_from = tables, tables + 8 * height
     fill_table(p_from, height, width * item)

@@ -1,4 +1,4 @@
-"""What a pass takes, in seconds: rows of a tile, items, what is packed or written one by one, and memory."""
+"""Seconds of a pass: rows of a tile, items, what is packed or written one by one, and memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from weft.cpu.host import costs
-from weft.cpu.stream.nest import Axis, Nest
+from weft.cpu.stream.nest import Nest, StreamAxis
 from weft.cpu.stream.params import IN_PLACE, SQUARES
-from weft.cpu.stream.types import Types, types_of
+from weft.cpu.stream.types import StreamTypes, types_of
 from weft.spec import Contraction
 
 LINE = 64
 
 
-class _Cost(NamedTuple):
+class _StreamCost(NamedTuple):
     call: float  # seconds
     team: float  # of starting threads
     block: float  # of a block of D,
@@ -31,9 +31,9 @@ class _Cost(NamedTuple):
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _StreamCost:
     found = costs("stream")
-    return _Cost(*(found(name) for name in _Cost._fields))
+    return _StreamCost(*(found(name) for name in _StreamCost._fields))
 
 
 def call_seconds(threads: int) -> float:
@@ -65,8 +65,8 @@ def _packed(way: int, size: int) -> float:
     return _cost().turned * max(size / 4, 0.5) if way == SQUARES else _cost().single
 
 
-def _touched(nest: Nest, types: Types) -> float:
-    """Bytes that memory moves: whole lines where a tile lies along neither of its modes."""
+def _touched(nest: Nest, types: StreamTypes) -> float:
+    """Bytes that memory moves: whole lines where neither of a tile's modes is contiguous."""
     axes = (*nest.outer, *nest.sums, nest.x, nest.y)
     total = 0.0
     for at, size in ((2, types.operand_size), (3, types.operand_size), (4, types.result_size)):
@@ -81,7 +81,7 @@ def _read(size: float) -> float:
 
 
 def _seldom(nest: Nest, at: int) -> float:
-    """How much worse than a stream it is to read runs of x, of tiles of which the next lies elsewhere."""
+    """The cost of reading runs of x, relative to a stream, in tiles whose next one is stored elsewhere."""
     x, y = nest.x, nest.y
     if x[at] != 1 or x.extent >= ALONG_PAGE or y[at] == x.extent:
         return 1.0
@@ -91,6 +91,6 @@ def _seldom(nest: Nest, at: int) -> float:
 ALONG_PAGE = 1024  # items of a run that is as good as a stream
 
 
-def _between(axis: Axis, x: Axis, y: Axis, at: int) -> bool:
-    """Whether a mode of the loops around lies between those of a tile in memory."""
+def _between(axis: StreamAxis, x: StreamAxis, y: StreamAxis, at: int) -> bool:
+    """Whether a mode of the loops around is stored between those of a tile in memory."""
     return 0 < axis[at] < y[at] or (y[at] == 0 and axis[at] > 0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from weft.cpu import jit
 from weft.cpu.gett.split import SplitLaunch, steps_of
 from weft.cpu.stream import cost
-from weft.cpu.stream.nest import PartsLaunch, in_parts, nest_of
+from weft.cpu.stream.nest import ComplexPartsLaunch, in_parts, nest_of
 from weft.cpu.stream.schedule import StreamSchedule, best_schedule
 from weft.cpu.stream.types import fault, types_of
 from weft.planner.schedule import Candidates, Launch, Target
@@ -68,7 +68,7 @@ def build(contraction: Contraction, schedule: StreamSchedule, target: Target) ->
     if real is None:
         return _launch(contraction, schedule)
     whole = _launch(contraction, best_schedule(contraction, schedule.threads))
-    return PartsLaunch(_launch(real, schedule), whole, contraction.a.dtype)
+    return ComplexPartsLaunch(_launch(real, schedule), whole, contraction.a.dtype)
 
 
 def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:

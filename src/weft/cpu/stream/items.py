@@ -1,6 +1,6 @@
 """Elements by number type for loops that are written once: loads, stores, and the wider type that sums are kept in.
 
-A type is told by its place in `NAMES`, as the type of a tuple of so many numbers: see `marker`.
+A type is given by its place in `NAMES`, as the type of a tuple of so many numbers: see `marker`.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from weft.cpu.host import HUGE, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
-from weft.cpu.stream.nest import Axis, Nest, nest_of, rooms, side_of
+from weft.cpu.stream.nest import Nest, StreamAxis, nest_of, rooms, side_of
 from weft.cpu.stream.params import marker
 from weft.cpu.stream.schedule import StreamSchedule
-from weft.cpu.stream.types import Types, types_of
+from weft.cpu.stream.types import StreamTypes, types_of
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
@@ -44,10 +44,10 @@ class StreamLaunch:
         self._run = callback(self._address)
         self._threads, self._dtype = schedule.threads, contraction.arithmetic.accumulate
         self._size = reach(contraction.d)
-        self._plain = PlanWords(self._nest, types, schedule.threads)
+        self._plain = StreamPlanWords(self._nest, types, schedule.threads)
         # A factor is one of sums: products that go straight to D have none.
         summing = self._nest._replace(writes=False)
-        self._scaled = PlanWords(summing, types, schedule.threads) if self._nest.writes else self._plain
+        self._scaled = StreamPlanWords(summing, types, schedule.threads) if self._nest.writes else self._plain
         self._address_of_plan, self._one = self._plain.address, scalar_words(1, 0, self._dtype)[:2]
 
     def __call__(
@@ -68,10 +68,10 @@ class StreamLaunch:
             together(self._address, frame, min(self._threads, torch.get_num_threads()))
 
 
-class PlanWords:
+class StreamPlanWords:
     """The words of one plan, and the tables that they point to."""
 
-    def __init__(self, nest: Nest, types: Types, threads: int) -> None:
+    def __init__(self, nest: Nest, types: StreamTypes, threads: int) -> None:
         self._kept: list[np.ndarray] = []
         self._words = words = np.zeros(at.WORDS, np.int64)
         self.address = words.ctypes.data
@@ -88,10 +88,10 @@ class PlanWords:
         chunk = max(1, nest.size // (8 * threads)) if threads > 1 else nest.size
         words[at.TASKS], words[at.CHUNK], words[at.TOTAL] = -(-nest.size // chunk), chunk, nest.size
 
-    def _steps(self, axis: Axis) -> tuple[int, ...]:
+    def _steps(self, axis: StreamAxis) -> tuple[int, ...]:
         return tuple(step * size for step, size in zip(axis[2:], self._sizes, strict=True))
 
-    def _table(self, axes: Sequence[Axis]) -> int:
+    def _table(self, axes: Sequence[StreamAxis]) -> int:
         return self._keep([(axis.extent, *self._steps(axis)) for axis in axes] or [(1, 0, 0, 0)])
 
     def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
@@ -99,7 +99,7 @@ class PlanWords:
         self._kept.append(kept)
         return kept.ctypes.data
 
-    def _set_squares(self, nest: Nest, types: Types) -> None:
+    def _set_squares(self, nest: Nest, types: StreamTypes) -> None:
         if at.SQUARES not in nest.ways:
             return
         words, (along, across) = self._words, nest.blocks

@@ -12,7 +12,7 @@ import torch
 
 from weft.cpu.level import vector_bytes
 from weft.cpu.stream.params import IN_PLACE, ONE_BY_ONE, SQUARES
-from weft.cpu.stream.types import Types, types_of
+from weft.cpu.stream.types import StreamTypes, types_of
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.dtypes import REAL_OF
@@ -21,7 +21,7 @@ _REAL = {torch.complex64: ctypes.c_float, torch.complex128: ctypes.c_double}
 
 
 def in_parts(contraction: Contraction) -> Contraction | None:
-    """The same of real numbers, with a mode of both parts; None where B has modes or nothing is complex."""
+    """A contraction as one of real numbers with a mode of both parts; None where B has modes or nothing is complex."""
     accumulate = contraction.arithmetic.accumulate
     if not accumulate.is_complex or any(mode.strides.b for mode in contraction.modes):
         return None
@@ -39,7 +39,7 @@ def in_parts(contraction: Contraction) -> Contraction | None:
     return canonical(found)
 
 
-class PartsLaunch:
+class ComplexPartsLaunch:
     """Launches for a number B that is real, and for any."""
 
     def __init__(self, real: Callable[..., None], whole: Callable[..., None], dtype: torch.dtype) -> None:
@@ -62,7 +62,7 @@ SUMS = 24 << 10  # bytes of the sums of a block
 TILE = 16 << 10  # bytes of a packed tile
 
 
-class Axis(NamedTuple):
+class StreamAxis(NamedTuple):
     """A mode as loops see it: strides in A, B and D, in items, after operands have changed places."""
 
     extent: int
@@ -72,16 +72,16 @@ class Axis(NamedTuple):
     d: int
 
 
-NOTHING = Axis(1, True, 0, 0, 0)  # for x or y where there is no mode
+NOTHING = StreamAxis(1, True, 0, 0, 0)  # for x or y where there is no mode
 
 
 class Nest(NamedTuple):
     """Loops: those around, outermost first, and two of a tile."""
 
-    outer: tuple[Axis, ...]
-    sums: tuple[Axis, ...]
-    x: Axis
-    y: Axis
+    outer: tuple[StreamAxis, ...]
+    sums: tuple[StreamAxis, ...]
+    x: StreamAxis
+    y: StreamAxis
     blocks: tuple[int, int]  # items along x and y
     ways: tuple[int, int, int]  # how A, B and D are read and written: see `params`
     writes: bool  # products go straight to D
@@ -109,7 +109,7 @@ def nests(contraction: Contraction) -> Iterator[tuple[int, int, Nest]]:
             yield x, y, nest_of(contraction, types, x, y)
 
 
-def nest_of(contraction: Contraction, types: Types, x: int, y: int) -> Nest:
+def nest_of(contraction: Contraction, types: StreamTypes, x: int, y: int) -> Nest:
     """The loops around a tile of two modes."""
     axes = [_axis(mode) for mode in contraction.modes]
     along, across = (axes[at] if at >= 0 else NOTHING for at in (x, y))
@@ -130,19 +130,19 @@ def nest_of(contraction: Contraction, types: Types, x: int, y: int) -> Nest:
     return Nest(tuple(outer), tuple(sums), along, across, blocks, ways, writes, swapped)
 
 
-def _axis(mode: Mode) -> Axis:
+def _axis(mode: Mode) -> StreamAxis:
     strides = mode.strides
-    return Axis(mode.extent, mode.role is not Role.K, strides.a, strides.b, strides.d)
+    return StreamAxis(mode.extent, mode.role is not Role.K, strides.a, strides.b, strides.d)
 
 
-def _comes_second(x: Axis, y: Axis) -> bool:
+def _comes_second(x: StreamAxis, y: StreamAxis) -> bool:
     """Whether B is the operand that has an item for each of a row."""
     if (x.a == 0) != (x.b == 0):
         return x.a == 0
     return x.a != 1 and x.b == 1 and y.a != 1
 
 
-def _ways(x: Axis, y: Axis) -> tuple[int, int, int]:
+def _ways(x: StreamAxis, y: StreamAxis) -> tuple[int, int, int]:
     """How tiles of A, B and D are read and written."""
     a = ONE_BY_ONE if x.a == 0 and x.extent > 1 else _way(x.a, y.a)
     d = _way(x.d, y.d) if x.kept else IN_PLACE if y.d == 1 else ONE_BY_ONE
@@ -155,7 +155,7 @@ def _way(along: int, across: int) -> int:
     return SQUARES if across == 1 else ONE_BY_ONE
 
 
-def _blocks(x: Axis, y: Axis, types: Types, ways: tuple[int, ...], writes: bool) -> tuple[int, int]:
+def _blocks(x: StreamAxis, y: StreamAxis, types: StreamTypes, ways: tuple[int, ...], writes: bool) -> tuple[int, int]:
     """Items of a tile, so that sums and packed tiles stay in the first cache."""
     squares = SQUARES in ways
     along = _balanced(x.extent, SIDE if squares else ROW // types.sum_size)
@@ -175,7 +175,7 @@ def _balanced(extent: int, most: int) -> int:
     return math.ceil(extent / math.ceil(extent / most))
 
 
-def _side(axis: Axis, block: int) -> int:
+def _side(axis: StreamAxis, block: int) -> int:
     """Items that every tile has along an axis."""
     return axis.extent - (math.ceil(axis.extent / block) - 1) * block
 
@@ -186,13 +186,13 @@ def side_of(nest: Nest, size: int) -> int:
     return 1 << (least.bit_length() - 1)
 
 
-def room(nest: Nest, types: Types) -> int:
+def room(nest: Nest, types: StreamTypes) -> int:
     """Bytes of a thread's workspace."""
     sums, tile = rooms(nest, types)
     return sums + 2 * tile + 64
 
 
-def rooms(nest: Nest, types: Types) -> tuple[int, int]:
+def rooms(nest: Nest, types: StreamTypes) -> tuple[int, int]:
     """Bytes for the sums of a block, and for a packed tile."""
     along, across = nest.blocks
     rows = across if nest.y.kept else 1

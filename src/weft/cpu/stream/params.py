@@ -1,4 +1,4 @@
-"""Where things stand in the two blocks of words that a kernel is given: of its plan, and of the call.
+"""Places in the two blocks of words that a kernel is given: of its plan, and of the call.
 
 As in `weft.cpu.gett.params`: a kernel is a function of one address. Strides and sizes are in bytes.
 """

@@ -16,16 +16,16 @@ SUMS = {
 }  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
 _BYTES = (torch.int8, torch.uint8, torch.int16)
-# What values of a type are held in without rounding, beside itself.
+# Types that hold the values of a type without rounding, besides itself.
 HELD_IN = {
     **dict.fromkeys(_HALVES, (torch.float32,)), **dict.fromkeys(_BYTES, (torch.int32, torch.int64)),
     torch.int32: (torch.int64,),
 }  # fmt: skip
-# Types of D beside the accumulator's.
+# Types of D besides the accumulator's.
 WRITTEN = {torch.float32: _HALVES}
 
 
-class Types(NamedTuple):
+class StreamTypes(NamedTuple):
     """Names of the operands' type, of what products are made in, and of D's; bytes of items and sums."""
 
     operand: str
@@ -55,8 +55,8 @@ def fault(contraction: Contraction) -> str | None:
     return None
 
 
-def types_of(contraction: Contraction) -> Types:
-    """Of a contraction without a fault."""
+def types_of(contraction: Contraction) -> StreamTypes:
+    """The number types of a contraction without a fault."""
     stored, result = contraction.a.dtype, contraction.d.dtype
     held, size = SUMS[contraction.arithmetic.accumulate]
-    return Types(dtype_name(stored), held, dtype_name(result), stored.itemsize, result.itemsize, size)
+    return StreamTypes(dtype_name(stored), held, dtype_name(result), stored.itemsize, result.itemsize, size)

@@ -9,15 +9,15 @@ from weft.cpu import blas
 from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE
 from weft.cpu.host import costs
 from weft.cpu.ttgt.params import SPACE_BASE, WHOLE
-from weft.cpu.ttgt.passes import CHUNK, Entry, axes_of, run_of
+from weft.cpu.ttgt.passes import CHUNK, PassEntry, axes_of, run_of
 from weft.cpu.ttgt.schedule import TtgtSchedule
-from weft.cpu.ttgt.steps import Matrix, pieces_of
+from weft.cpu.ttgt.steps import WorkspaceMatrix, pieces_of
 from weft.cpu.ttgt.ways import IN_PLACE, multiplied, operand_of
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 
-class _Cost(NamedTuple):
+class _TtgtCost(NamedTuple):
     call: float  # seconds of a call,
     piece: float  # and of each piece, in Python
     row: float  # of a stage's call for a chunk of a row
@@ -27,9 +27,9 @@ class _Cost(NamedTuple):
 
 
 @lru_cache
-def _cost() -> _Cost:
+def _cost() -> _TtgtCost:
     found = costs("ttgt")
-    return _Cost(*(found(name) for name in _Cost._fields))
+    return _TtgtCost(*(found(name) for name in _TtgtCost._fields))
 
 
 def predict(contraction: Contraction, schedule: TtgtSchedule, target: Target) -> float:
@@ -45,24 +45,25 @@ def predict(contraction: Contraction, schedule: TtgtSchedule, target: Target) ->
     return _cost().call + contraction.batch * (packed[1 - way.cut.operand] + count * each)
 
 
-def _packing(contraction: Contraction, operand: int) -> list[Entry]:
+def _packing(contraction: Contraction, operand: int) -> list[PassEntry]:
     args = (contraction.a_args, contraction.b_args)[operand]
     stored = operand_of(contraction, operand).layout.dtype.itemsize
-    return [Entry(stored, operand), Entry(multiplied(contraction).itemsize, SPACE_BASE), *_beside(contraction, args)]
+    values = [PassEntry(stored, operand), PassEntry(multiplied(contraction).itemsize, SPACE_BASE)]
+    return [*values, *_aux_entries(contraction, args)]
 
 
-def _finishing(contraction: Contraction, in_place: bool) -> list[Entry]:
-    found = [Entry(contraction.d.dtype.itemsize, D_BASE)]
-    found += [] if in_place else [Entry(contraction.arithmetic.accumulate.itemsize, SPACE_BASE)]
-    found += [Entry(contraction.c.dtype.itemsize, C_BASE)] if contraction.c is not None else []
-    return [*found, *_beside(contraction, (*contraction.c_args, *contraction.epilogue_args, *contraction.outputs))]
+def _finishing(contraction: Contraction, in_place: bool) -> list[PassEntry]:
+    found = [PassEntry(contraction.d.dtype.itemsize, D_BASE)]
+    found += [] if in_place else [PassEntry(contraction.arithmetic.accumulate.itemsize, SPACE_BASE)]
+    found += [PassEntry(contraction.c.dtype.itemsize, C_BASE)] if contraction.c is not None else []
+    return [*found, *_aux_entries(contraction, (*contraction.c_args, *contraction.epilogue_args, *contraction.outputs))]
 
 
-def _beside(contraction: Contraction, places: tuple[int, ...]) -> list[Entry]:
-    return [Entry(contraction.aux[place].dtype.itemsize, AUX_BASE + place) for place in places]
+def _aux_entries(contraction: Contraction, places: tuple[int, ...]) -> list[PassEntry]:
+    return [PassEntry(contraction.aux[place].dtype.itemsize, AUX_BASE + place) for place in places]
 
 
-def _pass(contraction: Contraction, matrix: Matrix, entries: list[Entry], threads: int) -> float:
+def _pass(contraction: Contraction, matrix: WorkspaceMatrix, entries: list[PassEntry], threads: int) -> float:
     """Seconds of a pass over a matrix that touches all that."""
     cost, (rows, columns) = _cost(), matrix.shape
     axes = [axes_of(contraction, modes, 1) for modes in (matrix.rows, matrix.columns)]

@@ -1,10 +1,10 @@
 """TTGT on the CPU (transpose, transpose, GEMM, transpose): the library's product, and passes before and behind it.
 
-Operands that are functions, are converted, or lie as no matrices are packed. torch's BLAS multiplies. C, the epilogue
-with its operands and coordinates, and the cast are one more pass. Both passes go by the stages that GETT's kernels
-apply to panels and register blocks, here to long rows; and all of it piece by piece of D, so that what one step writes
-the next one reads from the caches. It pays where stages are much of the time, and where the library multiplies faster
-than GETT's kernels do: bytes, long sums.
+Operands that are functions, are converted, or have the layout of no matrix are packed. torch's BLAS multiplies. C, the
+epilogue with its operands and coordinates, and the cast are one more pass. Both passes go by the stages that GETT's
+kernels apply to panels and register blocks, here to long rows; and all of it piece by piece of D, so that what one step
+writes the next one reads from the caches. It pays where stages are much of the time, and where the library multiplies
+faster than GETT's kernels do: bytes, long sums.
 
 A family with the four doors of `weft.planner.schedule`.
 """
@@ -86,7 +86,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def schedule_of(contraction: Contraction, way: Way, target: Target) -> TtgtSchedule:
     first, threads = pieces_of(contraction, way)[0], max(target.processors, 1)
     (product,) = blas.schedules(first.product, target).schedules
-    assert isinstance(product, blas.BlasSchedule)
+    assert isinstance(product, blas.CpuBlasSchedule)
     packed = [(name, matrix) for name, matrix in zip("AB", first.packed, strict=True) if matrix is not None]
     workspace = sum(matrix.size for _, matrix in packed) * multiplied(contraction).itemsize
     workspace += first.d.size * contraction.arithmetic.accumulate.itemsize if way.last == SCATTER else 0

@@ -1,11 +1,11 @@
 """A pass over a matrix: chunks of its rows through a stage, from one tensor to another.
 
     for chunks of columns:        what is the same in all rows is gathered once
-      for rows:                   values and operands are read where they lie, if their chunk is contiguous
+      for rows:                   values and operands are read without a copy, if their chunk is contiguous
         stage                     a function by its address; results to where they belong, by way of a buffer where
                                   those have gaps
 
-Stages are those of `weft.cpu.gett`: of contiguous values, each with what it reads and writes beside them.
+Stages are those of `weft.cpu.gett`: of contiguous values, each with what it reads and writes alongside them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def gather(to, base, columns, size, run, first, count):
 
 @numba.njit(error_model="numpy")
 def scatter(base, columns, values, size, run, first, count):
-    """The same the other way."""
+    """Scatter contiguous items to a row's columns first..first + count."""
     if run <= 1:
         for i in range(count):
             copy_any(base + load_word(columns + 8 * (first + i)), values + i * size, size)
@@ -79,7 +79,7 @@ def chunk(plan, frame, first_row, end_row, first, count, scratch):
     reads, writes = load_word(plan + 8 * at.READS), load_word(plan + 8 * at.WRITES)
     entries, buffer = load_word(plan + 8 * at.ENTRIES), load_word(plan + 8 * at.BUFFER)
     bases, pointers, buffers = frame + 8 * at.BASES, scratch, scratch + POINTERS
-    # Results beside which C is read go by a buffer: a stage whose reads and writes may be one takes values one by one.
+    # With C read alongside, results go by a buffer: a stage whose reads and writes may be one takes values one by one.
     apart = stage != 0 and load_word(bases + 8 * C_BASE) != 0
     for row in range(first_row, end_row):
         for i in range(reads + writes):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.cpu import blas
 from weft.cpu.host import HUGE, advise, reach
-from weft.cpu.ttgt.passes import Finish, Pass, finishing, packing
+from weft.cpu.ttgt.passes import FinishingPass, Pass, finishing, packing
 from weft.cpu.ttgt.schedule import TtgtSchedule
 from weft.cpu.ttgt.steps import Piece, pieces_of
 from weft.cpu.ttgt.ways import IN_PLACE, SCATTER, A, C, D, Modes, Way, multiplied
@@ -23,15 +23,15 @@ UNSCALED = (0, 0, 0, 0)
 Offsets = tuple[int, ...]  # elements, in the order of a mode's strides
 
 
-class Step(NamedTuple):
-    """What is done for a piece, built."""
+class TtgtStep(NamedTuple):
+    """The built launches of a piece: packing, product, epilogue."""
 
     packs: tuple[Pass | None, Pass | None]  # of A and B
     multiply: Launch
-    finish: Finish | None
+    finish: FinishingPass | None
 
 
-class Call(NamedTuple):
+class TtgtCall(NamedTuple):
     """The tensors of one call, in the order of a mode's strides, and workspaces for A, B and the product."""
 
     tensors: tuple[Tensor | None, ...]
@@ -45,7 +45,7 @@ class TtgtLaunch:
         self._contraction, self._size = contraction, reach(contraction.d)
         pieces, way = pieces_of(contraction, schedule.way), schedule.way
         self._steps = [
-            Step(
+            TtgtStep(
                 _packs(contraction, piece, schedule.threads),
                 blas.build(piece.product, schedule.product, target),
                 _finish(contraction, piece, schedule),
@@ -59,7 +59,7 @@ class TtgtLaunch:
         types = (dtype, dtype, contraction.arithmetic.accumulate)
         self._rooms = [(each.size, of) if each is not None else None for each, of in zip(matrices, types, strict=True)]
 
-    def _placed(self, way: Way) -> Iterator[tuple[Offsets, Step]]:
+    def _placed(self, way: Way) -> Iterator[tuple[Offsets, TtgtStep]]:
         """The pieces of a batch, and where they begin."""
         *outer, mode = way.order.side(way.cut.operand)[: way.cut.at + 1]
         for place in _places(tuple(outer), self._contraction):
@@ -73,7 +73,7 @@ class TtgtLaunch:
         if self._size >= HUGE:
             advise(d, self._size)
         spaces = [None if room is None else torch.empty(room[0], dtype=room[1], device="cpu") for room in self._rooms]
-        call = Call((a, b, c if beta != 0 else None, d, *aux), tuple(spaces))
+        call = TtgtCall((a, b, c if beta != 0 else None, d, *aux), tuple(spaces))
         for batch in self._batches:
             shared = self._factor(1 - self._cut, self._steps[0], call, batch)
             for place, step in self._pieces:
@@ -84,8 +84,8 @@ class TtgtLaunch:
         if self._steps[0].finish is None and alpha != 1:
             d.mul_(alpha)
 
-    def _factor(self, operand: int, step: Step, call: Call, here: Offsets) -> Tensor:
-        """What is multiplied of A or B: the tensor from here on, or a piece of it, packed."""
+    def _factor(self, operand: int, step: TtgtStep, call: TtgtCall, here: Offsets) -> Tensor:
+        """The factor from A or B: the tensor from here on, or a piece of it, packed."""
         pack, space = step.packs[operand], call.spaces[operand]
         if pack is None or space is None:
             return _at(call.tensors[operand], here[operand])
@@ -93,7 +93,7 @@ class TtgtLaunch:
         return space
 
     def _multiplied(
-        self, x: Tensor, y: Tensor, step: Step, call: Call, here: Offsets, scalars: tuple[Scalar, Scalar]
+        self, x: Tensor, y: Tensor, step: TtgtStep, call: TtgtCall, here: Offsets, scalars: tuple[Scalar, Scalar]
     ) -> None:
         """A piece of D from its factors."""
         space, added = call.spaces[-1], call.tensors[C] is not None
@@ -112,14 +112,14 @@ def _packs(contraction: Contraction, piece: Piece, threads: int) -> tuple[Pass |
     return a, b
 
 
-def _finish(contraction: Contraction, piece: Piece, schedule: TtgtSchedule) -> Finish | None:
+def _finish(contraction: Contraction, piece: Piece, schedule: TtgtSchedule) -> FinishingPass | None:
     last, accumulate = schedule.way.last, contraction.arithmetic.accumulate
 
     def made(how: tuple[bool, bool, bool]) -> Pass:
         route = finishing(contraction, last == IN_PLACE, how)
         return Pass(contraction, piece.d, accumulate.itemsize, route, schedule.threads)
 
-    return Finish(made, accumulate) if last else None
+    return FinishingPass(made, accumulate) if last else None
 
 
 def _places(modes: Modes, contraction: Contraction) -> list[Offsets]:
@@ -147,5 +147,5 @@ def _bases(tensors: Sequence[Tensor | None], here: Offsets, *, added: bool) -> t
 
 
 def _address(tensor: Tensor | None, offset: int) -> int:
-    """Of an element; of what is no memory, the offset itself."""
+    """The address of an element; the offset itself where there is no tensor."""
     return offset if tensor is None else tensor.data_ptr() + offset * tensor.itemsize

@@ -1,4 +1,4 @@
-"""Where things stand in the two blocks of words that a pass is given: of its plan, and of the call."""
+"""Places in the two blocks of words that a pass is given: of its plan, and of the call."""
 
 # The block of a call: ALPHA and BETA stand where stages have them. From BASES on are the addresses of A, B, D and C and
 # of the auxiliary operands, in the order of `weft.cpu.gett.params`; that of the workspace stands before them.
@@ -18,7 +18,7 @@ SPACE_BASE = -1
     WORDS,
 ) = range(13)  # fmt: skip
 
-# An entry: (bytes of an item, which base, table of rows, table of columns, columns that lie together, whether all rows
-# have the same). Bytes below 0 are those of a coordinate: its offset is the value.
+# An entry: (bytes of an item, which base, table of rows, table of columns, contiguous columns, whether all rows have
+# the same). Bytes below 0 are those of a coordinate: its offset is the value.
 SIZE, BASE, ROW_TABLE, COLUMN_TABLE, RUN, SAME, ENTRY_WORDS = range(7)
 WHOLE = 1 << 40  # a run that never ends; one of 0: all columns have the same

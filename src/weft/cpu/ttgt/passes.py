@@ -1,6 +1,6 @@
 """Passes between tensors and workspaces: operands that are packed, and sums that become D.
 
-A pass has tables of where rows and columns lie in every tensor that it touches, and a stage between them.
+A pass has tables of where rows and columns are stored in every tensor that it touches, and a stage between them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 
 from weft.cpu.gett.family import AUX
 from weft.cpu.gett.launch import scalar_words
-from weft.cpu.gett.layout import Axis, offsets
+from weft.cpu.gett.layout import GettAxis, offsets
 from weft.cpu.gett.model import form_of
 from weft.cpu.gett.params import A_CONSTANTS, AUX_BASE, B_CONSTANTS, D_BASE, D_CONSTANTS
-from weft.cpu.gett.stages import Stage, operand_stage, result_stage, words_of
+from weft.cpu.gett.stages import GettStage, operand_stage, result_stage, words_of
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
 from weft.cpu.ttgt import params as at
-from weft.cpu.ttgt.steps import Matrix
+from weft.cpu.ttgt.steps import WorkspaceMatrix
 from weft.cpu.ttgt.ways import Modes, multiplied, operand_of
 from weft.planner.schedule import Scalar
 from weft.spec import Contraction
@@ -41,19 +41,19 @@ def entry(frame):
 """
 
 
-class Entry(NamedTuple):
-    """What a pass reads or writes: bytes of an item, and which base."""
+class PassEntry(NamedTuple):
+    """A tensor that a pass reads or writes: bytes of an item, and which base."""
 
     item: int
     base: int
 
 
-class Route(NamedTuple):
-    """What goes through a pass. `reads` begin with the values."""
+class PassRoute(NamedTuple):
+    """The stage, reads and writes of a pass. `reads` begin with the values."""
 
     stage: int  # by its address; 0 where there is none
-    reads: tuple[Entry, ...]
-    writes: tuple[Entry, ...]
+    reads: tuple[PassEntry, ...]
+    writes: tuple[PassEntry, ...]
     constants: bytes = b""  # of the stage's functions
     in_place: bool = False  # whether the stage leaves values where they are: they are moved to the first write before
 
@@ -61,7 +61,9 @@ class Route(NamedTuple):
 class Pass:
     """Runs on new pointers."""
 
-    def __init__(self, contraction: Contraction, matrix: Matrix, item: int, route: Route, threads: int) -> None:
+    def __init__(
+        self, contraction: Contraction, matrix: WorkspaceMatrix, item: int, route: PassRoute, threads: int
+    ) -> None:
         """`item`: bytes of one in the workspace."""
         self._shape = matrix.shape
         self._address = compiled(SOURCE, kernel=True)
@@ -94,13 +96,13 @@ class Pass:
         self._kept.append(kept)
         return kept.ctypes.data
 
-    def _entry(self, rows: Sequence[Axis], columns: Sequence[Axis], entry: Entry) -> tuple[int, ...]:
+    def _entry(self, rows: Sequence[GettAxis], columns: Sequence[GettAxis], entry: PassEntry) -> tuple[int, ...]:
         same = all(axis.steps[entry.base] == 0 for axis in rows)
         tables = (self._keep(offsets(axes, entry.base)) for axes in (rows, columns))
         return *entry, *tables, run_of(columns, entry), same
 
 
-def axes_of(contraction: Contraction, modes: Modes, step: int) -> list[Axis]:
+def axes_of(contraction: Contraction, modes: Modes, step: int) -> list[GettAxis]:
     """Modes in bytes, in the order of bases; the last is the workspace, with `step` along the innermost mode."""
     layouts = (contraction.a, contraction.b, contraction.d, contraction.c, *(each.layout for each in contraction.aux))
     widths = [1 if layout is None else layout.dtype.itemsize for layout in layouts]
@@ -109,13 +111,13 @@ def axes_of(contraction: Contraction, modes: Modes, step: int) -> list[Axis]:
         a, b, c, d, *aux = mode.strides
         steps = [stride * width for stride, width in zip((a, b, d, c, *aux), widths, strict=True)]
         if mode.extent > 1:
-            found.append(Axis(mode.extent, (*steps, step)))
+            found.append(GettAxis(mode.extent, (*steps, step)))
         step *= mode.extent
     return found[::-1]
 
 
-def run_of(axes: Sequence[Axis], entry: Entry) -> int:
-    """Columns that lie together: `at.WHOLE` where all do, 0 where all are one."""
+def run_of(axes: Sequence[GettAxis], entry: PassEntry) -> int:
+    """Columns that are contiguous: `at.WHOLE` where all do, 0 where all are one."""
     if not axes and entry.item > 0:
         return at.WHOLE
     if all(axis.steps[entry.base] == 0 for axis in axes):
@@ -128,28 +130,28 @@ def run_of(axes: Sequence[Axis], entry: Entry) -> int:
     return at.WHOLE
 
 
-def packing(contraction: Contraction, operand: int) -> Route:
+def packing(contraction: Contraction, operand: int) -> PassRoute:
     """An operand to its workspace: what it is, converted and applied to on the way."""
     stored, packed = operand_of(contraction, operand).layout.dtype.itemsize, multiplied(contraction)
     stage = operand_stage(contraction, form_of(contraction)._replace(dtype=packed), "AB"[operand], conjugates=True)
-    found = stage or Stage(0, stored)
-    values, others = Entry(stored, operand), [Entry(*each) for each in found.reads]
-    to = Entry(packed.itemsize, at.SPACE_BASE)
-    return Route(found.address, (values, *others), (to,), found.constants, in_place=stored == packed.itemsize)
+    found = stage or GettStage(0, stored)
+    values, others = PassEntry(stored, operand), [PassEntry(*each) for each in found.reads]
+    to = PassEntry(packed.itemsize, at.SPACE_BASE)
+    return PassRoute(found.address, (values, *others), (to,), found.constants, in_place=stored == packed.itemsize)
 
 
-def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, bool]) -> Route:
+def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, bool]) -> PassRoute:
     """Sums to D: from a workspace, or where they are. `how`: whether alpha, C and beta are applied."""
     form = form_of(contraction)
     stage = result_stage(contraction, form, *how, in_place=in_place)
-    found = stage or Stage(0, form.item, (), ((form.item, D_BASE),))
-    values = Entry(found.size, D_BASE if in_place else at.SPACE_BASE)
-    reads, writes = (tuple(map(Entry._make, entries)) for entries in (found.reads, found.writes))
-    return Route(found.address, (values, *reads), writes, found.constants)
+    found = stage or GettStage(0, form.item, (), ((form.item, D_BASE),))
+    values = PassEntry(found.size, D_BASE if in_place else at.SPACE_BASE)
+    reads, writes = (tuple(map(PassEntry._make, entries)) for entries in (found.reads, found.writes))
+    return PassRoute(found.address, (values, *reads), writes, found.constants)
 
 
-class Finish:
-    """The last pass. One for each way in which sums reach D, made when it is first asked for."""
+class FinishingPass:
+    """The last pass. One for each way in which sums reach D, made when it is first requested."""
 
     def __init__(self, made: Callable[[tuple[bool, bool, bool]], Pass], dtype: torch.dtype) -> None:
         self._made, self._dtype = made, dtype
@@ -165,7 +167,7 @@ class Finish:
 
 
 def scratch_bytes(contraction: Contraction) -> int:
-    """Of one thread, at the most."""
+    """The most scratch bytes that one thread takes."""
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d, *(each.layout for each in contraction.aux))
     widest = max(8, contraction.arithmetic.accumulate.itemsize, *(each.dtype.itemsize for each in layouts if each))
     return POINTERS + 128 + (3 + len(contraction.aux)) * CHUNK * widest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.cpu.blas import BlasSchedule
+from weft.cpu.blas import CpuBlasSchedule
 from weft.cpu.ttgt.ways import Way, name_of
 
 NAME = "ttgt"
@@ -14,7 +14,7 @@ NAME = "ttgt"
 class TtgtSchedule:
     way: Way
     packed: tuple[str, ...] = field(compare=False)  # for people, by label: "A as m·k"
-    product: BlasSchedule
+    product: CpuBlasSchedule
     threads: int
     workspace_bytes: int
     family: str = NAME

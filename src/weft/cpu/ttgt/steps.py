@@ -9,7 +9,7 @@ from weft.cpu.ttgt.ways import SCATTER, A, B, D, Modes, Order, Steps, Way, multi
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
 
-class Matrix(NamedTuple):
+class WorkspaceMatrix(NamedTuple):
     """A tensor as a matrix, as a workspace holds it: its modes as rows and columns."""
 
     rows: Modes
@@ -29,11 +29,11 @@ class Matrix(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is done for a piece of D."""
+    """The packed operands and the product of a piece of D."""
 
-    packed: tuple[Matrix | None, Matrix | None]  # A and B; None for one that is read where it lies
+    packed: tuple[WorkspaceMatrix | None, WorkspaceMatrix | None]  # A and B; None for one that is read unpacked
     product: Contraction
-    d: Matrix
+    d: WorkspaceMatrix
 
 
 @lru_cache(maxsize=256)
@@ -46,7 +46,7 @@ def _piece(contraction: Contraction, way: Way, order: Order) -> Piece:
     packed = [_packed(order, operand) if way.packed[operand] else None for operand in (A, B)]
     across = _innermost(order.m, D) < _innermost(order.n, D)
     rows, columns = (order.n, order.m) if across else (order.m, order.n)
-    d = Matrix(rows, columns)
+    d = WorkspaceMatrix(rows, columns)
     steps = [
         steps_of(order.side(operand), order.k, operand) if matrix is None else _steps(matrix, order.side(operand))
         for operand, matrix in enumerate(packed)
@@ -55,29 +55,29 @@ def _piece(contraction: Contraction, way: Way, order: Order) -> Piece:
     return Piece((packed[A], packed[B]), _product(contraction, order, (*steps, to)), d)
 
 
-def _packed(order: Order, operand: int) -> Matrix:
-    """What the operand has innermost stays so: nothing is transposed."""
+def _packed(order: Order, operand: int) -> WorkspaceMatrix:
+    """The matrix an operand is packed to: its innermost mode stays innermost, nothing is transposed."""
     own, k = order.side(operand), order.k
     if _innermost(k, operand) < _innermost(own, operand):
-        return Matrix(own, k)
-    return Matrix(k, own)
+        return WorkspaceMatrix(own, k)
+    return WorkspaceMatrix(k, own)
 
 
 def _innermost(modes: Modes, tensor: int) -> int:
     return min([mode.strides[tensor] for mode in modes if mode.strides[tensor]], default=1 << 62)
 
 
-def _steps(matrix: Matrix, first: Modes) -> Steps:
-    """Of a workspace, along these modes and along the others."""
+def _steps(matrix: WorkspaceMatrix, first: Modes) -> Steps:
+    """The strides of a workspace, along these modes and along the others."""
     return (size(matrix.columns), 1) if matrix.rows is first else (1, size(matrix.columns))
 
 
 def _product(contraction: Contraction, order: Order, steps: tuple[Steps | None, ...]) -> Contraction:
     """The product of matrices that begin where the tensors that it is given do, whatever shapes these have."""
     a, b, d = steps
-    assert a is not None, "what lies as no matrix is packed"
-    assert b is not None, "what lies as no matrix is packed"
-    assert d is not None, "what lies as no matrix is scattered"
+    assert a is not None, "an operand without a matrix layout is packed"
+    assert b is not None, "an operand without a matrix layout is packed"
+    assert d is not None, "D without a matrix layout is scattered"
     accumulate, dtype = contraction.arithmetic.accumulate, multiplied(contraction)
     modes = (
         Mode(("m",), size(order.m), Role.M, Strides(a[0], 0, 0, d[0])),

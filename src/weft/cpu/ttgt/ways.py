@@ -2,8 +2,8 @@
 
 The longer side of D is cut, along one of its modes, into *pieces* that stay in the caches from one step to the next:
 
-    modes of that side, outermost first     those before `Cut.at`, one by one
-                                            the one that is cut, `Cut.step` at a time
+    modes of that side, outermost first     those before `TtgtCut.at`, one by one
+                                            the one that is cut, `TtgtCut.step` at a time
                                             those behind it, whole
 """
 
@@ -43,7 +43,7 @@ class Order(NamedTuple):
         return self.m if operand == A else self.n
 
 
-class Cut(NamedTuple):
+class TtgtCut(NamedTuple):
     """How the side of A or of B is cut."""
 
     operand: int
@@ -70,7 +70,7 @@ class Way(NamedTuple):
     order: Order
     packed: tuple[bool, bool]  # A, B
     last: str  # `IN_PLACE`, where the library writes D; `SCATTER`, by way of a workspace; or ""
-    cut: Cut
+    cut: TtgtCut
 
 
 class Operand(NamedTuple):
@@ -112,7 +112,7 @@ def _outermost_first(modes: Modes, tensor: int) -> Modes:
 
 
 def _is_packed(contraction: Contraction, order: Order, operand: int) -> bool:
-    """Whether an operand has to be converted, or lies as no matrix of this order."""
+    """Whether an operand has to be converted, or has the layout of no matrix of this order."""
     layout, function, conjugate = operand_of(contraction, operand)
     if function is not None or conjugate or layout.dtype is not multiplied(contraction):
         return True
@@ -120,7 +120,7 @@ def _is_packed(contraction: Contraction, order: Order, operand: int) -> bool:
 
 
 def _last(contraction: Contraction, order: Order) -> str:
-    """What is left to be done. C may be D, which the product must not overwrite then; of bytes it is a whole matrix."""
+    """The step after the product. C may be D, which the product must not overwrite; of bytes D is a whole matrix."""
     holds = contraction.d.dtype is contraction.arithmetic.accumulate and not of_bytes(contraction)
     if not holds or contraction.c is not None or steps_of(order.m, order.n, D) is None:
         return SCATTER
@@ -128,7 +128,7 @@ def _last(contraction: Contraction, order: Order) -> str:
 
 
 def steps_of(rows: Modes, columns: Modes, tensor: int) -> Steps | None:
-    """How a tensor lies as a matrix; None where the library takes no such one."""
+    """The strides of a tensor as a matrix; None where the library takes no such one."""
     row, column = step_along(rows, tensor), step_along(columns, tensor)
     if row is None or column is None:
         return None
@@ -154,7 +154,7 @@ def size(modes: Sequence[Mode]) -> int:
     return math.prod([mode.extent for mode in modes])
 
 
-def _cut(contraction: Contraction, order: Order, packed: tuple[bool, bool], waits: bool) -> Cut:
+def _cut(contraction: Contraction, order: Order, packed: tuple[bool, bool], waits: bool) -> TtgtCut:
     """The longer side in pieces of about one size, as many as what waits for the next step fills the caches."""
     operand = A if size(order.m) >= size(order.n) else B
     side, item = order.side(operand), contraction.arithmetic.accumulate.itemsize
@@ -170,4 +170,4 @@ def _cut(contraction: Contraction, order: Order, packed: tuple[bool, bool], wait
         at -= 1
     extent = side[at].extent
     pieces = -(-extent // max(wanted // inner, 1))
-    return Cut(operand, at, -(-extent // pieces))
+    return TtgtCut(operand, at, -(-extent // pieces))

@@ -75,7 +75,7 @@ def digits_from(index, numbers, AXIS: tl.constexpr, TENSOR: tl.constexpr, WIDE: 
 def generic_offset(index, numbers, AXIS: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """Offset of a flattened index along an axis that a tensor moves along.
 
-    The compiler is told of runs where the offset is made: on a value that a function returns it would be lost.
+    The compiler is given runs where the offset is made: on a value that a function returns it would be lost.
     """
     LENGTH: tl.constexpr = AXIS.runs[TENSOR].length
     DIVISOR: tl.constexpr = AXIS.runs[TENSOR].divisor
@@ -221,7 +221,7 @@ def batch_offset(at, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr
 
 @triton.jit
 def exists(at, index, DIM: tl.constexpr, I: tl.constexpr):
-    """Which indices along axis `I` lie inside it."""
+    """Which indices along axis `I` are inside it."""
     AXIS: tl.constexpr = DIM.axes[I]
     if DIM.generic:
         return index < generic_extent(at[1], AXIS)
@@ -231,7 +231,7 @@ def exists(at, index, DIM: tl.constexpr, I: tl.constexpr):
 
 @triton.jit
 def dim_mask(at, lane, DIM: tl.constexpr):
-    """Which lanes of a flattened dim of a tile lie inside every axis."""
+    """Which lanes of a flattened dim of a tile are inside every axis."""
     mask = lane >= 0
     for i in tl.static_range(len(DIM.axes)):
         if not DIM.axes[i].exact:

@@ -25,7 +25,7 @@ def kind_of(layout: Layout | None) -> str:
 
 
 def as_elements(layout: Layout) -> Layout:
-    """The layout as a kernel is told of it: of words, or of single parts. Only type and alignment matter there."""
+    """The layout as a kernel takes it: of words, or of single parts. Only type and alignment matter there."""
     return layout._replace(dtype=torch.int64 if kind_of(layout) == "words" else real(layout.dtype))
 
 
@@ -47,7 +47,7 @@ def strides_of_parts(modes: Sequence[Mode]) -> list[Mode]:
 
 
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
-    """That of the real products that complex ones are made of."""
+    """The arithmetic of the real products that complex ones are made of."""
     return Arithmetic(real(arithmetic.product), real(arithmetic.accumulate), arithmetic.precision)
 
 
@@ -68,7 +68,7 @@ class AuxParams(NamedTuple):
     c: tuple[AuxEntry, ...]
     epilogue: tuple[AuxEntry, ...]
     outputs: tuple[AuxEntry, ...]
-    peak: int  # position of D's peak among the pointers, -1 where none is asked for
+    peak: int  # position of D's peak among the pointers, -1 where none is requested
 
 
 def aux_params(contraction: Contraction) -> AuxParams:
@@ -85,7 +85,7 @@ def aux_params(contraction: Contraction) -> AuxParams:
 
 
 def aux_bytes(aux: Sequence[Aux], modes: Sequence[Mode]) -> int:
-    """Bytes of all that is read beside operands and written beside D, each element once."""
+    """Bytes of all that is read alongside operands and written alongside D, each element once."""
     return sum(
         each.dtype.itemsize * math.prod(mode.extent for mode in modes if mode.strides.aux[at])
         for at, each in enumerate(aux)

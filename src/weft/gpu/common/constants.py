@@ -77,7 +77,7 @@ class WrittenFunction:
         return jit_function(self.source)
 
 
-class Whole:
+class WholeConstant:
     """A named tuple among a kernel's constants that the compiler hands on in one piece.
 
     Since 3.8 it takes tuples apart, at every call within a kernel: a schedule has some thousand values, and a kernel
@@ -101,7 +101,7 @@ class Whole:
         return len(self._fields_of)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Whole) and self._fields_of == other._fields_of
+        return isinstance(other, WholeConstant) and self._fields_of == other._fields_of
 
     def __hash__(self) -> int:
         return hash(self._fields_of)
@@ -110,14 +110,14 @@ class Whole:
         return repr(self._fields_of)
 
     def mangle(self) -> str:
-        """Its part of the names of functions."""
+        """The constant's part of the names of functions."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 def whole(value: Any) -> Any:
     """A constant, and named tuples in it in one piece."""
     if isinstance(value, tuple):
-        return Whole(value) if hasattr(value, "_fields") else tuple(map(whole, value))
+        return WholeConstant(value) if hasattr(value, "_fields") else tuple(map(whole, value))
     return value
 
 

@@ -51,16 +51,16 @@ PART_LINES = _FITTED("part_lines")  # of the bytes beyond them that move again, 
 # Bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors.
 HOT_RATE = _FITTED("hot_rate")
 HOT_BYTES = _FITTED("hot_bytes")  # more spread over as many more slices of L2
-# Instructions of TF32 read shared memory along k. A that lies across it is transposed via registers and stays there, at
-# no cost that was seen. B returns to shared memory where instructions of warp groups take it from there: elements of B
+# Instructions of TF32 read shared memory along k. A stored across it is transposed via registers and stays there, at no
+# cost that was seen. B returns to shared memory where instructions of warp groups take it from there: elements of B
 # per second that are read, transposed and written back, between barriers.
 TRANSPOSE_RATE = _FITTED("transpose_rate")
 # Instructions of warp groups take B from shared memory in the type of products. Where it is stored in another, it
 # returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
 CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each program that reads them
-ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an operand lies across k
+ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an operand is stored across k
 # IEEE products in float32 are made without matrix instructions, and read B across k: what they take longer by where it
-# lies along k. Sums of 15 and 45 products in 144 and 60 columns took 1.6 times as long.
+# is stored along k. Sums of 15 and 45 products in 144 and 60 columns took 1.6 times as long.
 SINGLE_ALONG_K = _FITTED("single_along_k")
 # Of the bytes of short runs that move again, for each run that two lines hold besides the first.
 RAGGED = _FITTED("ragged")
@@ -75,7 +75,7 @@ _recording: list[tuple[Contraction, Target, KernelWork]] | None = None
 
 
 class Access(NamedTuple):
-    """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes that lie together along one axis
+    """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes contiguous along one axis
     of a tile, and in the whole tile; and bytes that one can take wherever the rows of the tile start."""
 
     bytes: int
@@ -177,7 +177,7 @@ def modes_in_tile(axes: Sequence[KernelAxis], tensor: int) -> list[ModeInTile]:
 
 
 def run_of(tile: Sequence[ModeInTile]) -> int:
-    """Elements of a tile that lie together in a tensor, whichever axes they stand on."""
+    """Elements of a tile that are contiguous in a tensor, whichever axes they stand on."""
     run = 1
     for stride, covered, extent in sorted(tile):
         if stride != run:
@@ -227,7 +227,7 @@ def launched(seconds: float, launch: float) -> float:
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[Contraction, Target, KernelWork]]]:
-    """A list of what `direct_seconds` is asked within, for fitting its numbers."""
+    """A list of the requests that `direct_seconds` serves within, for fitting its numbers."""
     global _recording
     found: list[tuple[Contraction, Target, KernelWork]] = []
     _recording = found
@@ -273,8 +273,10 @@ def _moved_again(own: Sequence[int], work: KernelWork) -> float:
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: KernelWork) -> float:
-    """Seconds where lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to
-    bind where its rows start within sectors."""
+    """Seconds where lines of a small operand are read by all programs at once, from few slices of L2.
+
+    Measured to bind where its rows start within sectors.
+    """
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]

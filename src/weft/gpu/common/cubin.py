@@ -37,7 +37,7 @@ class Cubin:
 
     @classmethod
     def of(cls, compiled: Any) -> Cubin:
-        """That of what Triton has compiled."""
+        """The cubin of a kernel that Triton has compiled."""
         from triton import __version__
 
         metadata, ptx = compiled.metadata, str(compiled.asm["ptx"])

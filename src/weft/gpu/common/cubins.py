@@ -86,7 +86,7 @@ def is_kept(recipe: Recipe) -> bool:
 
 
 def refuse(place: str, key: str, capability: int) -> None:
-    """Do without what the driver did not take: of the pack nothing more is asked, of the store it is removed."""
+    """Do without what the driver did not take: the pack is not read again, the store loses it."""
     if place == PACK:
         _refused.add(capability)
     else:
@@ -106,7 +106,7 @@ def shelf(capability: int) -> str:
 
 
 def told(capability: int) -> str:
-    """Which pack is found for a device, and how much of it is of this version's code."""
+    """A line on the pack that is found for a device, and how much of it is of this version's code."""
     name = shelf(capability)
     found = pack.shelf(name)
     if found is None:
@@ -138,7 +138,7 @@ def key_of(recipe: Recipe) -> str | None:
 
 
 def _pointer(layout: Any) -> str:
-    """A tensor as the compiler is told of it."""
+    """A tensor as the compiler takes it."""
     return "none" if layout is None else f"{layout.dtype}{' aligned' * (layout.alignment % 16 == 0)}"
 
 

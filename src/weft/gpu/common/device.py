@@ -50,7 +50,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
     """The auxiliary operands of a function (`AuxEntry`), each 1 long along the axes it does not move along.
 
-    `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
+    `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile are. A
     coordinate is its own offset: nothing is loaded.
     """
     values = ()
@@ -113,7 +113,7 @@ def finish(
     Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
     and further results), `factors` (alpha, beta), `OP` a `KernelOperation`.
     `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
-    the pointers of further results. Where it is asked for, the peak of what D gets is found.
+    the pointers of further results. Where it is requested, the peak of what D gets is found.
     """
     c = tensors[0]
     d = tensors[1]

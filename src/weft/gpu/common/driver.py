@@ -110,14 +110,14 @@ class DirectLaunch:
     def of(
         cls, cubin: Cubin, function: int, programs: int, device: int, fixed: Sequence[int] = ()
     ) -> DirectLaunch | None:
-        """That of a kernel which is loaded as `function`; None where it asks for more than is known here."""
+        """A launch of the kernel that is loaded as `function`; None where it needs more than is known here."""
         driver, sizes = loaded_driver(), cubin.sizes
         if driver is None or sizes is None or not _agrees(driver, function, sizes):
             return None
         return cls(driver, function, programs, cubin.threads, cubin.shared, sizes, cubin.pdl, device, fixed)
 
     def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
-        """The same kernel on another grid, with other fixed parameters."""
+        """A launch of this kernel on another grid, with other fixed parameters."""
         return DirectLaunch(self._driver, self._function.value or 0, programs, *self._made_of, fixed)
 
     def __call__(self, *words: int) -> None:
@@ -126,7 +126,7 @@ class DirectLaunch:
             self._pack(self._words, 0, *words)
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
-            if status == _NO_CONTEXT:  # a thread that has not asked anything of CUDA before
+            if status == _NO_CONTEXT:  # a thread that has not used CUDA before
                 bind_context(self._driver, self.device)
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
@@ -134,13 +134,13 @@ class DirectLaunch:
 
 
 def launches_are_hooked() -> bool:
-    """Whether somebody, a profiler say, asked Triton to be called at each launch."""
+    """Whether somebody, a profiler say, has hooked Triton's launches."""
     runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)
     return runtime is not None and bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
 
 
 def _called(hook: Any) -> Any:
-    """What a chain of hooks calls; before there were chains, the hook itself."""
+    """The calls of a chain of hooks; before there were chains, the hook itself."""
     return getattr(hook, "calls", hook)
 
 

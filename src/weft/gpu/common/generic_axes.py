@@ -33,7 +33,7 @@ class GenericAxis(NamedTuple):
     place: int  # dimension of the spread tile; -1 where a program has one index
     unit: int  # what the extent, and the first index of every run, is a multiple of
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]
-    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: groups that lie together, and the multiple that each starts at
+    runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: groups that are contiguous, and the multiple that each starts at
     numbers: int  # blocks, their magic and shift, extent / unit; then extent, magic and shift of each mode but the last
     strides: tuple[int, ...]  # [A, B, C, D, *aux]: first of as many strides as there are digits
 

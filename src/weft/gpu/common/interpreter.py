@@ -1,7 +1,7 @@
 """Triton's interpreter, made to take what the compiler takes, in whichever version of Triton is here.
 
-Comparisons: one of scalars keeps the operands' type beside its bits. Spread over a tile it becomes a tile of that type,
-which Triton 3.9 refuses as a mask. They get the type of bits.
+Comparisons: one of scalars keeps the operands' type alongside its bits. Spread over a tile it becomes a tile of that
+type, which Triton 3.9 refuses as a mask. They get the type of bits.
 Indices: Triton 3.6 makes one of an array of one element by `int`, which NumPy 2.4 refuses.
 """
 

@@ -107,7 +107,7 @@ class TensorMap(NamedTuple):
     block: tuple[int, ...]
 
     def descriptor(self, tensor: Any) -> Any:
-        """What the kernel takes for `tensor`, which lies as the layout says."""
+        """The descriptor of `tensor`, which has this layout, as the kernel takes it."""
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
@@ -158,7 +158,7 @@ class KernelLaunch:
         pointers: Sequence[Layout] | None = None,  # of auxiliary operands; None where there are none
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
         pdl: bool = True,  # its programs may come while the last ones of the launch before still run
-        numbers: tuple[int, ...] | None = None,  # what a kernel at hand takes at run time; None where it takes none
+        numbers: tuple[int, ...] | None = None,  # what a shape-generic kernel takes at run time
     ) -> None:
         self.function = DeviceFunction.of(kernel)
         self.carveout = carveout if target.kind == "cuda" else None
@@ -221,7 +221,7 @@ class KernelLaunch:
                 self._run_by_triton(tensors, alpha, beta, aux)
 
     def at(self, programs: int, numbers: tuple[int, ...]) -> KernelLaunch:
-        """The same kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""
+        """A launch of this kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""
         other = copy.copy(self)
         other.programs, other.numbers, other._numbers = programs, numbers, (numbers,)
         other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
@@ -311,7 +311,7 @@ class KernelLaunch:
 
 
 def _nothing(*_: Any) -> None:
-    """What a launch does that is only to be compiled."""
+    """The run of a launch that is only to be compiled."""
 
 
 def collecting() -> bool:
@@ -331,7 +331,7 @@ def collected() -> Iterator[list[KernelLaunch]]:
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
-    """How auxiliary operands, further results and D's peak lie, in that order; None where there are none."""
+    """The layouts of auxiliary operands, further results and D's peak, in that order; None where there are none."""
     if not (contraction.aux or contraction.peak):
         return None
     found = [each.layout for each in contraction.aux if each.layout is not None]

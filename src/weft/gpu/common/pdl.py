@@ -2,9 +2,9 @@
 
 On Hopper and later a launch may be *dependent by program* (CUDA C++ Programming Guide, "Programmatic Dependent
 Launch"): it begins when all programs of the launch before have said so, and itself waits until they have ended and what
-they wrote is seen. So the microsecond between two launches, in which the device would start programs, is spent beside
-the first one's last programs. On an H200 a product of 200^3 takes 2.9 us after another instead of 3.5, a permutation of
-a megaword 2.6 instead of 3.2.
+they wrote is seen. So the microsecond between two launches, in which the device would start programs, passes
+alongside the first one's last programs. On an H200 a product of 200^3 takes 2.9 us after another instead of 3.5, a
+permutation of a megaword 2.6 instead of 3.2.
 
 Every kernel of weft waits before anything else, and only then lets the next launch come: whoever waits for a launch has
 waited for all that were before it. A launch that is not weft's waits for the whole of weft's, as ever.
@@ -39,7 +39,7 @@ def _pdl_begin(_semantic: Any = None) -> None:
 
 
 def _nothing() -> None:
-    """In the interpreter each launch ends before the next begins."""
+    """Wait for nothing: in the interpreter each launch ends before the next begins."""
 
 
 pdl_wait = _nothing if interpreting() else _pdl_wait

@@ -30,7 +30,7 @@ def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def subtile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Which of them exist."""
+    """The mask of the elements that exist in a subtile."""
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     if M.present[TENSOR] and N.present[TENSOR]:
@@ -61,7 +61,7 @@ def reduce_splits_kernel(
 ):
     """Add the partials of some rows and columns of an output tile, first to last, and finish them.
 
-    What lies past the end of D is not read.
+    Nothing past the end of D is read.
     """
     pdl_begin()
     REDUCE: tl.constexpr = OP.reduce

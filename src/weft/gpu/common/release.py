@@ -11,7 +11,7 @@ RELEASE = tuple(int(part) for part in _INSTALLED.split(".")[:2])
 """(0, 0) where there is none."""
 
 # Whether a run that holds no aligned groups, such as 0 1 2 | 90 91 92 | ..., is stated as groups of two. That is not
-# true of every two (2 and 90), but it tells the compiler along which axis neighbours lie. Up to 3.8 it tells nothing
+# true of every two (2 and 90), but it tells the compiler along which axis neighbours follow. Up to 3.8 it tells nothing
 # else: an access is no wider than what its address is known to be a multiple of, here a single element. From 3.9 on a
 # thread that reads or writes elements of a group one by one, each under its mask, takes the address of the first for
 # all of them (pull request 11317 of triton-lang/triton): wrong values, and no error.

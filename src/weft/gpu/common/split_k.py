@@ -30,7 +30,7 @@ def range_start(number, STREAM_K: tl.constexpr):
 
 @triton.jit
 def range_of(step, STREAM_K: tl.constexpr):
-    """Which work range has a step."""
+    """The work range that has a step."""
     LONGER: tl.constexpr = STREAM_K.longer * (STREAM_K.base + 1)
     short = STREAM_K.longer + (step - LONGER) // STREAM_K.base
     return tl.where(step < LONGER, step // (STREAM_K.base + 1), short)

@@ -104,7 +104,7 @@ def tile_offsets(
 def tile_mask(
     place, OWN: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True
 ):
-    """Which of them exist."""
+    """The mask of a tile's elements that exist."""
     mask = not_negative(place[0], BATCH) >= 0
     if OWN.present[TENSOR] and not OWN.exact:
         own = dim_mask(place[1], tl.arange(0, OWN.tile), OWN)
@@ -127,7 +127,7 @@ def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.conste
 
 @triton.jit
 def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True):
-    """Which of them exist."""
+    """The mask of the elements that exist in a tile of A."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
@@ -146,7 +146,7 @@ def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.conste
 
 @triton.jit
 def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = False):
-    """Which of them exist."""
+    """The mask of the elements that exist in a tile of B."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
@@ -177,7 +177,7 @@ def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Which of them exist."""
+    """The mask of the elements that exist in a block."""
     RANK: tl.constexpr = len(PARAMS.stored)
     if PARAMS.m.generic:
         OF_D: tl.constexpr = PARAMS.of_d
@@ -198,7 +198,7 @@ def store_block(acc, tensors, factors, place, PARAMS: tl.constexpr, OP: tl.const
 
 @triton.jit
 def partial_offsets(program, PARAMS: tl.constexpr, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
-    """Where some columns of a program's split-K partial lie in the workspace: tile after tile, row after row."""
+    """Where some columns of a program's split-K partial are stored in the workspace: tile after tile, row after row."""
     rows = tl.arange(0, PARAMS.m.tile)[:, None]
     columns = FIRST + tl.arange(0, COLUMNS)[None, :]
     return tl.cast(program, tl.int64) * (PARAMS.m.tile * PARAMS.n.tile) + rows * PARAMS.n.tile + columns

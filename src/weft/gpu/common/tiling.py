@@ -7,7 +7,7 @@ it must where an operand is contiguous along one of them and D along the other (
 and P. Bientinesi, "Design of a High-Performance GEMM-like Tensor-Tensor Multiplication", 2018).
 
 Within a tile the axes of a dim are flattened again, the last one fastest: operands are loaded in that order. The result
-is stored with every axis as a dimension of its own, so that D's contiguous mode is found wherever it lies.
+is stored with every axis as a dimension of its own, so that D's contiguous mode is found wherever it is.
 
 A planner asks for the same axes hundreds of times, so what one axis is to one tensor is computed once.
 """
@@ -54,7 +54,7 @@ class KernelAxis(NamedTuple):
     strides: tuple[tuple[int, ...], ...]  # [A, B, C, D, *aux][mode]
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this axis
     runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]: of this axis alone
-    stretches: tuple[int, ...]  # [A, B, C, D, *aux]: elements of a tile that lie together, aligned or not
+    stretches: tuple[int, ...]  # [A, B, C, D, *aux]: elements of a tile that are contiguous, aligned or not
     step: int  # indices from one output tile to the next: `tile`, or more where this is a part of the output tile
     first: int  # index within the output tile that this part begins at, else 0
 
@@ -153,7 +153,7 @@ def axes_text(axes: Sequence[TiledAxis]) -> str:
 
 
 def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
-    """Modes as one tensor lies, innermost first; those it does not have come last."""
+    """Modes in the order of one tensor's layout, innermost first; those it does not have come last."""
     strides = [mode.strides[tensor] or math.inf for mode in modes]
     return tuple([modes[at] for at in sorted(range(len(modes)), key=strides.__getitem__)])
 
@@ -197,8 +197,8 @@ def _axis(axis: TiledAxis, tensors: int) -> KernelAxis:
     """An axis alone in its dim; `inner`, `pitch` and `place` are the dim's to say."""
     extent, step, tile = axis.extent, axis.whole_step or axis.tile, axis.tile
     blocks = -(-extent // step)
-    lying = [_in_tensor(axis, tensor) for tensor in range(tensors)]
-    strides, present, runs, stretches, _ = zip(*lying, strict=True)
+    placed = [_in_tensor(axis, tensor) for tensor in range(tensors)]
+    strides, present, runs, stretches, _ = zip(*placed, strict=True)
     return KernelAxis(
         tile=tile,
         inner=1,

@@ -1,5 +1,7 @@
-"""What differs between versions of Triton. No other module of weft knows, and this one asks what a version
-offers, where that can be asked."""
+"""The differences between versions of Triton, known to no other module of weft.
+
+This one looks up what a version offers, where that can be done.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ ODD_RUNS_STATED = tl.constexpr(release.ODD_RUNS_STATED)
 ARRIVALS_MEET = tl.constexpr(release.RELEASE >= (3, 8))
 
 
-class Names(NamedTuple):
-    """What kernels call, of which the name has changed."""
+class GluonNames(NamedTuple):
+    """The functions of Gluon that kernels call and whose names have changed."""
 
     meet_threads: Callable[..., Any]  # all threads of a role: `thread_barrier` in 3.6
     tma_load: Callable[..., Any]  # from 3.8 on `async_load` and `async_store`; the longer names end with 3.8
@@ -29,12 +31,12 @@ class Names(NamedTuple):
     reinterpret: Callable[..., Any]  # shared memory as another shape and layout: public since 3.9
 
 
-def gluon_names() -> Names:
+def gluon_names() -> GluonNames:
     """The names of the Triton that is here. `ImportError` or `AttributeError` where it has none that is known."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
-    return Names(
+    return GluonNames(
         _first(gl, "barrier", "thread_barrier"),
         _first(tma, "async_load", "async_copy_global_to_shared"),
         _first(tma, "async_store", "async_copy_shared_to_global"),

@@ -12,7 +12,7 @@
 `scaled` makes a small case of a large one, `operands` makes its tensors.
 """
 
-from weft.selftest.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands
+from weft.selftest.case import ALGEBRAS, FUNCTIONS, Case, CaseOperands, from_letters, operands
 from weft_bench.cases.beyond import beyond
 from weft_bench.cases.fused import algebras, epilogues, gradients, layers, numbers, weights
 from weft_bench.cases.general import general
@@ -23,7 +23,7 @@ __all__ = [
     "ALGEBRAS",
     "FUNCTIONS",
     "Case",
-    "Operands",
+    "CaseOperands",
     "algebras",
     "beyond",
     "epilogues",
