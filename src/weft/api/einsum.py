@@ -126,7 +126,7 @@ def _of_one(
 
 
 def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Tensor | None = None) -> torch.Tensor:
-    """The same of options that are read, with no function among them."""
+    """One operand moved or contracted with a one, by options that are read and have no functions."""
     (term,), output = notation.inputs, notation.output
     if set(term) == set(output) and (options.algebra, options.precision, options.accumulate) == (None, None, None):
         return moved((term, output), x, options, out=out)

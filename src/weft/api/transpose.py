@@ -138,7 +138,7 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
 
 
 def _in_place(described: InPlace, backend: str) -> Callable[..., None]:
-    """What transposes stacks of such matrices."""
+    """The function of a backend that transposes stacks of such matrices in place."""
     room = import_module(_IN_PLACE[backend])
     found: Callable[..., None] = room.square_ if described.square else room.rectangular_
     return found

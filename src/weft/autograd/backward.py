@@ -17,7 +17,7 @@ from weft.fn.derivative import Derived
 from weft.planner.options import Options, types_of
 from weft.spec.dtypes import FP8, value_type
 
-Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are asked for
+Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are requested
 Steps = tuple[Step | Spread, ...]
 
 SUMS, TOTAL = "sums", "G"  # sources: the sums that were kept or are made again, and their gradient where it is stored
@@ -88,10 +88,10 @@ class Backward:
             return SUMS if at == self.sums else result_source(at)
         return {"sums": SUMS, "a": "A", "b": "B", "c": "C"}[name]
 
-    def _beside(
+    def _further_inputs(
         self, function: Derived | None, own: str, places: dict[str, tuple[str, str]] | None = None
     ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
-        """What a derivative reads beside its value, as `aux` and `indices` of a step; `own` are its modes."""
+        """The further inputs of a derivative, as `aux` and `indices` of a step; `own` are its value's modes."""
         if function is None:
             return (), ()
         aux, indices, known = [], [], dict(self.spec.indices)
@@ -113,7 +113,7 @@ class Backward:
         if self.stored and fits and target != TOTAL and function == self._function(0, products=False):
             step = over_elements(spec, target, out, TOTAL, term)
         else:
-            aux, indices = self._beside(function, spec.term_d)
+            aux, indices = self._further_inputs(function, spec.term_d)
             step = over_elements(spec, target, out, self._source(self.main), term)
             made = function.function if function is not None else None
             step = replace(step, a_fn=made, aux=aux, indices=indices, prologue=made is not None)
@@ -145,7 +145,7 @@ class Backward:
             (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
             if pulled is not None:
                 step = self._contracted(hook, target, core, storage)
-                aux, indices = self._beside(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
+                aux, indices = self._further_inputs(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
                 self.found.append(
                     replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux),
                             indices=_joined(step.indices, indices))
@@ -180,7 +180,7 @@ class Backward:
         for goal, term, out, function in wanted:
             if function is None:
                 continue
-            aux, indices = self._beside(function, own, places)
+            aux, indices = self._further_inputs(function, own, places)
             step = Step(
                 goal, f"{own},->{term}", left, ONE, out, spec.passing(), a_fn=function.function,
                 aux=aux, indices=indices,
@@ -202,7 +202,7 @@ class Backward:
         left, prologue = TOTAL, None
         if not self.stored:
             left, prologue = self._source(self.main), self._function(0, products=True)
-        aux, indices = self._beside(prologue, spec.term_d)
+        aux, indices = self._further_inputs(prologue, spec.term_d)
         return Step(
             target, f"{spec.term_d},{term}->{core}", left, source, out, product_options(spec),
             a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=_joined(aux, beside),
@@ -231,7 +231,7 @@ class Backward:
             wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
         for goal, modes, out, function in wanted:
             if function is not None:
-                aux, indices = self._beside(function, spec.term_d, {"weft_c": ("C", term)})
+                aux, indices = self._further_inputs(function, spec.term_d, {"weft_c": ("C", term)})
                 step = over_elements(spec, goal, out, left, modes)
                 step = replace(step, a_fn=function.function, aux=aux, indices=indices, scale=scale)
                 self._add(self._in_kind(step, out))
@@ -284,7 +284,7 @@ def arithmetic(spec: Spec) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def with_sums(spec: Spec) -> Spec:
-    """The same with the sums as one more result."""
+    """The contraction with the sums as one more result."""
     epilogue = spec.functions[EPILOGUE]
     assert epilogue is not None
     return replace(

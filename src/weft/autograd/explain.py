@@ -1,4 +1,4 @@
-"""What `Plan.explain` says of the backward pass: its steps with their schedules, and the memory kept for it."""
+"""The backward pass in `Plan.explain`: its steps with their schedules, and the memory kept for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
 
 
 def lines_of_permutation(plan: PermutePlan) -> str:
-    """The same of a plan that permutes."""
+    """The section of a plan that permutes."""
     request = as_contraction(plan.request)
     tensors = (*(_meta(each.shape, each.dtype) for each in (request.a, request.b)), None)
     return "\n".join(section("backward", described(*plain_rule(request, tensors, (True, False, False), permutes=True))))

@@ -28,7 +28,7 @@ from weft.spec.notation import expand, from_sequences, terms_of
 
 
 class Roles(NamedTuple):
-    """What the labels of a chain do: G is (p, q), X is of b, q and c, M is (c, r), and Y of b, p and r."""
+    """Labels of a chain by role: G is (p, q), X is of b, q and c, M is (c, r), and Y of b, p and r."""
 
     b: tuple[Label, ...]
     p: tuple[Label, ...]

@@ -104,7 +104,7 @@ class OperatorSum:
         return returned(state, out, y, False)
 
     def _with_gradient(self, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """The same in tensors of its own: what lies between is kept for the backward pass."""
+        """The result by new tensors alone: intermediates are kept for the backward pass."""
         total = x.new_zeros(shape)
         for block in self._blocks:
             for part in self._parts(block, x):
@@ -146,7 +146,7 @@ class OperatorSum:
     def _of_block(
         self, block: Block, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False
     ) -> torch.Tensor:
-        """What the terms of a block make of `x`, in `out`; `added` to what is there."""
+        """The sum of a block's terms applied to `x`, in `out`; `added` to the values there."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
             return x * block.terms

@@ -28,7 +28,7 @@ A, B = range(2)
 
 
 class Sums(NamedTuple):
-    """What an operand still has once its single-operand modes are summed, outermost first, and how that lies."""
+    """Modes of an operand whose single-operand modes are summed, outermost first, and their layout."""
 
     modes: tuple[Mode, ...]
     layout: Layout
@@ -134,7 +134,7 @@ def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contract
 
 
 def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contraction:
-    """What is left to be done with the sums in the operands' places."""
+    """The contraction that remains, with the sums in the operands' places."""
     strides: list[dict[tuple[object, ...], int]] = []
     for operand, total in enumerate(sums):
         if total is not None:

@@ -1,7 +1,7 @@
 """When a better kernel takes over from the one that serves: a rule of predicted times alone, and what it has decided.
 
 A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
-loses what a better kernel would have saved by the model's count. The better one is prepared beside the calls once a
+loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once a
 part of what preparing costs is lost, and takes over at the call at which twice that is lost: by then it is there, and
 nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A change to
 a specialised kernel is kept on disk, and the next process prepares that kernel first.
@@ -125,7 +125,7 @@ class Kept(NamedTuple):
 
 
 def kept(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Kept | None:
-    """What is stored of a contraction: that a specialised kernel has served, or that it was tuned."""
+    """The stored record of a contraction that a specialised kernel has served or that was tuned; None without one."""
     if not here(target) or not any(_holds_any(room) for room in (ROOM, TUNED)):
         return None
     place = _key(description, backend, target, workspace_limit, TUNED)

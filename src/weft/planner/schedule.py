@@ -83,7 +83,7 @@ class Launch(Protocol):
 
 
 class PermutationLaunch(Protocol):
-    """The same of a permutation. Where something is added, `c` is `d` itself."""
+    """A built schedule of a permutation. Where something is added, `c` is `d` itself."""
 
     def __call__(
         self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
@@ -92,7 +92,7 @@ class PermutationLaunch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a family can do for one description, and one sentence for each rule that excludes something."""
+    """Schedules of a family for one description, and one sentence for each rule that excludes some."""
 
     schedules: tuple[Schedule, ...] = ()
     excluded: tuple[str, ...] = ()

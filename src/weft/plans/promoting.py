@@ -60,7 +60,7 @@ class PromotingLaunch:
     def replayed(self, calls: int) -> bool:
         """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
 
-        A kernel that is due has its preparation begun here, and takes over when this is asked again.
+        A kernel that is due has its preparation begun here, and takes over when this is read again.
         """
         before = self._launch
         if (call := next(islice(self._count, calls - 1, None))) >= self._due:
@@ -74,7 +74,7 @@ class PromotingLaunch:
 
     @property
     def wanted(self) -> Wanted:
-        """What a specialised kernel is asked for."""
+        """The request for a specialised kernel."""
         return Wanted(self._asked, "now")
 
     @property
@@ -191,7 +191,7 @@ class PromotingLaunch:
         self._say(serving)
 
     def _say(self, serving: Served) -> None:
-        """What serves, until when, and why."""
+        """Set and report the tier that serves, until when, and why."""
         self._serving, tier = serving, serving.tier
         due = tier.look_at if tier.look_at is not None else tier.early if tier.switch_at is not None else None
         self._arm(due=inf if due is None else due)

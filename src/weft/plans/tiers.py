@@ -43,7 +43,7 @@ LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are look
 
 
 class Asked(NamedTuple):
-    """What a plan says of how one of its descriptions is to be served."""
+    """The request of a plan for a kernel that serves one of its descriptions."""
 
     description: Description
     backend: str
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What `served` is told."""
+    """The arguments of `served`."""
 
     asked: Asked
     specialize: str
@@ -78,7 +78,7 @@ class Offer(NamedTuple):
 
 
 def served(asked: Asked, specialize: str) -> Served:
-    """The choice and launch of the tier that `specialize` asks for, or with which "auto" begins."""
+    """The choice and launch of the tier that `specialize` asks for, or that "auto" begins with."""
     if asked.schedule is not None:
         return _specialised(asked, "its schedule is forced")
     if asked.tune is not None:
@@ -98,7 +98,7 @@ def served(asked: Asked, specialize: str) -> Served:
 
 
 def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
-    """The choice in the library tier, or why there is none; no self-test is asked for its verdict."""
+    """The choice in the library tier, or why there is none; no self-test is run for its verdict."""
     family: Any = permutations if isinstance(description, Permutation) else contractions
     try:
         found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
@@ -108,7 +108,7 @@ def library(description: Description, backend: str, target: Target, workspace_li
 
 
 def _compiled(asked: Asked, specialize: str) -> Served:
-    """The same of a backend with shape-generic kernels."""
+    """`served` by a backend with shape-generic kernels, but for the library tier."""
     kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
     if kept is not None:
         return _specialised(asked, kept.why, kept.choice)

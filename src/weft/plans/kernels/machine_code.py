@@ -85,7 +85,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a compiled kernel takes, as `cuobjdump` reads it."""
+    """Registers and local memory of a compiled kernel, as `cuobjdump` reads them."""
 
     registers: int  # of a thread
     stack: int  # bytes of local memory a thread: spilled registers, and arrays
@@ -93,12 +93,12 @@ class Resources:
 
 def sass(cubin: bytes) -> str:
     """The machine code of a cubin, with comments that name source lines. `UnsupportedError` without `nvdisasm`."""
-    return _asked("nvdisasm", cubin, "-c", "-g")
+    return _output_of("nvdisasm", cubin, "-c", "-g")
 
 
 def resources(cubin: bytes, kernel: str) -> Resources:
-    """What a kernel of a cubin takes. `UnsupportedError` without `cuobjdump`."""
-    said = _asked("cuobjdump", cubin, "--dump-resource-usage")
+    """Registers and local memory of a kernel of a cubin. `UnsupportedError` without `cuobjdump`."""
+    said = _output_of("cuobjdump", cubin, "--dump-resource-usage")
     found = re.search(rf"Function {re.escape(kernel)}:\s*REG:(\d+) STACK:(\d+)", said)
     if found is None:
         raise UnsupportedError(f"cuobjdump names no kernel {kernel}: {said.strip()[:200]}")
@@ -120,7 +120,7 @@ def read_sass(text: str) -> list[Instruction | str]:
 
 
 def read_ptx(text: str) -> list[Instruction | str]:
-    """The same of PTX."""
+    """Instructions of PTX, and labels as plain text, in their order."""
     files = dict(re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"', text, re.MULTILINE))
     found: list[Instruction | str] = []
     source = ""
@@ -193,8 +193,8 @@ def tool(name: str) -> str | None:
     return next(filter(None, map(shutil.which, places)), None)
 
 
-def _asked(name: str, cubin: bytes, *options: str) -> str:
-    """What a tool says of a cubin."""
+def _output_of(name: str, cubin: bytes, *options: str) -> str:
+    """The output of a tool for a cubin."""
     program = tool(name)
     if program is None:
         raise UnsupportedError(f"machine code is read by {name}, which is neither in Triton's package nor on PATH")
