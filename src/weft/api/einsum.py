@@ -31,7 +31,7 @@ from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
-# What a mere rearrangement of one operand can be asked for, too.
+# Keywords that a mere rearrangement of one operand takes, too.
 MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",
 )  # fmt: skip
@@ -193,7 +193,7 @@ def _are_labels(array: Any) -> bool:
 
 
 def read_order(optimize: Any) -> Any:
-    """The order that is asked for, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
+    """The requested order, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
 
     Whether an order is looked for at all (True, False, None) is left to weft.
     """

@@ -1,7 +1,7 @@
 """`warm`: the shape-generic kernels compiled ahead, so that no first call waits for a compiler.
 
-What is compiled is found by planning: ordinary shapes and a sample of random ones, for each of which the best
-schedules at hand are asked for. Equal structures are one kernel, so that some hundred remain for each type.
+Planning finds the kernels: ordinary shapes and a sample of random ones, for each of which the best shape-generic
+schedules are chosen. Equal structures are one kernel, so that some hundred remain for each type.
 """
 
 from __future__ import annotations

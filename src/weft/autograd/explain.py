@@ -12,7 +12,7 @@ from weft.autograd.hooks import kept_type
 from weft.autograd.permutation import as_contraction
 from weft.autograd.product import Product
 from weft.autograd.spec import Plain, is_smooth
-from weft.autograd.steps import Step
+from weft.autograd.steps import GradientStep
 from weft.base.figures import duration, si
 from weft.plans.contraction import Plan
 from weft.plans.explain.lines import section
@@ -46,7 +46,7 @@ def described(form: Plain, found: Rule) -> list[str]:
     said, metas = [], found.metas()
     for step in steps:
         text = step.line()
-        if isinstance(step, Step):
+        if isinstance(step, GradientStep):
             metas[step.target], choice = step.chosen(metas, found.device)
             if choice is not None:
                 text += f"; predicted {duration(choice.best.seconds)}: {choice.best.schedule}"

@@ -39,7 +39,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Spread, Step, with_modes
+from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.options import Options
@@ -63,7 +63,7 @@ class Product:
         self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
         self.ahead = ahead  # whether tangents may be requested, too
         self._steps: dict[Any, Steps] = {}
-        self._dropping: dict[Any, Sequence[tuple[Step | Spread, frozenset[str]]]] = {}
+        self._dropping: dict[Any, Sequence[tuple[GradientStep | Spread, frozenset[str]]]] = {}
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
         self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
@@ -189,7 +189,7 @@ class Product:
         asked = tuple([mine and asked for mine, asked in zip(self.needs, needs, strict=True)])
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
         for step, done in self._passes(tuple(pattern), asked):
-            if nothing and isinstance(step, Step) and step.addend in nothing:
+            if nothing and isinstance(step, GradientStep) and step.addend in nothing:
                 step = replace(step, addend=None)
             if (step.scale == "beta" and beta == 0) or (nothing and step.reads & nothing):
                 nothing |= {step.target} - sources.keys()
@@ -204,7 +204,7 @@ class Product:
         return tuple(found)
 
     def _run(
-        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+        self, step: GradientStep | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         """One step; over ranks it is run otherwise."""
         return step.run(sources, alpha, beta)
@@ -214,7 +214,7 @@ class Product:
         """Gradients, in the order of A, B, C and operands."""
         return ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in self.spec.operands))
 
-    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[Step | Spread, frozenset[str]]]:
+    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[GradientStep | Spread, frozenset[str]]]:
         """The steps, each with the sources that none after it reads: sums made again go before products are made."""
         key = (pattern, needs)
         found = self._dropping.get(key)
@@ -242,7 +242,7 @@ class Product:
 
     def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
         found = self._made(pattern, needs, stored=False)
-        if any(isinstance(step, Step) and step.prologue for step in found):
+        if any(isinstance(step, GradientStep) and step.prologue for step in found):
             stored = self._made(pattern, needs, stored=True)
             if self._seconds(stored) < self._seconds(found):
                 return stored
@@ -253,7 +253,7 @@ class Product:
         metas, total = self.metas(), 0.0
         try:
             for step in steps:
-                if isinstance(step, Step):
+                if isinstance(step, GradientStep):
                     metas[step.target], choice = step.chosen(metas, self.device)
                     total += choice.best.seconds if choice is not None else 0.0
         except WeftError:

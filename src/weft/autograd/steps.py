@@ -28,7 +28,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GradientStep:
     """One contraction: `target` is what it makes of the sources `left` and `right`, tensors by name.
 
     `aux` are (parameter, source, modes) of what its functions take, `indices` (parameter, label). `scale` names the

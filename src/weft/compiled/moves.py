@@ -35,7 +35,7 @@ from weft.spec.permutation import permutation_extents
 
 
 @dataclass(frozen=True, eq=False)
-class Move:
+class DescribedMove:
     """A permutation that a text describes: all but the tensors, alpha, beta, and extents that are given."""
 
     notation: Notation
@@ -98,13 +98,13 @@ def move_text(request: Request, options: Options, labels: tuple[Label, ...]) -> 
 
 
 @lru_cache(maxsize=4096)
-def read_move(text: str) -> Move:
+def read_move(text: str) -> DescribedMove:
     """The permutation that a text describes."""
     said = json.loads(text)
     dtype = getattr(torch, said["result"])
     fn = portable.read(said["fn"]) if "fn" in said else None
     options = read_plain(said, out_dtype=dtype, functions=(fn, None, None, None))
-    return Move(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, options)
+    return DescribedMove(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, options)
 
 
 def spelled_move(

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from weft.api.entry import contraction, recalled, words_of
-from weft.compiled.text import Call, read
+from weft.compiled.text import DescribedCall, read
 from weft.planner.schedule import Scalar
 
 
 class Running:
     """A call that is run again and again."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: DescribedCall) -> None:
         self._call = call
         unplaced = replace(call.options, operands={name: (modes, None) for name, modes in call.aux})
         full = call.places is not None or call.validate  # to be made in full each time

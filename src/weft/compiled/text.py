@@ -33,7 +33,7 @@ USUAL = Options(specialize="auto")
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class DescribedCall:
     """A contraction that a text describes: all but the tensors, alpha and beta."""
 
     text: str
@@ -112,7 +112,7 @@ def text_of(
 
 
 @lru_cache(maxsize=4096)
-def read(text: str) -> Call:
+def read(text: str) -> DescribedCall:
     """The call that a text describes; `FunctionError` where a function of it is not to be had here."""
     said = json.loads(text)
     functions = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
@@ -125,7 +125,7 @@ def read(text: str) -> Call:
     )  # fmt: skip
     operands = tuple((name, modes) for name, modes in said.get("operands", ()))
     notation, validate = parse(said["equation"]), said.get("validate", False)
-    return Call(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
+    return DescribedCall(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
 
 
 def plain_of(options: Options) -> dict[str, Any]:

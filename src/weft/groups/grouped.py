@@ -23,7 +23,7 @@ from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import read_options
-from weft.plans.memo import Memo, Place
+from weft.plans.memo import Memo, MemoPlace
 from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
@@ -136,7 +136,7 @@ def _results(
     return found
 
 
-def _at_once(place: Place | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
+def _at_once(place: MemoPlace | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
     """The results of a group that did not come before, in the library tier; None where a plan is to be made of it."""
     if place is None or not begins_with_library(operands[0].device.type):
         return None
@@ -144,7 +144,7 @@ def _at_once(place: Place | None, equation: Equation | Notation, operands: list[
     return at_once(equation, operands)
 
 
-def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> Place | None:
+def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> MemoPlace | None:
     """The key by which a plan is remembered; None where a group is planned anew.
 
     Only the first and the last pair are in it: `Likeness` checks the others. A plan's tables are in the memory of one

@@ -105,8 +105,8 @@ class GroupedPlan:
     ) -> Sequence[torch.Tensor]:
         """Contract the pairs of the plan, or others of the same extents, strides, types and device.
 
-        Returns the results in a sequence, each of which is a view of one tensor, or `out`. Where gradients are asked
-        for, as is read when tensors are given, it is a list.
+        Returns the results in a sequence, each of which is a view of one tensor, or `out`. It is a list
+        where gradients are requested, which is read when tensors are given.
         """
         if near_dynamo():
             return cast(Sequence[torch.Tensor], outside(self, pairs, out))

@@ -87,7 +87,7 @@ class Coefficients:
 
     @classmethod
     def from_json(cls, value: Any) -> Coefficients | None:
-        """Coefficients from the value that `as_json` made; None for any other. All numbers must be positive and finite."""
+        """Coefficients from a value that `as_json` made; None for any other, or a number not positive and finite."""
         try:
             found = cls(**{name: value[name] for name in numbers()}, families=dict(value["families"]))
             every = [*(getattr(found, name) for name in numbers()), *found.families.values()]

@@ -1,7 +1,7 @@
 """The options of calls: one table of their names, types, defaults, takers and readers, and the value that they become.
 
 A public call reads its keywords once (`weft.plans.keywords`). What it finds is an `Options`, which rooms hand on: a
-gradient, a network or a rank asks for its steps by `dataclasses.replace`, and nothing is read twice.
+gradient, a network or a rank makes those of its steps by `dataclasses.replace`, and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_FUNCTIONS: Functions = (None, None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All that a call says besides its equation, tensors and factors. Its fields are options of the table, read."""
+    """All that a call says, but for its equation, tensors and factors. Its fields are options of the table, read."""
 
     out_dtype: OutDtype = None
     precision: str | torch.dtype | None = None

@@ -9,8 +9,8 @@ A *family* is a module of kernels with four doors; what is described is a contra
 
 Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 
-A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is asked of it when it
-builds, and never before: schedules and their predicted times are those of the same without a peak.
+A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is read when it
+builds, and never before: schedules and their predicted times are those of the description without a peak.
 """
 
 from __future__ import annotations

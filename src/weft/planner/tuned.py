@@ -1,8 +1,8 @@
 """Tuned schedules on disk: for each description on each device the schedule that was fastest.
 
 Its key holds what the choice depends on: the canonical description with extents, strides, types, alignments and
-functions; the device, driver, torch and Triton. Alongside the schedule stands the digest of the code of its family and of
-the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
+functions; the device, driver, torch and Triton. The schedule is stored with the digest of the code of its family and
+of the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
 legal, counts as absent, and nothing in the cache can break a plan.
 """
 

@@ -22,7 +22,7 @@ from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
 from weft.plans.promoting import PromotingLaunch, promotes
-from weft.plans.tiers import Asked, Served, Wanted, served
+from weft.plans.tiers import Served, ServiceRequest, Wanted, served
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
@@ -91,7 +91,7 @@ class PlanBase:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes allocated during a call besides the result."""
+        """Bytes allocated during a call, but for the result."""
         return self.schedule.workspace_bytes if self.schedule is not None else 0
 
     @property
@@ -258,7 +258,7 @@ class PlanBase:
         request = self._request
         if request.backend == "reference":
             return None
-        asked = Asked(
+        asked = ServiceRequest(
             description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
         )
         return Wanted(asked, request.specialize)

@@ -1,8 +1,8 @@
-"""From a call to its launch: what was found of calls like it before.
+"""From a call to its launch: the plans and launches of calls like it.
 
 A call's signature is all that planning and checking read off its tensors, so what was found for a signature holds for
-the same signature again: which plan serves the call, and of a plain call the launch itself. Only where tensors lie
-relative to one another must be looked at in each call.
+the same signature again: which plan serves the call, and of a plain call the launch itself. Only the addresses of
+tensors relative to one another must be looked at in each call.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class KnownCall(NamedTuple):
                 out = torch.empty(shape, dtype=dtype, device=device)
                 if self.others:
                     further = tuple([torch.empty(shape, dtype=kind, device=device) for kind in self.others])
-            except RuntimeError:  # out of memory: the full way tells how much was asked for
+            except RuntimeError:  # out of memory: the full way reports how much was requested
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
             return None

@@ -92,7 +92,7 @@ class Plan(PlanBase):
         """Run on `a` and `b`, which have the planned layouts; returns D, in the kind of array that `a` is.
 
         `operands` has for each operand that the plan's functions take, by name, a tensor or the pair (modes, tensor)
-        that `weft.contract` takes: they lie as planned, too. A tensor may be less aligned than planned: it gets a
+        that `weft.contract` takes: of the planned layouts, too. A tensor may be less aligned than planned: it gets a
         variant of its own. Of an epilogue that yields several values the result is a tuple, and so is `out`. `validate`
         checks a sample of D as for `weft.contract`.
 
@@ -255,7 +255,7 @@ class Plan(PlanBase):
         out: torch.Tensor,
         operands: Mapping[str, torch.Tensor] | None = None,
     ) -> Variant:
-        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves tensors of these layouts; it checks nothing.
+        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves these layouts of tensors; no check is made.
 
         A launch sees memory as it is stored: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
         """

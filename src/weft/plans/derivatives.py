@@ -1,6 +1,6 @@
 """The seam where a call that is to be differentiated leaves the plain way, for the room above that knows derivatives.
 
-A call asks here only where it is not a known one: a known plain call has no operand of which anything is asked.
+Only calls that are not known look here: a known plain call has no operand of which a derivative is requested.
 """
 
 from __future__ import annotations

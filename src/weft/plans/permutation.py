@@ -189,7 +189,7 @@ class PermutePlan(PlanBase):
 
 
 def _addend(out: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """The addend in D's layout, as kernels read it: `c` where it has that layout, else `out`, with a copy of `c` there."""
+    """The addend in D's layout, as kernels read it: `c` where it has that layout, else `out` with a copy of `c`."""
     if same_memory(out, c):
         return out
     if c.shape == out.shape and c.stride() == out.stride() and Layout.of(c).alignment >= Layout.of(out).alignment:

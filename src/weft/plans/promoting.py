@@ -29,7 +29,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Asked, Offer, Served, Wanted, corrected, made, offers
+from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offers
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -37,7 +37,7 @@ _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know be
 class PromotingLaunch:
     """Runs what serves a plan. Within the capture of a CUDA graph nothing is exchanged."""
 
-    def __init__(self, asked: Asked, first: Served, report: Callable[[Served], None]) -> None:
+    def __init__(self, asked: ServiceRequest, first: Served, report: Callable[[Served], None]) -> None:
         """`report` hears of each exchange."""
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
@@ -231,7 +231,7 @@ class PromotingLaunch:
         self._say(self._serving._replace(tier=tier))
 
 
-def promotes(asked: Asked, specialize: str, tier: Tier) -> bool:
+def promotes(asked: ServiceRequest, specialize: str, tier: Tier) -> bool:
     """Whether a plan that is served so may change to other kernels."""
     if tier.switch_at is not None or tier.look_at is not None:
         return True
@@ -244,7 +244,7 @@ def is_faster(choice: Choice, seconds: float) -> bool:
     return choice.best.seconds <= promotion.FASTER * seconds
 
 
-def _is_current(asked: Asked) -> bool:
+def _is_current(asked: ServiceRequest) -> bool:
     """Whether the device of a plan is the current one, whose stream events are recorded on."""
     return torch.cuda.current_device() == asked.target.index
 

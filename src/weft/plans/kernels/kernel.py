@@ -15,7 +15,7 @@ from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
 from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
 from weft.plans.kernels import machine_code
-from weft.plans.kernels.machine_code import Loop, Resources
+from weft.plans.kernels.machine_code import KernelLoop, Resources
 
 if TYPE_CHECKING:
     from weft.gpu.common.cubin import Cubin
@@ -116,7 +116,7 @@ class Kernel:
             raise UnsupportedError(f"CUDA's driver does not say how many blocks of {self.name} fit: error {status}")
         return blocks.value
 
-    def loop(self, *, of: str = "sass") -> Loop:
+    def loop(self, *, of: str = "sass") -> KernelLoop:
         """The loop that the kernel is about, in "sass" or in "ptx"."""
         lines = machine_code.read_ptx(self.ptx) if of == "ptx" else machine_code.read_sass(self.sass)
         return machine_code.loop_of(lines)

@@ -71,7 +71,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class KernelLoop:
     """The loop that a kernel spends its time in, as far as its text tells: that with most of its products."""
 
     instructions: tuple[Instruction, ...]
@@ -136,7 +136,7 @@ def read_ptx(text: str) -> list[Instruction | str]:
     return found
 
 
-def loop_of(lines: Sequence[Instruction | str]) -> Loop:
+def loop_of(lines: Sequence[Instruction | str]) -> KernelLoop:
     """The smallest loop with a quarter of the products (else additions) of any, since rounds may be peeled off.
 
     All lines where nothing loops.
@@ -153,16 +153,16 @@ def loop_of(lines: Sequence[Instruction | str]) -> Loop:
     best = max(counts, default=(0, 0))
     if best == (0, 0):
         loops = [loop for loop in loops if any("global" in each.kind for each in loop)]
-        return _shortest(loops) if loops else Loop(every, True)
+        return _shortest(loops) if loops else KernelLoop(every, True)
     place = 0 if best[0] else 1
     most = max(count[place] for count in counts)
     fitting = [loop for loop, count in zip(loops, counts, strict=True) if 4 * count[place] >= most]
     return _shortest(fitting)
 
 
-def _shortest(loops: Sequence[list[Instruction]]) -> Loop:
+def _shortest(loops: Sequence[list[Instruction]]) -> KernelLoop:
     found = min(loops, key=len)
-    return Loop(tuple(found), False)
+    return KernelLoop(tuple(found), False)
 
 
 def mix(instructions: Sequence[Instruction]) -> dict[str, int]:
@@ -170,7 +170,7 @@ def mix(instructions: Sequence[Instruction]) -> dict[str, int]:
     return dict(Counter(each.kind for each in instructions).most_common())
 
 
-def listing(loop: Loop, most: int | None = None) -> list[str]:
+def listing(loop: KernelLoop, most: int | None = None) -> list[str]:
     """The loop's lines, each source line named where it begins; at most so many."""
     shown = loop.instructions[:most]
     width = max((len(each.source) for each in shown), default=0)
