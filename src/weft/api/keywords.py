@@ -54,7 +54,7 @@ class PlanKeywords(PermuteKeywords, total=False):
 
 
 class CallKeywords(TypedDict, total=False):
-    """Keywords of a call of a plan."""
+    """Keywords of a call, of `contract` or of a plan, that hold for this call alone."""
 
     c: Any
     alpha: Scalar

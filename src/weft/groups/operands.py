@@ -116,7 +116,7 @@ def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:
 
 
 def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> None:
-    """An error for the first tensor that is not like the others, or that requires a gradient where it is computed."""
+    """Raise where tensors differ in type, device or rank, or where a gradient is requested of one."""
     first = tensors[0]
     for at, tensor in enumerate(tensors):
         if tensor.dtype is not first.dtype:
