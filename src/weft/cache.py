@@ -40,7 +40,7 @@ class Info(TypedDict):
 
 
 def folder() -> Path:
-    """Where the cache lies: `WEFT_CACHE_DIR`, else ``weft`` in `XDG_CACHE_HOME` or ``~/.cache``. It may not exist."""
+    """The cache's folder: `WEFT_CACHE_DIR`, else ``weft`` in `XDG_CACHE_HOME` or ``~/.cache``. It may not exist."""
     return cache_directory()
 
 
@@ -57,7 +57,7 @@ def info() -> Info:
 
 @reads("cache.clear")
 def clear(*rooms: str) -> int:
-    """Remove all files, or those of some rooms; how many. Plans of this process are made anew where asked again."""
+    """Remove all files, or those of some rooms; how many. Plans of this process are made anew at their next use."""
     count, _ = cleared(_known(rooms))
     outdate()
     return count

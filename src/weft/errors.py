@@ -24,7 +24,7 @@ class ShapeError(WeftError, ValueError):
 
 
 class DTypeError(WeftError, TypeError):
-    """Element types do not fit each other or the asked precision."""
+    """Element types do not fit each other or the requested precision."""
 
 
 class FunctionError(WeftError, TypeError):
@@ -44,7 +44,7 @@ class WorkspaceError(WeftError, MemoryError):
 
 
 class AccuracyError(WeftError, ArithmeticError):
-    """An element of a result lies further from the exact one than rounding explains (`validate=True`)."""
+    """An element of a result is further from the exact one than rounding explains (`validate=True`)."""
 
 
 class RankError(WeftError, RuntimeError):

@@ -62,7 +62,7 @@ def ready(function: Function) -> Callable[..., Any]:
 
 
 def chain(*functions: Function) -> Function:
-    """One function that applies `functions` from left to right; it takes what each of them takes beside the value.
+    """One function that applies `functions` from left to right; it takes what each of them takes after the value.
 
     A parameter of one name is one parameter: two of the functions get the same operand for it. Defaults stay defaults.
     """
@@ -229,7 +229,7 @@ def rotary(
     return value * torch.complex(torch.cos(angle), torch.sin(angle))
 
 
-# -- quantized values: scales and zeros are operands, and lie along any modes, of blocks say ---------------------------
+# -- quantized values: scales and zeros are operands, and have any modes, of blocks say --------------------------------
 
 
 @ready

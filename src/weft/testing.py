@@ -36,7 +36,7 @@ def tolerance(equation: Equation, a: torch.Tensor, b: torch.Tensor, **options: A
 
 @reads("testing.assert_close")
 def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> None:
-    """Every element of `actual` lies within `bound` of `reference`, or `AssertionError` names the worst one.
+    """Every element of `actual` is within `bound` of `reference`, or `AssertionError` names the worst one.
 
     NaN must meet NaN and infinity the same infinity; a finite reference may overflow where the type of `actual` does.
     Raises `ValueError` when most of the bounds are infinite: such a comparison would say nothing.

@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import weft
 from autograd.differentiated import ALGEBRAS, FUNCTIONS, FUSED, OTHERS, PRODUCTS, Case
 from weft.autograd.product import Product, product
-from weft.autograd.steps import Step
+from weft.autograd.steps import GradientStep
 
 F64, C128 = torch.float64, torch.complex128
 CASES = [*PRODUCTS, *FUSED, *OTHERS, *FUNCTIONS, *ALGEBRAS]
@@ -122,15 +122,15 @@ def test_sums_that_are_made_again_are_gone_before_the_products() -> None:
     stored = mock.patch.object(Product, "_cheaper", lambda rule, *asked: rule._made(*asked, stored=True))
     alive: list[int] = []
     made: list[weakref.ref[torch.Tensor]] = []
-    run = Step.run
+    run = GradientStep.run
 
-    def watched(step: Step, sources: Any, alpha: Any, beta: Any) -> torch.Tensor:
+    def watched(step: GradientStep, sources: Any, alpha: Any, beta: Any) -> torch.Tensor:
         alive.append(sum(each() is not None for each in made))
         result = run(step, sources, alpha, beta)
         made.append(weakref.ref(result))
         return result
 
-    with again, stored, mock.patch.object(Step, "run", watched):
+    with again, stored, mock.patch.object(GradientStep, "run", watched):
         found = weft.contract("mk,kn->mn", a, b, epilogue=torch.nn.functional.gelu)
         torch.autograd.grad(found.sum(), (a, b))
     assert alive == [0, 1, 1, 2]  # the sums; G, of the sums; dA, of G; dB, of G

@@ -1,4 +1,4 @@
-"""What `torch.autocast` asks of a contraction: the keywords that say the same.
+"""Keywords of a contraction that do what `torch.autocast` does.
 
 Within autocast torch casts floating operands of a product, but for float64, to autocast's type, and the result has it
 (torch's documentation of automatic mixed precision, "CUDA Ops that can autocast to float16"). Here the operands are
@@ -28,7 +28,7 @@ def with_autocast(keywords: dict[str, Any], a: Any, b: Any, out: Any) -> dict[st
 def autocast_keywords(
     keywords: dict[str, Any], kind: str, stored: tuple[torch.dtype, torch.dtype], given: bool
 ) -> dict[str, Any]:
-    """The same of operands on a `kind` of device, stored in two types; `given`: there is a place for the result."""
+    """`with_autocast` of operands stored in two types on a `kind` of device; `given`: the result has a place."""
     a, b = stored
     if kind == "meta" or not torch.is_autocast_enabled(kind) or a not in _CAST or b not in _CAST:
         return keywords

@@ -1,6 +1,6 @@
 """`contract` and `plan`: two operands.
 
-They read the equation, check and resolve what was asked into a `Request`, and hand it to a `Plan`. Plans are kept by
+They read the equation, check and resolve a call into a `Request`, and hand it to a `Plan`. Plans are kept by
 everything that they depend on, so a repeated call goes straight to the launch.
 """
 
@@ -256,8 +256,8 @@ def plan(
 ) -> Plan:
     """Plan a contraction without running it; arguments and errors as for `contract`.
 
-    The plan holds for tensors that lie as `a` and `b` do. `c` and `out` are optional here: with them their variant is
-    prepared too, without them it is prepared when a call first brings them. Calls of a plan made with `return_arg`
+    The plan holds for tensors with the layouts of `a` and `b`. `c` and `out` are optional here: with them their variant
+    is prepared too, without them it is prepared when a call first brings them. Calls of a plan made with `return_arg`
     return ``(D, where)``; what it says of itself is of the contraction that finds D alone.
 
     A plan that is kept stays right: where the number of torch's threads has changed, a schedule was tuned or a family

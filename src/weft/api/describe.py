@@ -107,9 +107,9 @@ def hypothetical(
 
 
 def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
-    """What the planner makes of a request with a contiguous result and no C; nothing is built or compiled.
+    """The contraction of a request with a contiguous result and no C, and the schedule chosen for it; nothing is built.
 
-    For this machine that is the stored tuned schedule, where there is one.
+    A stored tuned schedule goes first, where this machine has one.
 
     The choice is None for the reference backend, which chooses nothing.
     """
@@ -144,7 +144,7 @@ def kernels_for(request: Request, choice: Choice | None) -> tuple[Kernel, ...]:
 def _strides(
     term: Sequence[object], shape: Sequence[int], given: Mapping[str, int] | None, operand: str
 ) -> tuple[int, ...]:
-    """Of one operand: as they are given for each of its labels, else contiguous."""
+    """Strides of one operand: those given for each of its labels, else contiguous ones."""
     if given is None:
         return Layout.contiguous(shape, torch.float32).strides
     labels = [str(label) for label in term]

@@ -31,7 +31,7 @@ from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
-# What a mere rearrangement of one operand can be asked for, too.
+# Keywords that a mere rearrangement of one operand takes, too.
 MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",
 )  # fmt: skip
@@ -126,7 +126,7 @@ def _of_one(
 
 
 def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Tensor | None = None) -> torch.Tensor:
-    """The same of options that are read, with no function among them."""
+    """One operand moved or contracted with a one, by options that are read and have no functions."""
     (term,), output = notation.inputs, notation.output
     if set(term) == set(output) and (options.algebra, options.precision, options.accumulate) == (None, None, None):
         return moved((term, output), x, options, out=out)
@@ -193,7 +193,7 @@ def _are_labels(array: Any) -> bool:
 
 
 def read_order(optimize: Any) -> Any:
-    """The order that is asked for, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
+    """The requested order, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
 
     Whether an order is looked for at all (True, False, None) is left to weft.
     """

@@ -1,7 +1,7 @@
-"""The one way into contractions whose options are read: of public calls, and of the steps that rooms above ask for.
+"""The one way into contractions whose options are read: of public calls, and of the steps of rooms above.
 
-A call like an earlier one goes straight to its launch. Calls are known by all that they say: an equation, how their
-tensors lie, and their options, as a public call was given them or as `Options` says them.
+A call like an earlier one goes straight to its launch. Calls are known by all that they say: an equation, the layouts
+of their tensors, and their options, as a public call was given them or as `Options` has them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def words_of(equation: Terms, options: Options) -> Words | None:
 def recalled(
     words: Words, a: Any, b: Any, c: Any = None, beside: Sequence[Any] = (), out: Any = None
 ) -> KnownCall | None:
-    """The known call of these words, and of tensors that lie so; without `b` it is of the number one.
+    """The known call of these words, and of tensors with these layouts; without `b` it is of the number one.
 
     `beside` are the tensors of operands.
     """

@@ -27,7 +27,7 @@ OutDtype: TypeAlias = "DTypeLike | tuple[DTypeLike | None, ...] | None"
 
 
 class PermuteKeywords(TypedDict, total=False):
-    """What every plan is asked for."""
+    """Keywords of every plan."""
 
     out_dtype: OutDtype
     workspace_limit: int | None
@@ -39,7 +39,7 @@ class PermuteKeywords(TypedDict, total=False):
 
 
 class PlanKeywords(PermuteKeywords, total=False):
-    """What a plan of a contraction is asked for besides."""
+    """Keywords of plans of contractions."""
 
     precision: Precision | DTypeLike | None
     accumulate: DTypeLike | None
@@ -54,7 +54,7 @@ class PlanKeywords(PermuteKeywords, total=False):
 
 
 class CallKeywords(TypedDict, total=False):
-    """What a call brings besides its operands."""
+    """Keywords of a call, of `contract` or of a plan, that hold for this call alone."""
 
     c: Any
     alpha: Scalar
@@ -64,7 +64,7 @@ class CallKeywords(TypedDict, total=False):
 
 
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
-    """What `contract` takes besides `epilogue` and `return_arg`, which decide what it returns."""
+    """Keywords of `contract`, but for `epilogue` and `return_arg`, which decide what it returns."""
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""From operands and options to a plan: found again where an equal one was asked for, else made."""
+"""From operands and options to a plan: found again where an equal one is known, else made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from weft.spec.type_names import read_dtype
 Terms = Equation | Notation  # an equation as it is given, or read before
 
 _CALLS = CallCache("plans of calls", 4096)  # by the operands' signature and all options
-_PLANS = Memo("plans", 4096)  # by request: asked where a call is not known
+_PLANS = Memo("plans", 4096)  # by request: read where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
 
@@ -84,7 +84,7 @@ def remembered(
     kind: Callable[[Any], Any], said: tuple[Hashable, ...], tensors: Sequence[torch.Tensor], options: Options,
     request: Callable[[], Any],
 ) -> Any:  # fmt: skip
-    """The plan of a `kind` for what a call says, and for tensors that lie so; `request` is made where none is known."""
+    """The plan of a `kind` for a call's words and the layouts of its tensors; `request` is made where none is known."""
     signature, asked = call_signature(*tensors, *options.tensors.values()), options.said()
     key = (kind, said, signature, asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)

@@ -73,7 +73,7 @@ def outer(a: Any, b: Any, **keywords: Any) -> Any:
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Any) -> Any:
     """Sum along a diagonal of two axes, as `numpy.trace` has it; the result has the axes that are left.
 
-    `offset`: how far above the main diagonal (below, where it is negative) the elements lie. The result has the type of
+    `offset`: how far above the main diagonal (below, where it is negative) the elements are. The result has the type of
     `a` unless `out_dtype` says otherwise.
 
     >>> import torch, weft

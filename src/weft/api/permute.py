@@ -78,7 +78,7 @@ def permute(
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
     results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor
     of the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is
-    there; a `c` that lies otherwise than the result costs a pass of its own. `alpha` and `beta` are applied in the
+    there; a `c` of another layout than the result's costs a pass of its own. `alpha` and `beta` are applied in the
     wider of the two types, half precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read,
     with ``alpha == 0`` `x` is not, as in BLAS: NaN there does not spread.
 
@@ -189,8 +189,8 @@ def plan_permute(
 ) -> PermutePlan:
     """Plan a permutation without running it; arguments and errors as for `permute`.
 
-    The plan holds for tensors that lie as `x` does. What `c`, `out`, `alpha` and `beta` ask for is prepared; other
-    values of them are prepared when a call first brings them.
+    The plan holds for tensors with the layout of `x`. The variant for `c`, `out`, `alpha` and `beta` is prepared; those
+    for other values are prepared when a call first brings them.
 
     >>> import torch, weft
     >>> x = torch.rand(8, 5, 7)

@@ -42,7 +42,7 @@ class SelectingPlan(Plan):
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
         operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
     ) -> Any:  # fmt: skip
-        """Run on `a` and `b`, which lie as the planned ones did; returns D and the indices, as `weft.contract` does."""
+        """Run on `a` and `b`, which have the planned layouts; returns D and the indices, as `weft.contract` does."""
         c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)

@@ -1,7 +1,7 @@
 """`return_arg=True`: what an algebra selected, and where it stands along the reduced modes.
 
 Operands are packed as (batch, k, m) and (batch, k, n), functions applied on the way; the backend's kernel finds values
-and places; and one more pass applies the epilogue, or converts, where that is asked for.
+and places; and one more pass applies the epilogue, or converts, where that is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "r
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class SelectionRoles:
     """Labels by where they stand; reduced ones in the order in which they first do."""
 
     batch: tuple[Label, ...]
@@ -75,7 +75,7 @@ def selected(
     )
     if c is not None:
         values, places = _with_addend(values, places, c, request, options, largest)
-    read = c if c is None or not validate else c.clone()  # C may lie where D goes
+    read = c if c is None or not validate else c.clone()  # C may be stored where D goes
     result = _finished(values, request, options, out)
     if validate:
         _validate(equation, a, b, read, result, options)
@@ -115,9 +115,9 @@ def _selects(request: Request) -> bool:
     )
 
 
-def _roles(request: Request) -> Roles:
+def _roles(request: Request) -> SelectionRoles:
     (first, second), output = request.notation.inputs, request.notation.output
-    return Roles(
+    return SelectionRoles(
         batch=tuple(label for label in output if label in first and label in second),
         m=tuple(label for label in output if label in first and label not in second),
         n=tuple(label for label in output if label not in first),
@@ -126,7 +126,7 @@ def _roles(request: Request) -> Roles:
 
 
 def _values_and_places(
-    a: torch.Tensor, b: torch.Tensor, request: Request, roles: Roles, options: Options, largest: bool
+    a: torch.Tensor, b: torch.Tensor, request: Request, roles: SelectionRoles, options: Options, largest: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as (batch, m, n)."""
     extents = request.extents()
@@ -234,7 +234,7 @@ def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:
     return found[::-1]
 
 
-def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, options: Options) -> None:
+def _check_workspace(roles: SelectionRoles, extents: dict[Label, int], request: Request, options: Options) -> None:
     sides = ((roles.batch, roles.k, roles.m), (roles.batch, roles.k, roles.n))
     elements = [math.prod(extents[label] for group in side for label in group) for side in sides]
     needed = sum(elements) * request.arithmetic.accumulate.itemsize

@@ -24,14 +24,14 @@ from weft.spec.memory import overlaps_itself
 from weft.spec.permutation import scaling_type
 from weft.spec.transpose import InPlace
 
-# The rooms that transpose in place, imported when first asked.
+# The rooms that transpose in place, imported at their first use.
 _IN_PLACE = {
     "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference",
 }  # fmt: skip
 
 
-class _Known(NamedTuple):
-    """A call that scales nothing, of a tensor that lies so."""
+class _KnownTranspose(NamedTuple):
+    """A call that scales nothing, of a tensor with a known layout."""
 
     described: InPlace
     transpose: Callable[..., None]
@@ -54,8 +54,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     Square matrices may have any strides. The result is `x` itself: its element [i, j] is then `alpha` times what
     [j, i] was.
 
-    Matrices that are not square must lie dense, row- or column-major (up to a common step; the other dimensions lie as
-    they like). The result is a view of the same memory with the two extents exchanged, row-major where `x` was,
+    Matrices that are not square must be dense, row- or column-major (up to a common step; the other dimensions may have
+    any strides). The result is a view of the same memory with the two extents exchanged, row-major where `x` was,
     column-major where `x` was. `x` keeps its shape and strides; it now shows the same elements in an order that means
     nothing, and is best forgotten: ``x = weft.transpose_(x)``.
 
@@ -109,7 +109,7 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
             chosen = resolve_backend("reference" if traced else backend, tensor.device)
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)
         if key is not None and signature is not None and is_plain(signature) and not described.trivial:
-            _KNOWN.put(key, _Known(described, _in_place(described, chosen)))
+            _KNOWN.put(key, _KnownTranspose(described, _in_place(described, chosen)))
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())
@@ -138,7 +138,7 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
 
 
 def _in_place(described: InPlace, backend: str) -> Callable[..., None]:
-    """What transposes stacks of such matrices."""
+    """The function of a backend that transposes stacks of such matrices in place."""
     room = import_module(_IN_PLACE[backend])
     found: Callable[..., None] = room.square_ if described.square else room.rectangular_
     return found

@@ -1,7 +1,7 @@
-"""`warm`: the kernels at hand compiled ahead, so that no first call waits for a compiler.
+"""`warm`: the shape-generic kernels compiled ahead, so that no first call waits for a compiler.
 
-What is compiled is found by planning: ordinary shapes and a sample of random ones, for each of which the best
-schedules at hand are asked for. Equal structures are one kernel, so that some hundred remain for each type.
+Planning finds the kernels: ordinary shapes and a sample of random ones, for each of which the best shape-generic
+schedules are chosen. Equal structures are one kernel, so that some hundred remain for each type.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def warm(
     device: torch.device | str = "cuda",
     jobs: int | None = None,
 ) -> int:
-    """Compile the kernels at hand into weft's store on disk, several at once; returns how many.
+    """Compile the shape-generic kernels into weft's store on disk, several at once; returns how many.
 
-    `dtypes`: types of operands that they are compiled for. `equations`: further ones, each with its two operands (meta
-    tensors serve) or the one of a permutation, of which what is at hand is compiled too. `device`: an NVIDIA GPU.
+    `dtypes`: types of operands that they are compiled for. `equations`: further equations whose kernels are compiled
+    too, each with its two operands (meta tensors serve) or the one of a permutation. `device`: an NVIDIA GPU.
     `jobs`: compilers at once, by default one for each core but one. A terminal shows a progress bar.
 
-    The self-test of what is at hand runs once for the machine, as before its first use. Raises `UnsupportedError` for
+    The self-test of these kernels runs once for the machine, as before their first use. Raises `UnsupportedError` for
     another device, `DTypeError` for what is no torch dtype.
     """
     chosen = torch.device(device)
@@ -82,7 +82,7 @@ def warm(
 def described(
     equations: Iterable[tuple[str, Sequence[torch.Tensor]]], dtypes: Sequence[torch.dtype]
 ) -> Iterator[Description]:
-    """What is planned to find the kernels."""
+    """Contractions and permutations whose shape-generic kernels are compiled: the given ones, and ordinary ones."""
     for equation, operands in equations:
         yield _description(equation, *operands)
     for dtype in dtypes:
@@ -129,7 +129,7 @@ def read_equations(
 
 
 def tasks(descriptions: Iterable[Description], target: Target) -> Iterator[tuple[Description, Ranked]]:
-    """The best schedules at hand of these, each structure of a kernel once."""
+    """The best shape-generic schedules of these, each structure of a kernel once."""
     known: set[Any] = set()
     for description in descriptions:
         kind = "contraction" if hasattr(description, "algebra") else "permutation"

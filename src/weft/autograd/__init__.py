@@ -1,6 +1,6 @@
 """Derivatives of contractions: reverse mode, forward mode and vmap, for all algebras that have any.
 
-`weft.contract` and its kin come here by themselves where a gradient is asked for (`weft.plans.derivatives`). Whoever
+`weft.contract` and its kin come here by themselves where a gradient is requested (`weft.plans.derivatives`). Whoever
 registers an operation of their own with torch uses the parts:
 
     found = rule(request, tensors, needs)           # of a `Request`, as a plan is made of; kept by what it depends on

@@ -46,7 +46,7 @@ def plain_rule(
     """A request's plain form and its rule, of tensors (or meta tensors) as a call gives them.
 
     `tensors` are A, B, C (or None) and an operand for each of `request.named` that is no coordinate, in that order;
-    `needs` says of which of these a gradient may be asked for. The rule takes what `Plain.of` makes of them.
+    `needs` says of which of these a gradient may be requested. The rule takes what `Plain.of` makes of them.
     """
     c = tensors[C]
     form = plain(request, None if c is None else (tuple(c.shape), c.dtype), backend or request.backend)
@@ -59,7 +59,7 @@ def plain_rule(
 def rule(
     spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, permutes: bool = False
 ) -> Rule:
-    """The rule of a contraction. `needs`: which gradients may be asked for; `ahead`: whether tangents may be."""
+    """The rule of a contraction. `needs`: which gradients may be requested; `ahead`: whether tangents may be."""
     if spec.algebra is None:
         return product(spec, needs, shapes, device, ahead, permutes)
     made = _kind(spec.algebra, spec.accumulate)
@@ -189,7 +189,7 @@ class Composed:
 
 @kept_for_algebra
 def _finish(algebra: Algebra, accumulate: torch.dtype, spec: Spec) -> Pointwise:
-    """Of a reduced value: C added by the algebra's `reduce`, and the epilogue. Of equal values the sum is selected."""
+    """A function of a reduced value: C added by the algebra's `reduce`, then the epilogue. A tie selects the sum."""
     addend, epilogue = spec.functions[C_FN], spec.functions[EPILOGUE]
     larger, reduce = _larger(algebra, accumulate), algebra.traced(accumulate).reduce
     inputs: dict[str, torch.dtype] = {"weft_value": accumulate}

@@ -11,14 +11,14 @@ import torch
 
 from weft.autograd import hooks
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
-from weft.autograd.steps import ONE, Spread, Step
+from weft.autograd.steps import ONE, GradientStep, Spread
 from weft.errors import UnsupportedError
 from weft.fn.derivative import Derived
 from weft.planner.options import Options, types_of
 from weft.spec.dtypes import FP8, value_type
 
-Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are asked for
-Steps = tuple[Step | Spread, ...]
+Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are requested
+Steps = tuple[GradientStep | Spread, ...]
 
 SUMS, TOTAL = "sums", "G"  # sources: the sums that were kept or are made again, and their gradient where it is stored
 
@@ -35,7 +35,7 @@ class Backward:
     ) -> None:
         self.spec, self.pattern, self.known, self.stored, self.fused = spec, pattern, known, stored, fused
         self.sums = sums  # which result is the sums that are kept, if any
-        self.found: list[Step | Spread] = []
+        self.found: list[GradientStep | Spread] = []
         self.done: dict[str, str] = {}  # gradients of operands so far: what a further part is added to
         at = next(at for at, given in enumerate(pattern) if given)
         self.main = f"weft_grad{at}"
@@ -88,10 +88,10 @@ class Backward:
             return SUMS if at == self.sums else result_source(at)
         return {"sums": SUMS, "a": "A", "b": "B", "c": "C"}[name]
 
-    def _beside(
+    def _further_inputs(
         self, function: Derived | None, own: str, places: dict[str, tuple[str, str]] | None = None
     ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
-        """What a derivative reads beside its value, as `aux` and `indices` of a step; `own` are its modes."""
+        """The further inputs of a derivative, as `aux` and `indices` of a step; `own` are its value's modes."""
         if function is None:
             return (), ()
         aux, indices, known = [], [], dict(self.spec.indices)
@@ -105,7 +105,7 @@ class Backward:
                 aux.append((name, self._source(name), modes))
         return tuple(aux), tuple(indices)
 
-    def _on_elements(self, target: str, place: int, term: str, out: torch.dtype) -> Step:
+    def _on_elements(self, target: str, place: int, term: str, out: torch.dtype) -> GradientStep:
         """The gradient of the sums, or of an operand of the epilogue, summed to some modes of D."""
         spec = self.spec
         function = self._function(place, products=False)
@@ -113,13 +113,13 @@ class Backward:
         if self.stored and fits and target != TOTAL and function == self._function(0, products=False):
             step = over_elements(spec, target, out, TOTAL, term)
         else:
-            aux, indices = self._beside(function, spec.term_d)
+            aux, indices = self._further_inputs(function, spec.term_d)
             step = over_elements(spec, target, out, self._source(self.main), term)
             made = function.function if function is not None else None
             step = replace(step, a_fn=made, aux=aux, indices=indices, prologue=made is not None)
         return self._in_kind(step, out)
 
-    def _in_kind(self, step: Step, out: torch.dtype) -> Step:
+    def _in_kind(self, step: GradientStep, out: torch.dtype) -> GradientStep:
         """Real where what it is the gradient of is."""
         if self.spec.accumulate.is_complex and not out.is_complex:
             return replace(step, epilogue=hooks.real_part(self.spec.accumulate))
@@ -145,7 +145,7 @@ class Backward:
             (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
             if pulled is not None:
                 step = self._contracted(hook, target, core, storage)
-                aux, indices = self._beside(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
+                aux, indices = self._further_inputs(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
                 self.found.append(
                     replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux),
                             indices=_joined(step.indices, indices))
@@ -180,14 +180,14 @@ class Backward:
         for goal, term, out, function in wanted:
             if function is None:
                 continue
-            aux, indices = self._beside(function, own, places)
-            step = Step(
+            aux, indices = self._further_inputs(function, own, places)
+            step = GradientStep(
                 goal, f"{own},->{term}", left, ONE, out, spec.passing(), a_fn=function.function,
                 aux=aux, indices=indices,
             )  # fmt: skip
             self._add(self._in_kind(step, out))
 
-    def _contracted(self, hook: int, target: str, core: str, out: torch.dtype) -> Step:
+    def _contracted(self, hook: int, target: str, core: str, out: torch.dtype) -> GradientStep:
         """The sum of G with the other operand's values, conjugated."""
         spec = self.spec
         other = B_FN if hook == A_FN else A_FN
@@ -202,8 +202,8 @@ class Backward:
         left, prologue = TOTAL, None
         if not self.stored:
             left, prologue = self._source(self.main), self._function(0, products=True)
-        aux, indices = self._beside(prologue, spec.term_d)
-        return Step(
+        aux, indices = self._further_inputs(prologue, spec.term_d)
+        return GradientStep(
             target, f"{spec.term_d},{term}->{core}", left, source, out, product_options(spec),
             a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=_joined(aux, beside),
             indices=_joined(indices, placed), scale="alpha", conjugate=is_complex and function is None,
@@ -231,12 +231,12 @@ class Backward:
             wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
         for goal, modes, out, function in wanted:
             if function is not None:
-                aux, indices = self._beside(function, spec.term_d, {"weft_c": ("C", term)})
+                aux, indices = self._further_inputs(function, spec.term_d, {"weft_c": ("C", term)})
                 step = over_elements(spec, goal, out, left, modes)
                 step = replace(step, a_fn=function.function, aux=aux, indices=indices, scale=scale)
                 self._add(self._in_kind(step, out))
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: GradientStep) -> None:
         """A step whose result is a part of its target's gradient."""
         before = self.done.get(step.target)
         if before is not None:
@@ -284,7 +284,7 @@ def arithmetic(spec: Spec) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def with_sums(spec: Spec) -> Spec:
-    """The same with the sums as one more result."""
+    """The contraction with the sums as one more result."""
     epilogue = spec.functions[EPILOGUE]
     assert epilogue is not None
     return replace(
@@ -301,15 +301,15 @@ def product_options(spec: Spec) -> Options:
     return spec.asked(promote=False, **types)
 
 
-def over_elements(spec: Spec, target: str, out: torch.dtype, left: str, term: str) -> Step:
+def over_elements(spec: Spec, target: str, out: torch.dtype, left: str, term: str) -> GradientStep:
     """A step over the elements of D, summed to those of `term`."""
-    return Step(target, f"{spec.term_d},->{term}", left, ONE, out, spec.passing())
+    return GradientStep(target, f"{spec.term_d},->{term}", left, ONE, out, spec.passing())
 
 
-def sums_again(spec: Spec) -> Step:
+def sums_again(spec: Spec) -> GradientStep:
     """The sums, made from A and B (and C) as the forward pass made them."""
     names = {*spec.names[A_FN], *spec.names[B_FN], *spec.names[C_FN]}
-    return Step(
+    return GradientStep(
         SUMS, spec.text, "A", "B", hooks.kept_type(spec), product_options(spec),
         a_fn=spec.functions[A_FN], b_fn=spec.functions[B_FN], c_fn=spec.functions[C_FN],
         aux=tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names),

@@ -1,4 +1,4 @@
-"""The public calls where derivatives are asked for: from what a call says to a rule, and the rule called."""
+"""The public calls where derivatives are requested: from what a call says to a rule, and the rule called."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Results = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class DifferentiableCall:
-    """What to remember of a call: its plain form and its rule. It stands among known calls, as `KnownCall` does."""
+    """The entry of the call cache for a differentiable call: its plain form and its rule. Others are `KnownCall`."""
 
     plan = None
 
@@ -103,7 +103,7 @@ def plan_call(
     operands: Mapping[str, Any] | None,
     validate: bool,
 ) -> tuple[Any, DifferentiableCall | None]:
-    """The result of a plan's call, on tensors that lie as planned, and what to remember of it."""
+    """The result of a plan's call, on tensors of the planned layouts, and its entry of the call cache."""
     request, factors = plan.request, any_tensor(alpha, beta)
     if not factors:
         refuse_out(out)
@@ -124,7 +124,7 @@ def plan_call(
 
 
 class DifferentiablePermutation:
-    """What to remember of a permutation: the call of its contraction with a one, repeated along new modes."""
+    """The entry of the call cache for a permutation: its contraction with a one that is repeated along new modes."""
 
     plan = None
 
@@ -215,7 +215,7 @@ def called(
 
 
 def _with_places(found: Rule, tensors: Sequence[torch.Tensor | None]) -> Any:
-    """`return_arg`: the values of a contraction that selects, and where they lie."""
+    """`return_arg`: the values of a contraction that selects, and their places."""
     if not isinstance(found, Selection):
         raise UnsupportedError("return_arg with a gradient is for algebras that select, without functions and C")
     value, *places = apply(found, 1.0, 1.0, tensors)
@@ -237,5 +237,5 @@ def _validated(
 
 
 def explained(plan: Plan | PermutePlan, needs: tuple[bool, ...]) -> str:
-    """What `explain` of a plan says of the backward pass."""
+    """The backward pass in the text of `explain`."""
     return lines_of(plan, needs) if isinstance(plan, Plan) else lines_of_permutation(plan)

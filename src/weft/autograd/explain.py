@@ -1,4 +1,4 @@
-"""What `Plan.explain` says of the backward pass: its steps with their schedules, and the memory kept for it."""
+"""The backward pass in `Plan.explain`: its steps with their schedules, and the memory kept for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.autograd.hooks import kept_type
 from weft.autograd.permutation import as_contraction
 from weft.autograd.product import Product
 from weft.autograd.spec import Plain, is_smooth
-from weft.autograd.steps import Step
+from weft.autograd.steps import GradientStep
 from weft.base.figures import duration, si
 from weft.plans.contraction import Plan
 from weft.plans.explain.lines import section
@@ -32,7 +32,7 @@ def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
 
 
 def lines_of_permutation(plan: PermutePlan) -> str:
-    """The same of a plan that permutes."""
+    """The section of a plan that permutes."""
     request = as_contraction(plan.request)
     tensors = (*(_meta(each.shape, each.dtype) for each in (request.a, request.b)), None)
     return "\n".join(section("backward", described(*plain_rule(request, tensors, (True, False, False), permutes=True))))
@@ -46,7 +46,7 @@ def described(form: Plain, found: Rule) -> list[str]:
     said, metas = [], found.metas()
     for step in steps:
         text = step.line()
-        if isinstance(step, Step):
+        if isinstance(step, GradientStep):
             metas[step.target], choice = step.chosen(metas, found.device)
             if choice is not None:
                 text += f"; predicted {duration(choice.best.seconds)}: {choice.best.schedule}"

@@ -106,7 +106,7 @@ def plan_with_factors(
     plan: Plan, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Mapping[str, torch.Tensor],
     validate: bool,
 ) -> Any:  # fmt: skip
-    """The same of a plan's call, on tensors that lie as planned: as `weft.contract` of what was planned."""
+    """The results of a plan's call with tensor factors, on tensors of the planned layouts: those of `weft.contract`."""
     request = plan.request
     return with_factors(
         request.notation, a, b, c, alpha, beta, as_results(out), options_of(request, operands), False, validate

@@ -17,7 +17,7 @@ Tensors = Sequence[torch.Tensor | None]
 class Rule(Protocol):
     """How one contraction is differentiated. Tensors are A, B, C and the operands; C may be None.
 
-    `ahead` says whether tangents may be asked for: then everything is saved.
+    `ahead` says whether tangents may be requested: then everything is saved.
     """
 
     ahead: bool
@@ -26,7 +26,7 @@ class Rule(Protocol):
         """The results, and behind them what is kept."""
 
     def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
-        """What backward needs of them, in the same places."""
+        """The tensors and results that backward needs, in the same places."""
 
     def backward(
         self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs

@@ -106,8 +106,8 @@ def _offered(spec: Spec, pattern: Pattern, main: str, value: torch.dtype) -> dic
 
 
 def kept_type(spec: Spec) -> torch.dtype:
-    """In which sums are kept for the backward pass: as asked, else half precision where D is, as torch keeps them, else
-    their own."""
+    """The type in which sums are kept for the backward pass: the requested one, else half precision where D is, as
+    torch keeps them, else their own."""
     if spec.how.kept_dtype is not None:
         return spec.how.kept_dtype
     half = spec.results[0] in (torch.float16, torch.bfloat16) and not spec.accumulate.is_complex

@@ -1,4 +1,4 @@
-"""What is derived of an algebra, kept while the algebra's functions compute what they did."""
+"""Values derived of an algebra, kept while the algebra's functions compute what they did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Made = TypeVar("_Made")
 
 
 def kept_for_algebra(make: Callable[..., _Made]) -> Callable[..., _Made]:
-    """`make`, whose first arguments are an algebra and the type of its values, asked once for the same."""
+    """`make`, whose first arguments are an algebra and the type of its values, called once for the same."""
 
     @lru_cache(maxsize=256)
     def known(_now: Hashable, *arguments: Any) -> _Made:
@@ -29,6 +29,6 @@ def kept_for_algebra(make: Callable[..., _Made]) -> Callable[..., _Made]:
 
 
 def _now(algebra: Algebra, dtype: torch.dtype) -> Hashable:
-    """A key of what an algebra computes as its functions are now; no two are equal where that cannot be told."""
+    """A key of what an algebra computes as its functions are now; no two are equal where that cannot be known."""
     vjp = algebra.vjp
     return algebra.traced(dtype), None if vjp is None else fingerprint(vjp) or object()

@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.api.entry import contraction
 from weft.autograd.backward import Needs
 from weft.autograd.spec import A, B, Spec, batched
-from weft.autograd.weights import Form, logarithms, summed, weighted
+from weft.autograd.weights import SignedSum, logarithms, summed, weighted
 from weft.planner.schedule import Scalar
 
 
@@ -86,11 +86,11 @@ class Logarithm:
         ]
         return (sum(parts[1:], parts[0]).to(spec.results[0]),)
 
-    def _form(self, side: int) -> Form:
+    def _form(self, side: int) -> SignedSum:
         """The sum that is the gradient of A or of B."""
         spec = self.spec
         own, other = (spec.term_a, spec.term_b) if side == A else (spec.term_b, spec.term_a)
-        return Form((spec.term_d, other, own), (-1, 1, 1), spec.accumulate, spec.asked())
+        return SignedSum((spec.term_d, other, own), (-1, 1, 1), spec.accumulate, spec.asked())
 
     def batched(
         self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int

@@ -17,7 +17,7 @@ from weft.spec import Notation
 _UNKNOWN = 1024  # an extent of which a tracer knows nothing
 
 def as_contraction(request: Request) -> Request:
-    """What a permutation asks for, as a contraction with that one."""
+    """The request of a permutation as that of a contraction with that one."""
     options = Options(
         request.d_dtype, functions=(request.functions.a, None, None, None), workspace_limit=request.workspace_limit,
         tune=request.tune, specialize=request.specialize, backend="reference",
@@ -30,7 +30,7 @@ def as_contraction(request: Request) -> Request:
 def meta_request(
     notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, options: Options, device: torch.device
 ) -> Request:
-    """What a call asks, of tensors without memory: those inside a transform have no address.
+    """The request of a call, of tensors without memory: those inside a transform have no address.
 
     The backend is the reference's, which takes them; `device` is where the tensors are.
     """

@@ -39,7 +39,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Spread, Step, with_modes
+from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.options import Options
@@ -50,7 +50,7 @@ from weft.plans.call_cache import KnownCall, call_signature
 class Product:
     """The rule of one contraction of plus-times, for tensors of these shapes.
 
-    `needs` says which gradients may be asked for. `forward` returns D, further results, and last what is `kept`.
+    `needs` says which gradients may be requested. `forward` returns D, further results, and last what is `kept`.
     """
 
     permutes = False
@@ -61,9 +61,9 @@ class Product:
         self, spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool
     ) -> None:
         self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
-        self.ahead = ahead  # whether tangents may be asked for, too
+        self.ahead = ahead  # whether tangents may be requested, too
         self._steps: dict[Any, Steps] = {}
-        self._dropping: dict[Any, Sequence[tuple[Step | Spread, frozenset[str]]]] = {}
+        self._dropping: dict[Any, Sequence[tuple[GradientStep | Spread, frozenset[str]]]] = {}
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
         self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
@@ -80,7 +80,7 @@ class Product:
 
     @cached_property
     def options(self) -> Options:
-        """Those of the forward call, but for operands and coordinates."""
+        """Options of the forward call, but for operands and coordinates."""
         spec = with_sums(self.spec) if self.kept else self.spec
         how = spec.asked() if self.kept else spec.how
         types = spec.results if len(spec.results) > 1 else spec.results[0]
@@ -95,11 +95,11 @@ class Product:
             a, b, c, *_ = tensors
             assert a is not None
             assert b is not None
-            found = contraction(self.spec.text, a, b, self._asked(tensors), self._addend(c), alpha, beta)
+            found = contraction(self.spec.text, a, b, self._requested(tensors), self._addend(c), alpha, beta)
         return found if isinstance(found, tuple) else (found,)
 
     def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
-        """The same rule, for tensors that lie as these do: it goes straight to the launch of their call."""
+        """The rule for tensors that have the layouts of these: it goes straight to the launch of their call."""
         a, b = tensors[A], tensors[B]
         assert a is not None
         assert b is not None
@@ -109,13 +109,13 @@ class Product:
             operands = [each.detach() for each in tensors[FIRST_OPERAND:] if each is not None]
             signature = call_signature(a, b, None, c, *operands)
             if signature is not None:
-                plan = find_plan(self.spec.text, a, b, self._asked((a, b, c, *operands)))
+                plan = find_plan(self.spec.text, a, b, self._requested((a, b, c, *operands)))
                 given = results if len(results) > 1 else results[0]
                 names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
                 found._known_call = plan.known_call(signature, a, b, c, False, given, names)
         return found
 
-    def _asked(self, tensors: Sequence[torch.Tensor | None]) -> Options:
+    def _requested(self, tensors: Sequence[torch.Tensor | None]) -> Options:
         """The options of a forward call of these tensors."""
         return replace(self.options, **self.spec.aux(tensors, {name for names in self.spec.names for name in names}))
 
@@ -128,7 +128,7 @@ class Product:
     def saved(
         self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
-        """What the backward pass reads, in the order of A, B, C, operands, results; None for what it does not."""
+        """The tensors that the backward pass reads, in the order of A, B, C, operands, results; None for the others."""
         names = self._names
         return tuple(
             each if self.ahead or name in self._reads else None
@@ -144,7 +144,7 @@ class Product:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory kept besides operands and results."""
+        """Bytes kept that are no operands and no results."""
         return self._sums_bytes if self.kept else 0
 
     @property
@@ -189,7 +189,7 @@ class Product:
         asked = tuple([mine and asked for mine, asked in zip(self.needs, needs, strict=True)])
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
         for step, done in self._passes(tuple(pattern), asked):
-            if nothing and isinstance(step, Step) and step.addend in nothing:
+            if nothing and isinstance(step, GradientStep) and step.addend in nothing:
                 step = replace(step, addend=None)
             if (step.scale == "beta" and beta == 0) or (nothing and step.reads & nothing):
                 nothing |= {step.target} - sources.keys()
@@ -204,7 +204,7 @@ class Product:
         return tuple(found)
 
     def _run(
-        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+        self, step: GradientStep | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         """One step; over ranks it is run otherwise."""
         return step.run(sources, alpha, beta)
@@ -214,7 +214,7 @@ class Product:
         """Gradients, in the order of A, B, C and operands."""
         return ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in self.spec.operands))
 
-    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[Step | Spread, frozenset[str]]]:
+    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[GradientStep | Spread, frozenset[str]]]:
         """The steps, each with the sources that none after it reads: sums made again go before products are made."""
         key = (pattern, needs)
         found = self._dropping.get(key)
@@ -242,18 +242,18 @@ class Product:
 
     def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
         found = self._made(pattern, needs, stored=False)
-        if any(isinstance(step, Step) and step.prologue for step in found):
+        if any(isinstance(step, GradientStep) and step.prologue for step in found):
             stored = self._made(pattern, needs, stored=True)
             if self._seconds(stored) < self._seconds(found):
                 return stored
         return found
 
     def _seconds(self, steps: Steps) -> float:
-        """What the cost model expects of these steps; infinite where one cannot be done."""
+        """Seconds that the cost model expects of these steps; infinite where one cannot be done."""
         metas, total = self.metas(), 0.0
         try:
             for step in steps:
-                if isinstance(step, Step):
+                if isinstance(step, GradientStep):
                     metas[step.target], choice = step.chosen(metas, self.device)
                     total += choice.best.seconds if choice is not None else 0.0
         except WeftError:
@@ -279,7 +279,7 @@ class Product:
     def batched(
         self, tensors: Sequence[torch.Tensor | None], batches: Sequence[bool], size: int
     ) -> tuple[Product, tuple[torch.Tensor | None, ...]]:
-        """The same with one more mode, first in all these tensors and in D."""
+        """The rule with one more mode, first in all these tensors and in D."""
         spec, arguments = batched(self.spec, tensors, batches, size)
         shapes = tuple(None if each is None else tuple(each.shape) for each in arguments)
         with outside_transforms():

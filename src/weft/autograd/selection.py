@@ -102,7 +102,7 @@ class Selection:
     def _coordinates(
         self, places: Sequence[Tensor | None], pair: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was one, of D's shape."""
+        """Coordinates of the selected pair along each mode, to be broadcast to D's shape; and where there was one."""
         extents, found, device = self._extents(pair), {}, pair[0].device
         for label in self.spec.term_d:
             shape = [-1 if each == label else 1 for each in self.spec.term_d]

@@ -1,4 +1,4 @@
-"""What is differentiated: a contraction in plain form, every label of a tensor once and at its full extent.
+"""Contractions in plain form, which are differentiated: every label of a tensor once and at its full extent.
 
 Diagonals and extents of 1 that broadcast are views, made by torch before (`plain`): torch's own rules write a gradient
 into a diagonal, and a mode that a tensor broadcasts along is one that it lacks, over which its gradient is summed.
@@ -64,14 +64,14 @@ class Spec:
         return (self.term_a, self.term_b, self.term_c, *(term for _, term in self.operands))
 
     def place(self, name: str) -> int:
-        """Of an operand among the tensors."""
+        """The place of an operand among the tensors."""
         return FIRST_OPERAND + [each for each, _ in self.operands].index(name)
 
     def modes(self, name: str) -> str:
         return dict(self.operands)[name]
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """Of an operand's elements or of a coordinate, as the functions were traced."""
+        """The type of an operand's elements or of a coordinate, as the functions were traced."""
         for function, names in zip(self.functions, self.names, strict=True):
             if function is not None and name in names:
                 return function.dtypes[function.inputs.index(name)]
@@ -104,7 +104,7 @@ class Spec:
         return next(letters("".join(filter(None, (*self.terms(), self.term_d)))))
 
     def without(self, *functions: int) -> Spec:
-        """The same without some functions, and without what only they take."""
+        """The contraction without some functions, and without the operands that only they take."""
         kept = tuple(None if at in functions else each for at, each in enumerate(self.functions))
         names = tuple(() if at in functions else each for at, each in enumerate(self.names))
         used = {name for each in names for name in each}
@@ -120,7 +120,7 @@ class Spec:
 def batched(
     spec: Spec, tensors: Sequence[torch.Tensor | None], batches: Sequence[bool], size: int
 ) -> tuple[Spec, tuple[torch.Tensor | None, ...]]:
-    """The same with one more mode, D's first. Tensors with True in `batches` have it first, the others lack it.
+    """The contraction with one more mode, D's first. Tensors with True in `batches` have it first, the others lack it.
 
     A function sees an operand only along modes of its own tensor: where that lacks the mode it is repeated along it.
     """
@@ -166,7 +166,7 @@ class Plain:
 
 
 def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend: str) -> Plain:
-    """A request in plain form; `c` is the shape and type of C. `backend` is the one that was asked for.
+    """A request in plain form; `c` is the shape and type of C. `backend` is the requested one.
 
     Raises `DTypeError` where the result has no derivative.
     """
@@ -180,7 +180,7 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
     terms: list[str | None] = []
     storage = [request.a.dtype, request.b.dtype]
     for at, (term, layout) in enumerate(((first, request.a), (second, request.b))):
-        # What a function takes beside the value may lie along a mode that the value broadcasts along.
+        # Operands of a function may have a mode that its value broadcasts along.
         needed = {label for name in functions.names[at] for label in named[name].term}
         view, labels = _view(term, layout.shape, extents, needed)
         views.append(view)

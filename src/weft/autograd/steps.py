@@ -28,7 +28,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GradientStep:
     """One contraction: `target` is what it makes of the sources `left` and `right`, tensors by name.
 
     `aux` are (parameter, source, modes) of what its functions take, `indices` (parameter, label). `scale` names the
@@ -116,11 +116,11 @@ class Step:
         return addend if self.addend_term is None else with_modes(addend, self.addend_term, self.text.split("->")[1])
 
     def factor(self, alpha: Scalar, beta: Scalar) -> Scalar:
-        """What the sum is multiplied with, of the call's factors."""
+        """The factor of the sum, one of the call's factors."""
         return 1.0 if self.scale is None else (alpha if self.scale == "alpha" else beta).conjugate()
 
     def chosen(self, sources: Mapping[str, torch.Tensor], device: torch.device) -> tuple[torch.Tensor, Choice | None]:
-        """What the step would yield, as a meta tensor, and what the planner makes of it; `sources` may be meta tensors.
+        """The result of the step as a meta tensor, and the planner's choice for it; `sources` may be meta tensors.
 
         The choice is None for the reference backend, which chooses nothing.
         """
@@ -166,7 +166,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is the same along some modes, as a view that repeats it: nothing is computed."""
+    """A tensor repeated along some modes, as a view: nothing is computed."""
 
     target: str
     source: str
@@ -196,7 +196,7 @@ def with_modes(tensor: torch.Tensor, have: Sequence[str], want: Sequence[str]) -
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
-    """How a tensor lies; contiguous where that cannot be asked, inside a transform of torch.func."""
+    """A meta tensor of a tensor's layout; contiguous where it has none, inside a transform of torch.func."""
     if tensor.device.type == "meta" and not tensor.is_conj():
         return tensor
     try:

@@ -72,7 +72,7 @@ class Summation:
         return tuple(found)
 
     def _values(self, a: Tensor, b: Tensor, grad: Tensor | None, total: Tensor) -> dict[str, tuple[str, Tensor]]:
-        """What functions of a pair read, in the accumulator's type, and the modes that each lies along."""
+        """The values that functions of a pair read, in the accumulator's type, each with its modes."""
         spec = self.spec
         terms = {"x": spec.term_a, "y": spec.term_b, "grad": spec.term_d, "total": spec.term_d}
         given = {name: (term, each) for (name, term), each in zip(terms.items(), (a, b, grad, total), strict=True)}
@@ -92,7 +92,7 @@ class Summation:
         term, tensor = values[main]
         graph, operands = function.function, {name: values[name] for name in others}
         if torch.is_grad_enabled():
-            graph, operands = _beside_a_number(function, tensor.dtype), operands | {main: values[main]}
+            graph, operands = _alongside_a_number(function, tensor.dtype), operands | {main: values[main]}
             term, tensor = "", one_of(tensor.dtype, tensor.device)
         tensor = tensor.permute([term.index(label) for label in every if label in term])
         tensor = with_modes(tensor, [label for label in every if label in term], every)
@@ -130,7 +130,7 @@ class Summation:
 
 
 def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) -> Sequence[Tensor | None]:
-    """What the user says that a pair adds to the gradients of its values."""
+    """The gradients that a pair adds to those of its values, by the user's `vjp`."""
     assert algebra.vjp is not None
     found = algebra.vjp(x, y, total, grad)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
@@ -140,7 +140,7 @@ def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) ->
 
 @kept_for_algebra
 def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Derived | None]:
-    """What each pair adds to the gradients of x and of y; the main input of the first is y, of the second x."""
+    """Functions of what a pair adds to the gradients of x and of y; the first's main input is y, the second's x."""
     combine = algebra.traced(dtype).combine
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
@@ -158,7 +158,7 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Deriv
 
 @kept_for_algebra
 def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> Derived | None:
-    """What each pair adds to the tangent of the total; `moving` names the tangents that there are."""
+    """The function of what a pair adds to the tangent of the total; `moving` names the tangents that there are."""
     if algebra.vjp is not None and dtype.is_complex:
         raise UnsupportedError(
             f"the algebra {algebra.name} brings a vjp, which says nothing of forward mode for complex values: use "
@@ -178,8 +178,8 @@ def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> D
 
 
 @lru_cache(maxsize=256)
-def _beside_a_number(function: Derived, dtype: torch.dtype) -> Pointwise:
-    """The same function with a value before its inputs that it does not read."""
+def _alongside_a_number(function: Derived, dtype: torch.dtype) -> Pointwise:
+    """The function with a value before its inputs that it does not read."""
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
         return compute(function.function, [t[name] for name in function.inputs])

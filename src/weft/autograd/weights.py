@@ -34,7 +34,7 @@ Signed = list[tuple[int, Tensor]]  # logarithms, and the sign of what they are o
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SignedSum:
     """Which sum: its terms, and whether x, y and z are added or taken off."""
 
     terms: tuple[str, str, str]
@@ -42,7 +42,7 @@ class Form:
     accumulate: torch.dtype
     options: Options  # of contractions
 
-    def turned(self, *places: int) -> Form:
+    def turned(self, *places: int) -> SignedSum:
         """The sum whose terms are these places of this one's."""
         first, second, third = places
         terms, signs = self.terms, self.signs
@@ -64,13 +64,13 @@ class Form:
         )  # fmt: skip
 
 
-def weighted(form: Form, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
+def weighted(form: SignedSum, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
     """Q, differentiable; None for u or v stands for ones."""
     found: Tensor = _Weighted.apply(form, u, x, v, y, z)
     return found
 
 
-def logarithms(form: Form, side: int, factor: Tensor | None, exponent: Tensor) -> Signed:
+def logarithms(form: SignedSum, side: int, factor: Tensor | None, exponent: Tensor) -> Signed:
     """log|u| + x of the positive u and of the negative; exponents of plus infinity belong to what has no share."""
     sign, term = form.signs[side], form.terms[side]
     if factor is None:
@@ -81,7 +81,7 @@ def logarithms(form: Form, side: int, factor: Tensor | None, exponent: Tensor) -
     return [(1, above), (-1, below)]
 
 
-def summed(form: Form, first: Signed, second: Signed, z: Tensor, out_dtype: torch.dtype) -> Tensor:
+def summed(form: SignedSum, first: Signed, second: Signed, z: Tensor, out_dtype: torch.dtype) -> Tensor:
     """Q of the logarithms of both sides."""
     text = f"{form.terms[0]},{form.terms[1]}->{form.core}"
     kind = form.accumulate
@@ -108,7 +108,7 @@ class _Weighted(torch.autograd.Function):
     """Q, whose derivatives are made of Q."""
 
     @staticmethod
-    def forward(form: Form, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
+    def forward(form: SignedSum, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
         first, second = logarithms(form, 0, u, x), logarithms(form, 1, v, y)
         return summed(form, first, second, z, form.accumulate)
 
@@ -152,7 +152,9 @@ class _Weighted(torch.autograd.Function):
         return total
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], form: Form, *tensors: Tensor | None) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], form: SignedSum, *tensors: Tensor | None
+    ) -> tuple[Tensor, int]:
         """One more mode, of the terms of which a tensor has it, and of the result."""
         dims = in_dims[1:]
         has = [any(dims[at] is not None for at in places) for places in ((0, 1), (2, 3))]

@@ -104,7 +104,7 @@ def contraction(
     return_arg: bool,
     validate: bool,
 ) -> Any:
-    """The same call, whose options are read. Dynamo does not read it."""
+    """`weft.contract` of options that are read. Dynamo does not read it."""
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
     text, structure = spelled_options(equation, stored, kind, options, c is not None, return_arg, validate)
     tensors = [a, b, *(() if c is None else (c,)), *options.tensors.values()]
@@ -182,7 +182,7 @@ def permutation(
     x: torch.Tensor, equation: Any, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any, extents: Any,
     options: Options,
 ) -> Any:  # fmt: skip
-    """The same call, whose options are read. Dynamo does not read it."""
+    """`weft.permute` of options that are read. Dynamo does not read it."""
     given = dict(extents or {})
     place = None if out is None else (out.dtype, out.dim())
     with outside_tracing():
@@ -281,7 +281,7 @@ def _einsum_arguments(arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
 
 
 def _check_planned(name: str, tensor: Any, planned: Any) -> None:
-    """The tensor lies as planned (type, shape, strides): the plan is for no other."""
+    """The tensor has the planned type, shape and strides: the plan is for no other."""
     dtype, shape, strides = planned
     if tensor.dtype != dtype:
         raise DTypeError(f"{name} is {tensor.dtype}, planned was {dtype}")

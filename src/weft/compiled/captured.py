@@ -31,7 +31,7 @@ _PYTHON = (types.FunctionType, types.MethodType, functools.partial, torch.nn.Mod
 
 _serial = count()
 _captured = BoundedCache(256)  # by number, until the call that they are given to is spelled
-_latest: list[Captured | None] = []  # what `_take` found, until `_number` asks for it
+_latest: list[Captured | None] = []  # what `_take` found, until `_number` takes it
 
 
 class _Step(NamedTuple):
@@ -66,7 +66,7 @@ class Captured:
 
 
 def capture(function: Any, names: tuple[str, ...] | None, dtypes: tuple[torch.dtype, ...]) -> Any:
-    """What stands for a function among the constants of a call: see `function_of`. Dynamo reads this.
+    """The stand-in for a function among the constants of a call: see `function_of`. Dynamo reads this.
 
     `dtypes`: of its values. The first is given by position and the others by `names`; all by position without these.
     """
@@ -92,7 +92,7 @@ def capture(function: Any, names: tuple[str, ...] | None, dtypes: tuple[torch.dt
 
 
 def captured_all(functions: Any, seen: Any, beside: Any) -> Any:
-    """The same of all functions of a call; None where dynamo cannot read one. Dynamo reads this.
+    """The stand-ins for all functions of a call; None where dynamo cannot read one. Dynamo reads this.
 
     `seen`: the types of their values, in the order of the functions. `beside`: names and types of what else there is:
     each function gets what it has a parameter for, one alone gets all.
@@ -137,7 +137,7 @@ unread._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
 
 
 def _parameters(function: Any) -> Any:
-    """The names that a function takes beside its value. Dynamo reads this."""
+    """The names that a function takes after its value. Dynamo reads this."""
     if isinstance(function, types.FunctionType):
         names = _names_in(function.__code__)
         if names is not None:
@@ -169,7 +169,7 @@ def _runs_python(function: Any) -> bool:
 
 
 def _number(names: tuple[str, ...] | None) -> tuple[str, int]:
-    """What stands for the function that was taken last."""
+    """The stand-in for the function that was taken last."""
     captured = _latest.pop()
     if captured is None:
         return UNREAD

@@ -32,7 +32,7 @@ def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **na
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that lies as this one does and has no memory."""
+    """A tensor that has this one's layout and no memory."""
     shape, strides = ([int(each) for each in of] for of in (tensor.shape, tensor.stride()))
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
 
@@ -40,7 +40,7 @@ def _bare(tensor: torch.Tensor) -> torch.Tensor:
 def announce_flops() -> None:
     """Tell torch's flop counter of weft's operations, where it is there: its import takes a quarter of a second.
 
-    A counter copies what is known when it is made: those that are on are told, too.
+    A counter copies what is known when it is made: those that are on get it, too.
     """
     counter = sys.modules.get(_COUNTER)
     if counter is None:

@@ -1,4 +1,4 @@
-"""What an operation of a permutation is told besides its tensors, as `weft.compiled.text` has it for contractions."""
+"""Texts that describe permutations to their operations, as those of `weft.compiled.text` describe contractions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from weft.spec.permutation import permutation_extents
 
 
 @dataclass(frozen=True, eq=False)
-class Move:
-    """A permutation as its operation is told it: all but the tensors, alpha, beta, and extents that are given."""
+class DescribedMove:
+    """A permutation that a text describes: all but the tensors, alpha, beta, and extents that are given."""
 
     notation: Notation
     labels: tuple[str, ...]  # whose extents are given
@@ -71,7 +71,7 @@ class Move:
     def as_contraction(
         self, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
     ) -> torch.Tensor:
-        """The same as a contraction, whose derivatives are known: with a one that is repeated along new modes."""
+        """The result by a contraction, whose derivatives are known: with a one that is repeated along new modes."""
         x, (term,), output = tensors[0], self.notation.inputs, self.notation.output
         given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
         x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
@@ -98,13 +98,13 @@ def move_text(request: Request, options: Options, labels: tuple[Label, ...]) -> 
 
 
 @lru_cache(maxsize=4096)
-def read_move(text: str) -> Move:
+def read_move(text: str) -> DescribedMove:
     """The permutation that a text describes."""
     said = json.loads(text)
     dtype = getattr(torch, said["result"])
     fn = portable.read(said["fn"]) if "fn" in said else None
     options = read_plain(said, out_dtype=dtype, functions=(fn, None, None, None))
-    return Move(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, options)
+    return DescribedMove(parse(said["equation"], new_labels=True), tuple(said["extents"]), dtype, options)
 
 
 def spelled_move(
@@ -133,7 +133,7 @@ def move_of_options(
     equation: Terms, stored: tuple[torch.dtype, int], kind: str, labels: tuple[Label, ...], options: Options,
     place: tuple[torch.dtype, int] | None,
 ) -> tuple[str, tuple[int, ...]]:  # fmt: skip
-    """What `spelled_move` is, of a call whose options are read."""
+    """The text and dimensions of `spelled_move` for a call whose options are read."""
     if kind != "meta":
         resolve_backend(options.backend, torch.device(kind))
     x = torch.empty((1,) * stored[1], dtype=stored[0], device="cpu")

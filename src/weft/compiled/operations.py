@@ -1,4 +1,4 @@
-"""`torch.ops.weft`: the operations, what they do, and what torch is told of their results.
+"""`torch.ops.weft`: the operations, what they do, and what torch knows of their results.
 
 `contract(call, tensors, alpha, beta)` has A, B, C where there is one, and the operands of functions among its tensors;
 `call` is the text of `weft.compiled.text`. It returns all results. `contract_out` writes them.
@@ -98,7 +98,7 @@ _BODIES: dict[str, tuple[Any, Any, Any]] = {
 
 
 def _with_autograd(name: str, body: Any, differentiable: Any) -> Any:
-    """What autograd does for an operation: nothing, or the public call, which knows its derivative.
+    """The kernel of autograd for an operation: nothing, or the public call, which knows its derivative.
 
     The public call is made of the same operations, by then without autograd: so a tracer sees its steps, and those of
     the backward pass.

@@ -1,6 +1,6 @@
-"""What an operation of a contraction does when it runs: the call that its text describes.
+"""The run of a contraction's operation: the call that its text describes.
 
-A call whose tensors lie as those of an earlier one goes straight to its launch, as in `weft.contract`.
+A call whose tensors have the layouts of an earlier one's goes straight to its launch, as in `weft.contract`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from weft.api.entry import contraction, recalled, words_of
-from weft.compiled.text import Call, read
+from weft.compiled.text import DescribedCall, read
 from weft.planner.schedule import Scalar
 
 
 class Running:
     """A call that is run again and again."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: DescribedCall) -> None:
         self._call = call
         unplaced = replace(call.options, operands={name: (modes, None) for name, modes in call.aux})
         full = call.places is not None or call.validate  # to be made in full each time
@@ -41,7 +41,7 @@ class Running:
     def made(
         self, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, out: tuple[torch.Tensor, ...] | None
     ) -> list[torch.Tensor]:
-        """The same, differentiable, and of tensors that torch wants to see."""
+        """All results of the call in full: differentiable, and for tensors that torch wants to see."""
         call = self._call
         a, b, c, _ = call.split(tensors)
         target: Any = out if out is None or len(call.types) > 1 else out[0]

@@ -1,7 +1,7 @@
 """From a call to the text of its operation, by way of the request that the call would make.
 
-The request is made of stand-ins: tensors of one element with the operands' types and ranks. All that it settles besides
-holds for any extents.
+The request is made of stand-ins: tensors of one element with the operands' types and ranks. All else that it
+settles holds for any extents.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def spelled_options(
     equation: Terms, stored: tuple[Stored, Stored], kind: str, options: Options, added: bool, return_arg: bool,
     validate: bool,
 ) -> tuple[str, str]:  # fmt: skip
-    """What `spelled` is, of a call whose options are read."""
+    """The text and structure of `spelled` for a call whose options are read."""
     announce_flops()
     with outside_tracing():
         found: tuple[str, str] = _undisturbed(text_of_options)(
@@ -192,7 +192,7 @@ def spelled_plan(
 
 
 def structure_of(request: Request, places: int | None) -> str:
-    """How the results of a call come, which finds so many indices; None where it is not asked."""
+    """The form of a call's results; `places`: how many indices it returns, None where none were requested."""
     if places is not None:
         return "place" if places == 1 else "places"
     return "one" if request.outputs is None else "several"
@@ -243,7 +243,7 @@ def along(
     notation: Notation, shapes: tuple[Shape, ...], first: tuple[torch.dtype, str, int | None],
     asked: tuple[tuple[str, Any], ...],
 ) -> list[Pair]:  # fmt: skip
-    """The steps of the path that `weft.einsum` takes elsewhere; extents that do not fit are told by the calls."""
+    """The steps of the path that `weft.einsum` takes elsewhere; extents that do not fit are reported by the calls."""
     dtype, kind, index = first
     device = torch.device("cpu" if kind == "meta" else kind if index is None else f"{kind}:{index}")
     known = {

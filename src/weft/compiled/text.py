@@ -1,4 +1,4 @@
-"""What an operation of a contraction is told besides its tensors: a text, and the call that it describes.
+"""Texts that describe contractions to their operations, and the calls that they describe.
 
 The text is JSON. It is made of a checked request, so that what cannot be computed is refused where the program is
 traced, with the message that the call itself would give.
@@ -33,8 +33,8 @@ USUAL = Options(specialize="auto")
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """A contraction as its operation is told it: all but the tensors, alpha and beta."""
+class DescribedCall:
+    """A contraction that a text describes: all but the tensors, alpha and beta."""
 
     text: str
     notation: Notation  # two inputs, no ellipsis
@@ -42,7 +42,7 @@ class Call:
     aux: tuple[tuple[str, str], ...]  # operands of functions, in the order of the tensors: name, modes
     options: Options  # but for the tensors of operands
     types: tuple[torch.dtype, ...]  # of the results
-    places: int | None = None  # how many indices `return_arg` finds; None where it is not asked
+    places: int | None = None  # how many indices `return_arg` finds; None without it
     validate: bool = False
 
     @property
@@ -112,7 +112,7 @@ def text_of(
 
 
 @lru_cache(maxsize=4096)
-def read(text: str) -> Call:
+def read(text: str) -> DescribedCall:
     """The call that a text describes; `FunctionError` where a function of it is not to be had here."""
     said = json.loads(text)
     functions = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
@@ -125,7 +125,7 @@ def read(text: str) -> Call:
     )  # fmt: skip
     operands = tuple((name, modes) for name, modes in said.get("operands", ()))
     notation, validate = parse(said["equation"]), said.get("validate", False)
-    return Call(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
+    return DescribedCall(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
 
 
 def plain_of(options: Options) -> dict[str, Any]:
@@ -152,12 +152,12 @@ def storage_of(request: Request) -> torch.dtype:
 
 
 def lies(layout: Layout) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
-    """How a tensor was planned: type, shape, strides."""
+    """The planned type, shape and strides of a tensor."""
     return layout.dtype, tuple(layout.shape), tuple(layout.strides)
 
 
 def backend_of(request: Request) -> str:
-    """The backend as a call asks for it: by name only where it is not what the device gets anyway."""
+    """The backend as a call names it: by name only where it is not what the device gets anyway."""
     usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
     return "auto" if usual else request.backend
 
@@ -191,5 +191,5 @@ def _read_algebra(said: Any) -> Algebra | None:
 
 
 def _short(said: dict[str, Any]) -> dict[str, Any]:
-    """What says something: not what is empty or false. A zero says something."""
+    """The entries that say something: none that is empty or false, but zeros."""
     return {name: value for name, value in said.items() if value or type(value) is int}

@@ -1,1 +1,1 @@
-"""What is computed for many tensors at once: groups of pairs, sums of operators, chains."""
+"""Contractions of many tensors at once: groups of pairs, sums of operators, chains."""

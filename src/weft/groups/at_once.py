@@ -55,7 +55,7 @@ def _may_round(operand: Tensor) -> bool:
 
 @lru_cache(maxsize=256)
 def _product(equation: str) -> Product | None:
-    """What contracts a pair of matrices; None for another equation."""
+    """The function that contracts a pair of matrices; None for another equation."""
     try:
         notation = parse(equation)
     except WeftError:

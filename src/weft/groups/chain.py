@@ -27,8 +27,8 @@ from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, terms_of
 
 
-class Roles(NamedTuple):
-    """What the labels of a chain do: G is (p, q), X is of b, q and c, M is (c, r), and Y of b, p and r."""
+class ChainRoles(NamedTuple):
+    """Labels of a chain by role: G is (p, q), X is of b, q and c, M is (c, r), and Y of b, p and r."""
 
     b: tuple[Label, ...]
     p: tuple[Label, ...]
@@ -75,10 +75,10 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     return returned(g, out, result, False)
 
 
-def roles_of(notation: Notation) -> Roles:
+def roles_of(notation: Notation) -> ChainRoles:
     """Raises `NotationError` that names the label which no chain has."""
     first, middle, last = (tuple(dict.fromkeys(term)) for term in notation.inputs)
-    found = Roles(
+    found = ChainRoles(
         tuple(label for label in notation.output if label in middle and label not in first and label not in last),
         tuple(label for label in notation.output if label in first),
         tuple(label for label in first if label not in notation.output),
@@ -102,7 +102,7 @@ def _read(equation: Any) -> Notation:
 
 
 def _in_one_launch(
-    notation: Notation, roles: Roles, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
+    notation: Notation, roles: ChainRoles, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
     """The result of the kernel for chains; None where it does not serve."""
     if resolve_backend(options.backend, tensors[0].device) != "triton":
@@ -141,7 +141,7 @@ def _in_one_launch(
 
 
 def _in_two(
-    notation: Notation, roles: Roles, extents: dict[Label, int], tensors: list[torch.Tensor],
+    notation: Notation, roles: ChainRoles, extents: dict[Label, int], tensors: list[torch.Tensor],
     out: torch.Tensor | None, options: Options,
 ) -> Any:  # fmt: skip
     def size(*sides: tuple[Label, ...]) -> int:

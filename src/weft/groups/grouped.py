@@ -23,7 +23,7 @@ from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import read_options
-from weft.plans.memo import Memo, Place
+from weft.plans.memo import Memo, MemoPlace
 from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
@@ -43,15 +43,15 @@ def grouped(
     `epilogue`: functions of a value, fused; they take no operands here. `out_dtype`, `precision`, `accumulate` and
     `backend` as for `contract`.
 
-    Where all pairs are alike and lie evenly they are one contraction with a batch mode. Types that no kernel for groups
-    takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`, but
-    all that Triton computes with is taken there.
+    Where all pairs are alike and evenly spaced in memory they are one contraction with a batch mode. Types that no
+    kernel for groups takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an
+    `UnsupportedError`, but all that Triton computes with is taken there.
     Gradients of plain products are groups, too; with functions, broadcast extents or modes of one operand alone they
     are found pair by pair. `torch.func.vmap` adds a batch mode to every pair.
 
     Returns a list of results of the kind that the first operand is; it is empty where `pairs` is. Raises what
     `contract` raises, with the pair named by its place, and `ArgumentError` for what is no list of pairs. The last
-    groups are remembered: a call of other tensors that lie as theirs is only told where they begin. To call the same
+    groups are remembered: a call of other tensors with the same layouts sends only their addresses. To call the same
     group often see `plan_grouped`.
 
     >>> import torch, weft
@@ -112,7 +112,7 @@ def _planned(
 def _results(
     equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
 ) -> Sequence[torch.Tensor]:
-    """The results, by the plan of an earlier group that lay alike, else by a new one."""
+    """The results, by the plan of an earlier group with the same layouts, else by a new one."""
     if is_traced(operands):
         return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
     place = _place(equation, operands, add, options) if out is None else None
@@ -136,7 +136,7 @@ def _results(
     return found
 
 
-def _at_once(place: Place | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
+def _at_once(place: MemoPlace | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
     """The results of a group that did not come before, in the library tier; None where a plan is to be made of it."""
     if place is None or not begins_with_library(operands[0].device.type):
         return None
@@ -144,10 +144,10 @@ def _at_once(place: Place | None, equation: Equation | Notation, operands: list[
     return at_once(equation, operands)
 
 
-def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> Place | None:
-    """What a plan is remembered by; None for what is planned anew.
+def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> MemoPlace | None:
+    """The key by which a plan is remembered; None where a group is planned anew.
 
-    Only the first and the last pair are in it, of the others `Likeness` tells. A plan's tables lie in the memory of one
+    Only the first and the last pair are in it: `Likeness` checks the others. A plan's tables are in the memory of one
     stream's device, where a copy waits for the kernel before it; a captured graph would read them after they changed.
     """
     ends = (*operands[:2], *operands[-2:])

@@ -1,4 +1,4 @@
-"""Whether a list of tensors lies as an earlier one did, told by one call for all of them."""
+"""Whether a list of tensors has the layouts of an earlier one, checked by one call for all of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TYPES = {torch.Tensor, torch.nn.Parameter}
 
 
 class Likeness:
-    """What is alike in tensors that a plan may take in the place of those it was made of.
+    """A check that a plan may take other tensors in the place of those it was made of.
 
-    It is what `torch.compile` guards its inputs by: type, device, dtype, extents, strides, the bits of conjugate and
-    negative views, and whether it requires a gradient. torch reads it of thousands of tensors in one call, where
-    Python's own reading takes ten times as long. Its guards want every tensor once, so which tensors of a list are the
-    same is told apart beforehand. No tensor is kept.
+    It compares what `torch.compile` guards its inputs by: type, device, dtype, extents, strides, the bits of conjugate
+    and negative views, and whether a gradient is required. torch compares thousands of tensors in one call, where
+    Python takes ten times as long. Its guards want every tensor once, so which tensors of a list are the same is found
+    beforehand. No tensor is kept.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -34,7 +34,7 @@ class Likeness:
         self._leaves = any(tensor.requires_grad for tensor in own) if self._guards is not None else False
 
     def holds(self, tensors: Sequence[Any]) -> bool:
-        """Whether these lie as those did, and none asks for a gradient. Where torch has no such guards nothing does."""
+        """Whether these have the layouts of those and none requires a gradient; False where torch has no guards."""
         if self._guards is None or len(tensors) != self._count or (self._leaves and torch.is_grad_enabled()):
             return False
         if self._again is not None:

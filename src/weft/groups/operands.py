@@ -23,7 +23,7 @@ _LAYOUT = attrgetter("layout")
 
 
 class Stack(NamedTuple):
-    """Tensors of one type and device, and how they lie: (tensors, rank) each, addresses in bytes."""
+    """Tensors of one type and device, and their layouts: (tensors, rank) each, addresses in bytes."""
 
     tensors: Sequence[torch.Tensor]
     shapes: np.ndarray
@@ -50,12 +50,12 @@ class Stack(NamedTuple):
         return found
 
     def over(self, tensors: Sequence[torch.Tensor]) -> Stack:
-        """Other tensors that lie as these do."""
+        """Other tensors with the layouts of these."""
         return self._replace(tensors=tensors, addresses=addresses_of(tensors))
 
     @property
     def even(self) -> int | None:
-        """Elements from each tensor to the next where all are alike and lie evenly, as in one stack; else None."""
+        """Elements from each tensor to the next where all are alike and evenly spaced, as in one stack; else None."""
         count = len(self.tensors)
         if not self.alike:
             return None
@@ -69,7 +69,7 @@ class Stack(NamedTuple):
         return step if end * self.dtype.itemsize <= storage.nbytes() else None
 
     def stacked(self, step: int) -> torch.Tensor:
-        """All of them as one tensor, where they lie evenly."""
+        """All of them as one tensor, where they are evenly spaced."""
         first = self.tensors[0]
         return first.as_strided((len(self.tensors), *first.shape), (step, *first.stride()))
 
@@ -116,7 +116,7 @@ def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:
 
 
 def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> None:
-    """What is not alike in all of them, by place; gradients that nobody asks for are let through."""
+    """Raise where tensors differ in type, device or rank, or where a gradient is requested of one."""
     first = tensors[0]
     for at, tensor in enumerate(tensors):
         if tensor.dtype is not first.dtype:

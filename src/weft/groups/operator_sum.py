@@ -39,7 +39,7 @@ LABELS = (("l", "L"), ("s", "S"), ("r", "R"))  # of the state and of the result,
 ROOM = 32 << 20  # bytes of intermediates that are always allowed, where two states take less
 
 
-class Block(NamedTuple):
+class TermBlock(NamedTuple):
     """Terms that have the same operators, stacked along t: None where they have none."""
 
     operators: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -104,7 +104,7 @@ class OperatorSum:
         return returned(state, out, y, False)
 
     def _with_gradient(self, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """The same in tensors of its own: what lies between is kept for the backward pass."""
+        """The result by new tensors alone: intermediates are kept for the backward pass."""
         total = x.new_zeros(shape)
         for block in self._blocks:
             for part in self._parts(block, x):
@@ -123,7 +123,7 @@ class OperatorSum:
                 raise ShapeError(f"{name} of the terms is {extent[0]} x {extent[1]}, the state's mode has extent {own}")
         return tuple(own if extent is None else extent[0] for extent, own in zip(self.extents, x.shape, strict=True))
 
-    def _parts(self, block: Block, x: torch.Tensor) -> Iterable[Block]:
+    def _parts(self, block: TermBlock, x: torch.Tensor) -> Iterable[TermBlock]:
         """As many terms at once as the workspace has room for."""
         one = 2 * x.numel() * (4 if is_of_halves([x.dtype]) else x.element_size())
         for extent in self.extents:
@@ -132,9 +132,9 @@ class OperatorSum:
         many = max(1, min(block.terms, limit // max(one, 1)))
         for start in range(0, block.terms, many):
             cut = tuple(None if stack is None else stack[start : start + many] for stack in block.operators)
-            yield Block(cut, min(many, block.terms - start))  # type: ignore[arg-type]
+            yield TermBlock(cut, min(many, block.terms - start))  # type: ignore[arg-type]
 
-    def _apply(self, block: Block, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
+    def _apply(self, block: TermBlock, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
         """Add what the terms of a block make of `x` to `y`; write it where nothing has been."""
         if any(operator is not None for operator in block.operators):
             self._of_block(block, x, y, begun)
@@ -144,9 +144,9 @@ class OperatorSum:
             torch.mul(x, block.terms, out=y)
 
     def _of_block(
-        self, block: Block, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False
+        self, block: TermBlock, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False
     ) -> torch.Tensor:
-        """What the terms of a block make of `x`, in `out`; `added` to what is there."""
+        """The sum of a block's terms applied to `x`, in `out`; `added` to the values there."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
             return x * block.terms
@@ -236,11 +236,11 @@ def _pattern(term: Term) -> tuple[bool, ...]:
     return tuple(one is not None for one in term)
 
 
-def _stacked(terms: list[Term], pattern: tuple[bool, ...]) -> Block:
+def _stacked(terms: list[Term], pattern: tuple[bool, ...]) -> TermBlock:
     """The terms of one pattern; operators that stand alone in theirs are added up."""
     chosen = [term for term in terms if _pattern(term) == pattern]
     stacks = [torch.stack([term[side] for term in chosen]) if there else None for side, there in enumerate(pattern)]  # type: ignore[misc]
     if sum(pattern) == 1:
         stacks = [None if stack is None else stack.sum(0, keepdim=True) for stack in stacks]
-        return Block(tuple(stacks), 1)  # type: ignore[arg-type]
-    return Block(tuple(stacks), len(chosen))  # type: ignore[arg-type]
+        return TermBlock(tuple(stacks), 1)  # type: ignore[arg-type]
+    return TermBlock(tuple(stacks), len(chosen))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A group whose tables are made, called with tensors that lie as those it was made of."""
+"""A group whose tables are made, called with tensors that have the layouts of those it was made of."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GroupedPlan:
     """A group whose tables are made; see `plan_grouped`.
 
     `operands` come as one list: a, b of the first pair, a, b of the second, and so on. `derived` contracts such a list
-    where gradients are asked for.
+    where gradients are requested.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class GroupedPlan:
     ) -> Sequence[torch.Tensor]:
         """Contract the pairs of the plan, or others of the same extents, strides, types and device.
 
-        Returns the results in a sequence, each of which is a view of one tensor, or `out`. Where gradients are asked
-        for, as is read when tensors are given, it is a list.
+        Returns the results in a sequence, each of which is a view of one tensor, or `out`. It is a list
+        where gradients are requested, which is read when tensors are given.
         """
         if near_dynamo():
             return cast(Sequence[torch.Tensor], outside(self, pairs, out))
@@ -135,7 +135,7 @@ class GroupedPlan:
         return True
 
     def run(self) -> Sequence[torch.Tensor]:
-        """Contract what the plan holds; no gradient is asked for."""
+        """Contract what the plan holds; no gradient is requested."""
         a, b = (side.tensors[0] for side in self._sides)
         if self._out is not None:
             self._launch(a, b, self._out.tensors[0])
@@ -145,7 +145,7 @@ class GroupedPlan:
         return Results(buffer, self._places)
 
     def accepts(self, operands: list[Any]) -> bool:
-        """Take other operands where they lie as the plan's and no gradient is asked for; else leave them."""
+        """Take other operands where they have the plan's layouts and no gradient is requested; else leave them."""
         if is_transforming() or forward_ad._current_level >= 0 or not self._lies.holds(operands):
             return False
         x, y = self._sides
@@ -153,7 +153,7 @@ class GroupedPlan:
         return True
 
     def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
-        """The results of other operands that lie alike, none of which is kept; None for others."""
+        """The results of other operands with the same layouts, none of which is kept; None for others."""
         with self._turn:
             if not self.accepts(operands):
                 return None
@@ -189,7 +189,7 @@ class GroupedPlan:
         return f"GroupedPlan({str(self._notation)!r}, {pairs}, {dtype_name(self.dtype)})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML for a notebook."""
         flops = 2 * float(self._table.sizes.astype(float).prod(1).sum())
         rows = [("pairs", len(self._table.sizes)), ("equation", self._notation), ("work", si(flops, "flop"))]
         return table(rows) + folded("explain()", self.explain())
@@ -227,7 +227,7 @@ class GroupedPlan:
         return list(chain.from_iterable(zip(*(side.tensors for side in self._sides), strict=True)))
 
     def _as_operations(self, operands: list[Any], out: Sequence[Any] | None) -> list[torch.Tensor]:
-        """A call that torch wants to see, of which nothing is kept."""
+        """The results of a call that torch wants to see, one pair at a time; nothing of it is kept."""
         tensors = as_operands(operands)
         self._check_shapes(tensors)
         if out is None and self._out is not None:
@@ -250,7 +250,7 @@ class GroupedPlan:
             raise
 
     def _take(self, operands: list[Any]) -> None:
-        """Other tensors that lie as the first ones did."""
+        """Other tensors with the layouts of the first ones."""
         if self.accepts(operands):
             return
         tensors = as_operands(operands)
@@ -265,7 +265,7 @@ class GroupedPlan:
         self._sides, self._leaves, self._lies = sides, leaves, Likeness(operands)
 
     def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Of tensors inside a transform, which do not say how they lie."""
+        """`ShapeError` where tensors inside a transform, which have no layout, have other shapes than planned."""
         for name, old, new in zip("ab", self._sides, (tensors[::2], tensors[1::2]), strict=True):
             if len(new) != len(old.shapes):
                 raise ShapeError(f"the plan is of {counted(len(old.shapes), 'pair')}, {given(len(new))}")
@@ -288,8 +288,8 @@ class GroupedPlan:
         self._launch = self._batched() or self._moved() or _Described(self._one_by_one, "pairs contracted one by one")
 
     def _moved(self) -> Any | None:
-        """The kernel for groups, told where tensors begin; None where there is none, nor is any table sent within the
-        capture of a graph."""
+        """The kernel for groups, given the addresses of tensors; None where there is none, and within the capture of a
+        graph, where no table is sent."""
         if self._own is None:
             with outside_transforms():
                 self._own = launch_of(self._table, self._request, self._sides[1].dtype, self._add)
@@ -300,7 +300,7 @@ class GroupedPlan:
         return self._own
 
     def _batched(self) -> Any | None:
-        """One contraction with a batch mode, where the pairs are alike and lie evenly."""
+        """One contraction with a batch mode, where the pairs are alike and evenly spaced."""
         stacks = (*self._sides, *((self._out,) if self._out is not None else ()))
         if self._add or len(self.shapes) < 2 or not all(stack.alike for stack in stacks) or not self.shapes[0].all():
             return None
@@ -345,7 +345,7 @@ def _some(operands: list[Any]) -> list[Any]:
 
 
 def _check_alike(name: str, old: Stack, new: Stack) -> None:
-    """Tensors that a plan is given lie as those it was made of."""
+    """Tensors that a plan is given have the layouts of those it was made of."""
     if len(old.shapes) != len(new.shapes):
         raise ShapeError(f"the plan is of {counted(len(old.shapes), 'pair')}, {given(len(new.shapes))}")
     if old.dtype != new.dtype or old.device != new.device:

@@ -1,4 +1,4 @@
-"""Results that lie in one tensor, each made a view when it is asked for."""
+"""Results stored in one tensor, each made a view when it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.spec.group import contiguous_strides
 
 
 class Places:
-    """Where results of given shapes, (results, rank), lie in one buffer: one after the other, without gaps."""
+    """Layout of results of given shapes, (results, rank), in one buffer: one after the other, without gaps."""
 
     def __init__(self, shapes: np.ndarray) -> None:
         self.shapes = shapes
@@ -32,7 +32,7 @@ class Places:
         return buffer[start : start + size].view(shape)
 
     def all(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """All results as views; what torch is told of them is kept for the next buffer."""
+        """All results as views; their shapes and strides are kept for the next buffer."""
         if self._views is None:
             self._views = (self.shapes.tolist(), contiguous_strides(self.shapes).tolist(), self.starts.tolist())
         return list(map(buffer.as_strided, *self._views))

@@ -1,6 +1,6 @@
 """The choice among shape-generic kernels and in the library tier, by a rule instead of a search.
 
-The families asked here are few and offer a handful of schedules each; specialised kernels are `planner.choose`'s.
+The families named here are few and offer a handful of schedules each; specialised kernels are `planner.choose`'s.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FITTED_ON = "h200.json"
 
 
 class Fitted:
-    """The constants of one section of a file, by default the H200's; `used` are the names that were asked for."""
+    """The constants of one section of a file, by default the H200's; `used` are the names that were read."""
 
     def __init__(self, section: str, file: str) -> None:
         entries = json.loads((SHIPPED / file).read_text())["sections"][section]["values"]
@@ -63,7 +63,7 @@ _FITTED = fitted("gathering")
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What `weft.gpu.common.cost` multiplies by; seconds, bytes per second, and so on."""
+    """Coefficients of `weft.gpu.common.cost`: seconds, bytes per second, and so on."""
 
     launch: float = _FITTED("launch")  # seconds
     memory_rate: float = _FITTED("memory_rate")  # bytes per second
@@ -87,7 +87,7 @@ class Coefficients:
 
     @classmethod
     def from_json(cls, value: Any) -> Coefficients | None:
-        """What `as_json` made, or None for anything else. Every number must be positive and finite."""
+        """Coefficients from a value that `as_json` made; None for any other, or a number not positive and finite."""
         try:
             found = cls(**{name: value[name] for name in numbers()}, families=dict(value["families"]))
             every = [*(getattr(found, name) for name in numbers()), *found.families.values()]

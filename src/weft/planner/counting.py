@@ -1,9 +1,9 @@
-"""Sums of truth values told by how many pairs are true in both: what families that count ask of a contraction.
+"""Sums of truth values as counts of the pairs that are true in both: conditions of the families that count.
 
     or over k of (a[m, k] and b[k, n])  =  (sum over k of a[m, k] * b[k, n]) != 0        of the bytes 0 and 1
 
 Products of int8 summed in int32 are exact, so no pair is lost. Every byte that is not zero is true, as torch has it,
-and is made 1 before it is multiplied: of bytes as they lie 1 * 1 + 255 * 1 would be zero.
+and is made 1 before it is multiplied: of bytes as they are stored 1 * 1 + 255 * 1 would be zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST = 2**31 - 2  # pairs: one more, for C's value, is the largest count
 
 
 def of_counts(contraction: Contraction) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes truth values of counts, for a contraction that is not refused."""
+    """The function that makes truth values of counts, for a contraction that is not refused."""
     assert contraction.algebra is not None
     found = of_count(contraction.algebra, contraction.arithmetic.accumulate)
     assert found is not None, "other algebras are refused"

@@ -1,7 +1,7 @@
 """The options of calls: one table of their names, types, defaults, takers and readers, and the value that they become.
 
 A public call reads its keywords once (`weft.plans.keywords`). What it finds is an `Options`, which rooms hand on: a
-gradient, a network or a rank asks for its steps by `dataclasses.replace`, and nothing is read twice.
+gradient, a network or a rank makes those of its steps by `dataclasses.replace`, and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_FUNCTIONS: Functions = (None, None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All that a call says besides its equation, tensors and factors. Its fields are options of the table, read."""
+    """All that a call says, but for its equation, tensors and factors. Its fields are options of the table, read."""
 
     out_dtype: OutDtype = None
     precision: str | torch.dtype | None = None
@@ -53,7 +53,7 @@ class Options:
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
     kept_dtype: torch.dtype | None = None  # in which sums are kept for a gradient
-    peak: bool = False  # launches find the largest magnitude of D, too; no call asks for it by a keyword
+    peak: bool = False  # launches find the largest magnitude of D, too; no keyword of a call sets it
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -61,12 +61,12 @@ class Options:
         return {name: tensor for name, (_, tensor) in self.operands.items()}
 
     def having(self, **functions: Callable[..., Any] | None) -> Options:
-        """The same with other functions in the place of those named."""
+        """Options with other functions in the place of those named."""
         pairs = zip(HOOKS, self.functions, strict=True)
         return replace(self, functions=tuple(functions.get(hook, own) for hook, own in pairs))
 
     def of_steps(self) -> Options:
-        """Those that hold for each of several contractions, and not for the last one alone."""
+        """Options for each of several contractions, without those that only the last one takes."""
         return replace(
             self, out_dtype=None, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None
         )  # fmt: skip
@@ -79,7 +79,7 @@ class Options:
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
             identity = self.algebra.identity
-            # Numbers are told apart by kind and sign of zero.
+            # Numbers of another kind or sign of zero are different.
             whole = identity if callable(identity) else repr(identity)
             algebra = None if parts is None else (self.algebra.name, parts, whole, self.algebra.requires)
         if prints is None or (self.algebra is not None and algebra is None):
@@ -96,7 +96,7 @@ class Options:
 
 
 def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Options:
-    """What a call says to do what a plan does."""
+    """Options of a call that computes what a plan of this request does."""
     terms = {each.name: each.term for each in request.named if each.layout is not None}
     return Options(
         (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
@@ -287,7 +287,7 @@ OPTIONS: Sequence[Option] = (
     Option("cuda_graph", "bool | str", "auto", "network", "whether calls are replayed as a CUDA graph"),
 )  # fmt: skip
 OF_NAME = {option.name: option for option in OPTIONS}
-#: Of several contractions these are asked of the last one; all others hold for each.
+#: Options that hold for the last of several contractions; all others hold for each.
 LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg", "kept_dtype")
 #: The options of each call.
 TAKEN: dict[str, tuple[str, ...]] = {

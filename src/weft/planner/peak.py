@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 def finds_peak(description: Any) -> bool:
-    """Whether a description asks for it: one of a permutation does not."""
+    """Whether launches of a description find the peak: those of a permutation do not."""
     return getattr(description, "peak", False)
 
 
 def without_peak(description: Any) -> Any:
-    """The same, without asking for it."""
+    """A description whose launches do not find the peak."""
     return replace(description, peak=False) if finds_peak(description) else description
 
 

@@ -1,6 +1,6 @@
 """From a description to the schedule that computes it: collect candidates, rank them, take the best.
 
-`choose` goes by the cost model alone; `select` lets what was measured decide where it is known or asked for.
+`choose` goes by the cost model alone; `select` lets measured times decide where they are known or requested.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Choice:
                 choice = replace(choice, best=rest[0], ranked=rest, excluded=(*choice.excluded, reason))
 
     def built_as_a_step(self) -> tuple[Choice, Any]:
-        """The same of a step of another schedule, which counts on its workspace: none that takes more is built.
+        """`built` for a step of another schedule, which counts on its workspace: none that takes more is built.
 
         `ResourceError` when the device can hold none: then the whole schedule is not for it.
         """
@@ -82,7 +82,7 @@ def choose(
     workspace_limit: int | None = None,
     without: Collection[str] = (),
 ) -> Choice:
-    """Rank every legal schedule by predicted time; the families named in `without` are not asked.
+    """Rank every legal schedule by predicted time; the families named in `without` are left out.
 
     Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over
     `workspace_limit` bytes could; both say each family's reason.
@@ -125,7 +125,7 @@ def choose_among(
     workspace_limit: int | None = None,
     broken: Sequence[str] = (),
 ) -> Choice:
-    """`choose` among these families; `broken` are sentences about families that cannot even be asked."""
+    """`choose` among these families; `broken` are sentences about families that cannot be imported."""
     ranked: list[Ranked] = []
     excluded: list[str] = []
     least_workspace: int | None = None
@@ -159,7 +159,7 @@ def choose_among(
 
 
 def _offered(family: Any, description: Description, target: Target) -> Candidates | str:
-    """What a family can do for a description, or why nothing."""
+    """Schedules of a family for a description, or why there are none."""
     try:
         reason: str | None = family.supports(description, target)
         return reason if reason is not None else family.schedules(description, target)

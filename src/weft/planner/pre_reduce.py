@@ -27,8 +27,8 @@ NAME = "pre_reduce"
 A, B = range(2)
 
 
-class Sums(NamedTuple):
-    """What an operand still has once its single-operand modes are summed, outermost first, and how that lies."""
+class SummedOperand(NamedTuple):
+    """Modes of an operand whose single-operand modes are summed, outermost first, and their layout."""
 
     modes: tuple[Mode, ...]
     layout: Layout
@@ -96,7 +96,7 @@ def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
     return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
 
 
-def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
+def _sums(contraction: Contraction, operand: int, by_role: bool) -> SummedOperand:
     """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
     innermost."""
     other = 1 - operand
@@ -105,10 +105,11 @@ def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
     ]
     if not by_role:
         kept.sort(key=lambda mode: -mode.strides[operand])
-    return Sums(tuple(kept), Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate))
+    extents = [mode.extent for mode in kept]
+    return SummedOperand(tuple(kept), Layout.contiguous(extents, contraction.arithmetic.accumulate))
 
 
-def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contraction | None:
+def _step(contraction: Contraction, operand: int, sums: SummedOperand | None) -> Contraction | None:
     """The sum of one operand over its single-operand modes, as a contraction with a 0-d one; None where it has none."""
     if sums is None:
         return None
@@ -133,8 +134,8 @@ def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contract
     )  # fmt: skip
 
 
-def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contraction:
-    """What is left to be done with the sums in the operands' places."""
+def _product(contraction: Contraction, sums: Sequence[SummedOperand | None]) -> Contraction:
+    """The contraction that remains, with the sums in the operands' places."""
     strides: list[dict[tuple[object, ...], int]] = []
     for operand, total in enumerate(sums):
         if total is not None:

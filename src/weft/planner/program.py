@@ -262,7 +262,7 @@ def number(value: int, dtype: torch.dtype) -> Scalar:
 
 
 def _kernels(launch: Any) -> Sequence[Any]:
-    """What a step's launch says that it launches: `kernels`, or one `launch`."""
+    """Kernel launches within a step's launch: its `kernels`, or its one `launch`."""
     one = getattr(launch, "launch", None)
     return getattr(launch, "kernels", () if one is None else (one,))
 

@@ -1,7 +1,7 @@
 """When a better kernel takes over from the one that serves: a rule of predicted times alone, and what it has decided.
 
 A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
-loses what a better kernel would have saved by the model's count. The better one is prepared beside the calls once a
+loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once a
 part of what preparing costs is lost, and takes over at the call at which twice that is lost: by then it is there, and
 nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A change to
 a specialised kernel is kept on disk, and the next process prepares that kernel first.
@@ -117,27 +117,27 @@ def _rate(contraction: Contraction, target: Target) -> float:
     return max(known, library)
 
 
-class Kept(NamedTuple):
+class StoredChoice(NamedTuple):
     """A specialised kernel that an earlier process has found: prepared first in this one."""
 
     why: str
     choice: Choice | None  # with that schedule alone; None where it is to be planned
 
 
-def kept(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Kept | None:
-    """What is stored of a contraction: that a specialised kernel has served, or that it was tuned."""
+def kept(description: Description, backend: str, target: Target, workspace_limit: int | None) -> StoredChoice | None:
+    """The stored record of a contraction that a specialised kernel has served or that was tuned; None without one."""
     if not here(target) or not any(_holds_any(room) for room in (ROOM, TUNED)):
         return None
     place = _key(description, backend, target, workspace_limit, TUNED)
     if place is not None and Store(TUNED).load(place) is not None:
-        return Kept("a tuned schedule is stored", None)
+        return StoredChoice("a tuned schedule is stored", None)
     place = _key(description, backend, target, workspace_limit, ROOM)
     value = Store(ROOM).load(place) if place is not None else None
     if not isinstance(value, dict):
         return None
     rank = _restored(value, description, target)
     choice = None if rank is None else Choice(description, backend, target, rank, (rank,), (_OTHERS,))
-    return Kept("it served in an earlier process", choice)
+    return StoredChoice("it served in an earlier process", choice)
 
 
 def promote(choice: Choice, workspace_limit: int | None, tier: Tier) -> None:

@@ -1,6 +1,6 @@
 """The families of each backend, and why one of them cannot be imported here.
 
-Families are imported when they are first asked: those of Triton must not be imported with weft. One that fails to
+Families are imported at their first use: those of Triton must not be imported with weft. One that fails to
 import, under a Triton it was not written for say, is left out with a sentence, and the others serve.
 """
 
@@ -68,7 +68,7 @@ def family_names(description: Description, backend: str) -> tuple[str, ...]:
 
 
 def families(description: Description, backend: str) -> list[Any]:
-    """Those that may serve what is described, but for those that cannot be imported: see `missing`."""
+    """Families that may serve a description, but for those that cannot be imported: see `missing`."""
     return [found for name in family_names(description, backend) if isinstance(found := imported(name), ModuleType)]
 
 
@@ -80,7 +80,7 @@ def missing(description: Description, backend: str) -> list[str]:
 
 
 def short_name(module: str) -> str:
-    """What a family is called where its module cannot say it: the folder or file that it is."""
+    """The name of a family whose module does not give one: that of its folder or file."""
     return [part for part in module.split(".") if part != "family"][-1]
 
 

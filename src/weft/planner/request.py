@@ -1,4 +1,4 @@
-"""What a plan is asked for, checked and resolved: all that it depends on besides C and the result."""
+"""Requests of plans, checked and resolved: all that a plan depends on, but for C and the result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Functions:
         return self.a, self.b, self.c, self.epilogue
 
     def again(self, hooks: Sequence[str] = HOOKS) -> Functions:
-        """What the caller's functions compute now; `FunctionError` where one returns another type than before.
+        """The caller's functions traced again; `FunctionError` where one returns another type than before.
 
         `hooks`: what errors call them.
         """
@@ -90,7 +90,7 @@ def _check_result(hook: str, planned: Pointwise | None, now: Pointwise | None) -
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that a plan depends on besides C and the result: what was asked, checked and resolved."""
+    """All that a plan depends on, but for C and the result: a call's words, checked and resolved."""
 
     notation: Notation  # two inputs, no ellipsis left
     text: str  # the equation as the caller wrote it
@@ -124,7 +124,7 @@ class Request:
         return _requested_again, (kept,)
 
     def again(self) -> Request:
-        """The same with the caller's functions as they are now."""
+        """The request with the caller's functions as they are now."""
         functions, algebra = self.functions.again(("fn",) * 4 if self.moves else HOOKS), self.algebra
         if self.raw_algebra is not None:
             algebra = self.raw_algebra.traced(self.arithmetic.accumulate)
@@ -139,11 +139,11 @@ class Request:
         return (*self.functions.raw, algebra.combine, algebra.reduce)
 
     def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Request:
-        """The same as another caller asks for it, whose functions compute what these do."""
+        """The request of another caller, whose functions compute what these do."""
         return replace(self, functions=replace(self.functions, raw=functions), raw_algebra=algebra)
 
     def aligned(self, operands: Sequence[int], aux: Sequence[int]) -> Request:
-        """The same of A and B, and of auxiliary operands, at other alignments (bytes); `()` for those planned."""
+        """The request with A, B and auxiliary operands at other alignments (bytes); `()` for those planned."""
         a, b = self.a, self.b
         if operands:
             a, b = (layout._replace(alignment=to) for layout, to in zip((a, b), operands, strict=True))
@@ -157,7 +157,7 @@ class Request:
         return replace(self, a=a, b=b, named=named)
 
     def summed_over_nothing(self) -> Request:
-        """The same with one mode more in A and B, the last, of extent 0: every sum is zero."""
+        """The request with one mode more in A and B, the last, of extent 0: every sum is zero."""
         mode = Broadcast(0)  # as no ellipsis has one
         a, b = (x._replace(shape=(*x.shape, 0), strides=(*x.strides, 1), alignment=16) for x in (self.a, self.b))
         first, second = ((*term, mode) for term in self.notation.inputs)

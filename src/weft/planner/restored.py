@@ -50,7 +50,7 @@ class _Reader:
 
     def __init__(self, modes: Sequence[Mode], package: str) -> None:
         self._modes = {(mode.extent, mode.role.value, tuple(mode.strides)): mode for mode in modes}
-        self._alike = len(self._modes) < len(modes)  # modes that cannot be told apart
+        self._alike = len(self._modes) < len(modes)  # modes that cannot be distinguished
         labels = [label for mode in modes for label in mode.labels]
         self._labels = {f"label {at}": label for at, label in enumerate(labels)}
         self._package = package

@@ -9,8 +9,8 @@ A *family* is a module of kernels with four doors; what is described is a contra
 
 Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 
-A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is asked of it when it
-builds, and never before: schedules and their predicted times are those of the same without a peak.
+A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is read when it
+builds, and never before: schedules and their predicted times are those of the description without a peak.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Launch(Protocol):
 
 
 class PermutationLaunch(Protocol):
-    """The same of a permutation. Where something is added, `c` is `d` itself."""
+    """A built schedule of a permutation. Where something is added, `c` is `d` itself."""
 
     def __call__(
         self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
@@ -92,7 +92,7 @@ class PermutationLaunch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a family can do for one description, and one sentence for each rule that excludes something."""
+    """Schedules of a family for one description, and one sentence for each rule that excludes some."""
 
     schedules: tuple[Schedule, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Descriptions and schedules as plain JSON, for keys and values that outlive the process.
 
 Every field that takes part in comparing two values is serialized, so a field that is added later makes other keys by
-itself. Labels are left out: modes are told apart by where they stand, and a contraction is the same whatever its
+itself. Labels are left out: modes differ by where they stand, and a contraction is the same whatever its
 letters. A function is the digest of what it computes. What another process would not understand raises
 `NotSerializable`.
 """
@@ -44,7 +44,7 @@ def digest(serialized: Any) -> str:
 
 
 def _positions(description: Description) -> Names:
-    """What stands for each label that is a string, where a label is named outside of its mode."""
+    """The text that stands for each label that is a string, where a label is named outside of its mode."""
     labels = [label for mode in description.modes for label in mode.labels]
     return {label: f"label {at}" for at, label in enumerate(labels) if isinstance(label, str)}
 

@@ -31,7 +31,7 @@ def check_backend(backend: object) -> None:
 
 
 def resolve_backend(backend: str, device: torch.device) -> str:
-    """The backend that serves `device`; what is asked for by name is never exchanged for another."""
+    """The backend that serves `device`; a named backend is never exchanged for another."""
     check_backend(backend)
     if backend == "auto":
         if device.type not in ("cpu", "cuda"):

@@ -1,9 +1,9 @@
-"""What tuning found, remembered on disk: for each description on each device the schedule that was fastest.
+"""Tuned schedules on disk: for each description on each device the schedule that was fastest.
 
 Its key holds what the choice depends on: the canonical description with extents, strides, types, alignments and
-functions; the device, driver, torch and Triton. Beside the schedule stands the digest of the code of its family and of
-the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
-legal, counts as absent, and nothing that lies in the cache can break a plan.
+functions; the device, driver, torch and Triton. The schedule is stored with the digest of the code of its family and
+of the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
+legal, counts as absent, and nothing in the cache can break a plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOM = "schedules"  # of the store
 
 @dataclass(frozen=True, slots=True)
 class TunedSchedule:
-    """The fastest schedule that a tuning found, and the model's choice beside it; seconds are medians."""
+    """The fastest schedule that a tuning found, and the model's choice alongside it; seconds are medians."""
 
     schedule: Schedule
     seconds: float
@@ -70,7 +70,7 @@ def remember(choice: Choice, workspace_limit: int | None, fastest: TunedSchedule
 
 
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
-    """The same choice with the stored schedule first, or None where there is none that fits.
+    """The choice with the stored schedule first, or None where there is none that fits.
 
     One found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
@@ -94,7 +94,7 @@ def first(choice: Choice, fastest: TunedSchedule, origin: Origin) -> Choice:
 
 
 def noted(choice: Choice, measured: Mapping[Schedule, float], excluded: Sequence[str]) -> Choice:
-    """The same choice with further measured times, and with reasons found while measuring."""
+    """The choice with further measured times, and with reasons found while measuring."""
     ranked = tuple(replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked)
     return replace(choice, best=ranked[0], ranked=ranked, excluded=(*choice.excluded, *excluded))
 

@@ -1,4 +1,4 @@
-"""What a stored figure or schedule is valid for: the machine and the software. Its code: `weft.planner.code_digest`.
+"""The machine and software that a stored figure or schedule is valid for. Its code: `weft.planner.code_digest`.
 
 Also the count that grows whenever something is stored that plans of this process depend on.
 """
@@ -27,7 +27,7 @@ def generation() -> tuple[int, int]:
 
 
 def outdate() -> None:
-    """Have everything planned anew that is asked for again: what plans depend on has changed."""
+    """Have everything planned anew at its next use: what plans depend on has changed."""
     global _generation
     _generation += 1
 

@@ -1,6 +1,6 @@
 """Which families are not used on a machine, because they computed something wrong there in the self-test.
 
-`weft.selftest` runs the tests and writes what they found; the planner asks here which families to leave out. A record
+`weft.selftest` runs the tests and writes what they found; the planner reads here which families to leave out. A record
 belongs to a family on one kind of device, with one driver, torch and Triton and one state of weft's own code: where one
 of them changes there is none, and the family is tested anew. No kernels are imported here.
 
@@ -34,7 +34,7 @@ _MACHINE = ("kind", "name", "capability", "driver", "toolkit", "torch", "triton"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one test of a family found."""
+    """The finding of one test of a family."""
 
     reason: str | None  # what was wrong, in a few words; None where nothing was
     date: str  # ISO 8601
@@ -121,7 +121,7 @@ def forget() -> None:
 
 
 def key(family: str, backend: str, target: Target) -> dict[str, Any]:
-    """Where a family's record lies in the store."""
+    """The place of a family's record in the store."""
     return {
         "what": "selftest",
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""What plans of contractions and of permutations have in common: built variants, one of which stands for the plan."""
+"""The base of plans of contractions and of permutations: built variants, one of which stands for the plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.planner.schedule import Description
 from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
 from weft.plans.promoting import PromotingLaunch, promotes
-from weft.plans.tiers import Asked, Served, Wanted, served
+from weft.plans.tiers import Served, ServiceRequest, Wanted, served
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
@@ -52,7 +52,7 @@ class Variant:
 
 
 class PlanBase:
-    """A plan: what was asked, and a variant for each way the tensors of a call may lie, built when it first appears.
+    """A plan: a request, and a variant for each layout of a call's tensors, built when it first appears.
 
     A variant that is outdated is built anew at the next call, unless its schedule is forced. Plans are shared by all
     who ask for them. So that each describes itself as the call that it was made for, a plan has views, which share all
@@ -69,7 +69,7 @@ class PlanBase:
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The request that the plan is made of."""
         return self._request
 
     @property
@@ -91,7 +91,7 @@ class PlanBase:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes allocated during a call besides the result."""
+        """Bytes allocated during a call, but for the result."""
         return self.schedule.workspace_bytes if self.schedule is not None else 0
 
     @property
@@ -124,26 +124,26 @@ class PlanBase:
         return f"{text}\n{differentiable('explained')(self, self._needs)}" if self._needs else text
 
     def report(self) -> Report:
-        """What `explain` says, as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
+        """The report of `explain` as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
         from weft.plans.explain.data import report
 
         first = self._first()
         return report(self._request, first.description, first.choice)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the report as tables, and what `explain` says behind a click."""
+        """HTML for a notebook: the report as tables, and the text of `explain` behind a click."""
         from weft.plans.explain.page import shown
 
         return shown(self.report()) + folded("explain()", self.explain())
 
-    def _asked_for(self, request: Request) -> None:
-        """Say what was asked for: the first step of a constructor."""
+    def _set_request(self, request: Request) -> None:
+        """Set the request: the first step of a constructor."""
         self._request, self._others = request, BoundedCache(_OTHERS)
         self.follows = any(function is not None for function in request.raw)
         if self.follows:
-            self._watched = Watched(request.raw, self._asked_now)
+            self._watched = Watched(request.raw, self._request_now)
 
-    def _asked_now(self) -> Any:
+    def _request_now(self) -> Any:
         now = self._request.again()
         return self._request if now == self._request else now
 
@@ -161,14 +161,14 @@ class PlanBase:
         return found
 
     def _over(self, request: Request) -> Self:
-        """The same plan as another caller asked for it, with functions that compute the same."""
+        """This plan with the request of another caller, whose functions compute the same."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
-        view._asked_for(request)
+        view._set_request(request)
         return view
 
     def differentiated(self, needs: tuple[bool, ...]) -> Self:
-        """The same plan, describing its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""
+        """A plan that describes its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__, _needs=needs)
         return view
@@ -233,7 +233,7 @@ class PlanBase:
         raise NotImplementedError
 
     def _view(self, key: Any) -> Self:
-        """The same plan, standing for one of its variants, which is built."""
+        """A view of the plan that stands for one of its variants, which is built."""
         if self._variant(key) is self._first():
             return self
         view = object.__new__(type(self))
@@ -242,7 +242,7 @@ class PlanBase:
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
-        wanted = self._asked(description)
+        wanted = self._wanted_for(description)
         if wanted is None:
             launch = reference()
             return Variant(description, None, Measured(launch) if finds_peak(description) else launch)
@@ -253,12 +253,12 @@ class PlanBase:
             found.launch = PromotingLaunch(asked, by, found.served)
         return found
 
-    def _asked(self, description: Description) -> Wanted | None:
-        """What a variant for a description is built of; None for the backend that chooses nothing."""
+    def _wanted_for(self, description: Description) -> Wanted | None:
+        """The request for a variant of a description; None for the backend that chooses nothing."""
         request = self._request
         if request.backend == "reference":
             return None
-        asked = Asked(
+        asked = ServiceRequest(
             description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
         )
         return Wanted(asked, request.specialize)

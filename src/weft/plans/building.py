@@ -74,6 +74,6 @@ def _warn_of_triton() -> None:
 
 @lru_cache
 def _warn_of_numba() -> None:
-    """Once, where plans for the CPU have to do without numba and nobody asked for that."""
+    """Warn once, where plans for the CPU have to do without numba, unless it is turned off."""
     if (fault := jit.fault()) is not None and not jit.turned_off():
         warnings.warn(f"{fault}: contractions on the CPU run by torch's own operations, slower", WeftWarning, 2)

@@ -1,8 +1,8 @@
-"""From a call to its launch: what was found of calls like it before.
+"""From a call to its launch: the plans and launches of calls like it.
 
 A call's signature is all that planning and checking read off its tensors, so what was found for a signature holds for
-the same signature again: which plan serves the call, and of a plain call the launch itself. Only where tensors lie
-relative to one another must be looked at in each call.
+the same signature again: which plan serves the call, and of a plain call the launch itself. Only the addresses of
+tensors relative to one another must be looked at in each call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOW = 1 << 36  # an address below may be an offset into memory that was freed: 
 
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """What a call is known by: an entry for each tensor, None for one that is not given; at the end the generation.
+    """The key of a call: an entry for each tensor, None for one that is not given; at the end the generation.
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
     tensor and must be looked at in each call. With the generation of `weft.planner.validity` what was found for a
@@ -64,7 +64,7 @@ def is_plain(signature: tuple[Any, ...]) -> bool:
 
 
 def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
-    """What a call says of operands besides how they lie, as a key, and their tensors; None for what must be read."""
+    """A key of the names and modes of a call's operands, and their tensors; None where the call must be read."""
     if type(operands) is not dict:
         return None, ()
     said, tensors = [], []
@@ -80,7 +80,7 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
 
 
 def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
-    """What else a call must look at; None for a parameter while no gradient is asked for, which is like any tensor."""
+    """The properties of a tensor that need a look in each call; None where it has none of them."""
     gradient = tensor.requires_grad and torch.is_grad_enabled()
     kind = Tensor if type(tensor) is Parameter else type(tensor)
     found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
@@ -88,7 +88,7 @@ def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
 
 
 class KnownCall(NamedTuple):
-    """What was found for one signature of a contraction: its plan, and where nothing is special its launch.
+    """A contraction's plan for one signature of a call, and where nothing is special its launch.
 
     Calls with several results have no launch here: their plan checks them and finds it.
     """
@@ -99,8 +99,8 @@ class KnownCall(NamedTuple):
     new: Any = None  # shape, dtype and device of the result, where `out` is not given
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
-    addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
-    variant: Any = None  # of the plan, whose kernels may be exchanged: what it allocates is asked when it is told
+    addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether its layout is `out`'s; None without C
+    variant: Any = None  # of the plan, whose kernels may be exchanged: its workspace is read when it is reported
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
@@ -127,7 +127,7 @@ class KnownCall(NamedTuple):
                 out = torch.empty(shape, dtype=dtype, device=device)
                 if self.others:
                     further = tuple([torch.empty(shape, dtype=kind, device=device) for kind in self.others])
-            except RuntimeError:  # out of memory: the full way tells how much was asked for
+            except RuntimeError:  # out of memory: the full way reports how much was requested
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
             return None
@@ -154,7 +154,7 @@ class KnownCall(NamedTuple):
         return False
 
     def _overlaps_addend(self, out: Any, c: Any) -> bool:
-        """The same of C, which may be the result itself."""
+        """Whether the result may share memory with C other than as C itself."""
         assert self.addend is not None
         start, first, (size, alike) = out.data_ptr(), c.data_ptr(), self.addend
         return start < first + size and first < start + self.reaches[0] and not (alike and start == first)

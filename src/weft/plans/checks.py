@@ -1,4 +1,4 @@
-"""What a call may pass: checks of tensors and scalars against a plan. They raise short; nothing has run yet."""
+"""Checks of a call's tensors and scalars against a plan. They raise short; nothing has run yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.spec.notation import term_text
 
 
 def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
-    """A or B lies exactly as planned; of its alignment see `aligned_as`."""
+    """A or B has exactly the planned layout; of its alignment see `aligned_as`."""
     if tensor.dtype != planned.dtype:
         raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, planned was {dtype_name(planned.dtype)}")
     if tensor.shape != planned.shape or tensor.stride() != planned.strides:
@@ -103,7 +103,7 @@ def aux_tensors(operands: Mapping[str, Any], planned: Sequence[AuxInput]) -> dic
 
 
 def check_aux(operands: Mapping[str, torch.Tensor], planned: Sequence[AuxInput], device: torch.device) -> None:
-    """Every operand of the plan is there, lies as planned, and there is no other."""
+    """Every operand of the plan is there with the planned layout, and there is no other."""
     wanted = {named.name: named.layout for named in planned if named.layout is not None}
     for name in operands:
         if name not in wanted:
@@ -213,7 +213,7 @@ def fits(number: object) -> bool:
 
 
 def reject_gradient(name: str, tensor: torch.Tensor) -> None:
-    """`UnsupportedError` where a call that has no derivative is asked for one."""
+    """`UnsupportedError` where a derivative is requested of a call that has none."""
     instead = "which this call does not compute; contract, einsum, matmul, permute and plans do"
     if is_transformed(tensor):
         raise UnsupportedError(f"{name} is inside a transform of torch.func, {instead}")

@@ -56,10 +56,10 @@ class Plan(PlanBase):
     says what was chosen and why.
     """
 
-    places: int | None = None  # how many indices a call finds besides; None where it is not asked
+    places: int | None = None  # how many indices a call returns after D; None where none were requested
 
     def __init__(self, request: Request) -> None:
-        self._asked_for(request)
+        self._set_request(request)
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
@@ -89,10 +89,10 @@ class Plan(PlanBase):
         validate: bool = False,
         **unknown: Any,
     ) -> Any:
-        """Run on `a` and `b`, which lie as the planned ones did; returns D, in the kind of array that `a` is.
+        """Run on `a` and `b`, which have the planned layouts; returns D, in the kind of array that `a` is.
 
         `operands` has for each operand that the plan's functions take, by name, a tensor or the pair (modes, tensor)
-        that `weft.contract` takes: they lie as planned, too. A tensor may be less aligned than planned: it gets a
+        that `weft.contract` takes: of the planned layouts, too. A tensor may be less aligned than planned: it gets a
         variant of its own. Of an epilogue that yields several values the result is a tuple, and so is `out`. `validate`
         checks a sample of D as for `weft.contract`.
 
@@ -141,7 +141,7 @@ class Plan(PlanBase):
         return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
-        """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
+        """The text that describes a call to its operation: see `weft.compiled`. Dynamo takes it for a constant."""
         return as_operation("text of a plan's call")(self, added, validate, functions, algebra)
 
     def functions_seen(self) -> tuple[tuple[torch.dtype, ...], tuple[tuple[str, torch.dtype], ...]]:
@@ -185,7 +185,7 @@ class Plan(PlanBase):
                 out = found if self._request.outputs is not None else found[0]
             d, *others = out if isinstance(out, tuple) else (out,)
             if d.numel():
-                # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
+                # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
                 a, b = (x.conj() if x.is_conj() else x for x in (a, b))
                 if variant.description.aux:
                     aux = _in_order(variant.description.aux, operands or {}, others)
@@ -224,7 +224,7 @@ class Plan(PlanBase):
         out: Results | None,
         operands: Mapping[str, torch.Tensor] | None = None,
     ) -> Results:
-        """The same, with a sample of the results held against the oracle: `AccuracyError` where one is off."""
+        """Run, and hold a sample of the results against the oracle: `AccuracyError` where one is off."""
         from weft.oracle.validate import validated
 
         self.prepare(a, b, c, out, operands)
@@ -255,9 +255,9 @@ class Plan(PlanBase):
         out: torch.Tensor,
         operands: Mapping[str, torch.Tensor] | None = None,
     ) -> Variant:
-        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves tensors that lie so; it checks nothing.
+        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves these layouts of tensors; no check is made.
 
-        A launch sees memory as it lies: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
+        A launch sees memory as it is stored: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
@@ -280,7 +280,7 @@ class Plan(PlanBase):
         result: Results,
         operands: Mapping[str, torch.Tensor],
     ) -> KnownCall:
-        """What to remember of a call that has been checked and run.
+        """The entry of the call cache for a call that has been checked and run.
 
         `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
@@ -323,15 +323,15 @@ class Plan(PlanBase):
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
         operands: Mapping[str, torch.Tensor],
     ) -> Wanted | None:  # fmt: skip
-        """What the variant for these tensors would be built of; None where it is built, or chooses nothing."""
+        """The request for the variant of these tensors; None where it is built, or chooses nothing."""
         key = self._key(a, b, c, out, operands)
-        return None if self._standing(key) is not None else self._asked(self._described(key)[1])
+        return None if self._standing(key) is not None else self._wanted_for(self._described(key)[1])
 
     def _key(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
         operands: Mapping[str, torch.Tensor],
     ) -> _Key:  # fmt: skip
-        """What tells variants apart, of tensors that are checked."""
+        """The key of the variant for these tensors, which are checked."""
         request = self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
         check_operand("b", b, request.b, request.conjugate[1], request.device)

@@ -1,6 +1,6 @@
 """The seam where a call that is to be differentiated leaves the plain way, for the room above that knows derivatives.
 
-A call asks here only where it is not a known one: a known plain call has no operand of which anything is asked.
+Only calls that are not known look here: a known plain call has no operand of which a derivative is requested.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from weft.base.arrays import is_transformed, is_transforming
 from weft.errors import UnsupportedError
 
 _REQUIRES = attrgetter("requires_grad")
-_ROOM = "weft.autograd.calls"  # by name: it lies above
+_ROOM = "weft.autograd.calls"  # by name: it is a room above
 
 
 def asked(*values: Any) -> bool:
-    """Whether a derivative with respect to one of these tensors may be asked for, by any means of torch."""
+    """Whether a derivative with respect to one of these tensors may be requested, by any means of torch."""
     return is_transforming() or any(map(asks, [value for value in values if isinstance(value, torch.Tensor)]))
 
 
 def asked_of_many(tensors: Sequence[torch.Tensor]) -> bool:
-    """The same of thousands of tensors: a gradient is looked for in all of them at once."""
+    """Whether a derivative with respect to one of thousands of tensors may be requested, by one look at all of them."""
     if is_transforming() or forward_ad._current_level >= 0:
         return asked(*tensors)
     return (torch.is_grad_enabled() and any(map(_REQUIRES, tensors))) or any(map(is_transformed, tensors))
@@ -64,5 +64,5 @@ def operand_tensors(operands: Any) -> Iterable[Any]:
 
 
 def differentiable(call: str) -> Any:
-    """What does a call of that name where derivatives are asked for."""
+    """The function that makes a call of that name where derivatives are requested."""
     return getattr(import_module(_ROOM), call)

@@ -45,7 +45,7 @@ def compiled(choice: Choice) -> None:
 
 
 def planned(description: Description, target: Target, workspace_limit: int | None) -> Choice | None:
-    """What the planner chooses for an NVIDIA GPU, compiled; None where it is to be chosen in this process."""
+    """The planner's choice for an NVIDIA GPU, compiled; None where it is to be made in this process."""
     if target.kind != "cuda":
         return None
     answer = None
@@ -61,7 +61,7 @@ _OTHERS = "what else could have been chosen is known to another process"
 
 
 def _used(target: Target, ask: Any) -> Future[Any]:
-    """What compilers answer, which are started where there are none."""
+    """The answer of compilers, which are started where there are none."""
     from weft.tune.compile_pool import Compiler
 
     place = target, os.getpid()

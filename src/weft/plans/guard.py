@@ -16,7 +16,7 @@ import torch
 from weft.planner.schedule import Target
 
 SAMPLES = 3  # calls that are timed of a schedule; the quickest counts
-FIRST, EVERY = 2, 3  # calls after a schedule began to serve: when the first is timed, and how far the others lie apart
+FIRST, EVERY = 2, 3  # calls after a schedule began to serve: when the first is timed, and how many apart the others are
 LATENCY = 5e-5  # seconds of a call that may be no kernel's
 _GROSS = 1.5  # times of the prediction that a call may take
 

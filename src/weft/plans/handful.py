@@ -1,6 +1,6 @@
-"""The handful of kernels at hand that ordinary contractions of a type take, compiled side by side at their first use.
+"""The few shape-generic kernels that ordinary contractions of a type take, compiled side by side at their first use.
 
-With the pack of kernels built ahead, or once they lie in weft's store, there is nothing to do. Else they would hold up
+With the pack of kernels built ahead, or once they are in weft's store, there is nothing to do. Else they would hold up
 the first calls of a machine, one after the other, by more than a second each. Other processes compile them instead,
 those first that are wanted first; a call whose kernel is among them waits for that one alone.
 """
@@ -37,7 +37,7 @@ _lock = Lock()
 
 
 def settle(choice: Choice) -> None:
-    """Have the kernels of a choice at hand compiled before they are built, with the others of their type.
+    """Have the kernels of a shape-generic choice compiled before they are built, with the others of their type.
 
     Nothing is done where they are built ahead or stored, within the capture of a CUDA graph, and for what is not of the
     handful's family: such a kernel is compiled where it is built.
@@ -116,7 +116,7 @@ def _start(choice: Choice, futures: dict[Hashable, Future[Any]]) -> None:
 
 
 def _others(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
-    """What `SHAPES` take."""
+    """Contractions of `SHAPES` that the chosen family supports, each with its best schedule."""
     assert isinstance(choice.description, Contraction)
     for description in shapes_of(choice.description):
         if choice.best.family.supports(description, choice.target) is None:
@@ -146,7 +146,7 @@ def _best(description: Contraction, family: Any, target: Target) -> Ranked:
 
 
 def _of_trials(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
-    """What the self-test of the family will run, unless it has on this machine."""
+    """Schedules of the family's self-test that have not run on this machine, each with its contraction."""
     problems, runs = import_module("weft.selftest.problems"), import_module("weft.selftest.trials")
     known = verdicts.known(FAMILY, choice.backend, choice.target)
     for trial in trials_of(FAMILY, choice.backend):

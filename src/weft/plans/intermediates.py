@@ -1,4 +1,4 @@
-"""Types of intermediates, and what a step that meets them is asked for.
+"""Types of intermediates, and the options of a step that reads them.
 
 Of halves they are float32, whose range they do not leave, multiplied as tf32, which keeps as many digits. Of integers
 they have 64 bits where the result has more than 32, or is a floating number: they wrap around no earlier than it does.
@@ -17,7 +17,7 @@ from weft.spec.whole_sums import between
 
 
 def intermediate_type(own: torch.dtype, asked: Any, accumulate: torch.dtype | None) -> torch.dtype:
-    """The type of an intermediate of operands of type `own`, where the result is asked for as `asked` says."""
+    """The type of an intermediate of operands of type `own`, where `asked` is the requested type of the result."""
     return torch.float32 if own == torch.float16 else between(own, asked, accumulate)
 
 
@@ -34,7 +34,7 @@ def step_options(options: Options, a: torch.dtype, b: torch.dtype, halves: bool)
 
 
 def step_changes(a: torch.dtype, b: torch.dtype, halves: bool) -> dict[str, Any]:
-    """What such a step says besides; `halves`: where nothing else is said of how their products are made, either."""
+    """Options that such a step needs; `halves`: of contractions of float16 whose arithmetic no option sets."""
     found: dict[str, Any] = {}
     if a != b and {a, b} & {torch.float32, torch.int64}:  # an intermediate, wider than an operand
         found["promote"] = True

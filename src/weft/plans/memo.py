@@ -23,8 +23,8 @@ _every: WeakValueDictionary[int, Memo | CallCache] = WeakValueDictionary()
 _numbers = count()
 
 
-class Place(NamedTuple):
-    """A key with what plans depend on besides."""
+class MemoPlace(NamedTuple):
+    """A key, with the generation that all plans depend on."""
 
     generation: tuple[int, int]
     key: Hashable
@@ -40,24 +40,24 @@ class Memo:
         self._changes = generation()[0]
         _every[next(_numbers)] = self
 
-    def place(self, key: Hashable) -> Place:
+    def place(self, key: Hashable) -> MemoPlace:
         """Where the value of a key belongs. Made before the value is, so that one which is outdated meanwhile is lost.
 
         Raises `TypeError` for a key without a hash.
         """
-        found = Place(generation(), key)
+        found = MemoPlace(generation(), key)
         hash(found)
         return found
 
-    def get(self, place: Place) -> Any:
+    def get(self, place: MemoPlace) -> Any:
         """The value, or None."""
         return self._entries.get(place)
 
-    def take(self, place: Place) -> Any:
+    def take(self, place: MemoPlace) -> Any:
         """The value, which is no longer here, or None: for values that one caller at a time may use."""
         return self._entries.take(place)
 
-    def put(self, place: Place, value: Any) -> None:
+    def put(self, place: MemoPlace, value: Any) -> None:
         changes = place.generation[0]
         if changes > self._changes:
             self._entries, self._changes = BoundedCache(self._size), changes

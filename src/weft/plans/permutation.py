@@ -1,6 +1,6 @@
 """A `PermutePlan`: a permutation bound to the way it is carried out, to run again and again on new pointers.
 
-A plan is made for the layout of X. The result may lie otherwise from call to call, be scaled or be added to; each
+A plan is made for the layout of X. The result may have another layout in each call, be scaled or be added to; each
 combination is one variant, planned and built when it first appears.
 """
 
@@ -43,7 +43,7 @@ class PermutePlan(PlanBase):
     """
 
     def __init__(self, request: Request) -> None:
-        self._asked_for(request)
+        self._set_request(request)
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self._variants = {}  # by D's layout, whether scaled, whether added to
@@ -59,7 +59,7 @@ class PermutePlan(PlanBase):
         self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
         **unknown: Any,
     ) -> Any:
-        """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
+        """Run on `x`, which has the planned layout; returns the result in the kind of array that `x` is.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
@@ -82,7 +82,7 @@ class PermutePlan(PlanBase):
         return out if out is not None else like(x, result)
 
     def text_of_call(self, fn: Any) -> Any:
-        """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
+        """The text that describes a call to its operation: see `weft.compiled`. Dynamo takes it for a constant."""
         return as_operation("text of a permutation plan's call")(self, fn)
 
     text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
@@ -103,8 +103,8 @@ class PermutePlan(PlanBase):
             if out is None:
                 out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
             if out.numel():
-                addend = _beside(out, c) if beta != 0 and c is not None else None
-                # A launch sees memory as it lies: conjugation is in the description, not in the tensor's bit.
+                addend = _addend(out, c) if beta != 0 and c is not None else None
+                # A launch sees memory as it is stored: conjugation is in the description, not in the tensor's bit.
                 variant.launch(x.conj() if x.is_conj() else x, addend, out, alpha, beta)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
@@ -137,7 +137,7 @@ class PermutePlan(PlanBase):
         return self._view(self._key(x, out, *self._scalars(alpha, beta, c), c))
 
     def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall:
-        """What to remember of a plain call that has been run: nothing was scaled or added, nothing is asked of `x`."""
+        """The entry of the call cache for a plain call that has been run: one that scales nothing and adds nothing."""
         alpha, beta = self._scalars(1.0, 1.0, None)
         variant = self._variant(self._key(x, out, alpha, beta, None))
 
@@ -188,8 +188,8 @@ class PermutePlan(PlanBase):
         return self._built(permutation, partial(permute_launcher, request))
 
 
-def _beside(out: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """What a kernel adds, which reads it as D lies: `c` where it lies so too, else `out`, with a copy of `c` there."""
+def _addend(out: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """The addend in D's layout, as kernels read it: `c` where it has that layout, else `out` with a copy of `c`."""
     if same_memory(out, c):
         return out
     if c.shape == out.shape and c.stride() == out.stride() and Layout.of(c).alignment >= Layout.of(out).alignment:

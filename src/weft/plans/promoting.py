@@ -29,7 +29,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Asked, Offer, Served, Wanted, corrected, made, offers
+from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offers
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -37,7 +37,7 @@ _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know be
 class PromotingLaunch:
     """Runs what serves a plan. Within the capture of a CUDA graph nothing is exchanged."""
 
-    def __init__(self, asked: Asked, first: Served, report: Callable[[Served], None]) -> None:
+    def __init__(self, asked: ServiceRequest, first: Served, report: Callable[[Served], None]) -> None:
         """`report` hears of each exchange."""
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
@@ -60,7 +60,7 @@ class PromotingLaunch:
     def replayed(self, calls: int) -> bool:
         """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
 
-        A kernel that is due has its preparation begun here, and takes over when this is asked again.
+        A kernel that is due has its preparation begun here, and takes over when this is read again.
         """
         before = self._launch
         if (call := next(islice(self._count, calls - 1, None))) >= self._due:
@@ -74,7 +74,7 @@ class PromotingLaunch:
 
     @property
     def wanted(self) -> Wanted:
-        """What a specialised kernel is asked for."""
+        """The request for a specialised kernel."""
         return Wanted(self._asked, "now")
 
     @property
@@ -191,7 +191,7 @@ class PromotingLaunch:
         self._say(serving)
 
     def _say(self, serving: Served) -> None:
-        """What serves, until when, and why."""
+        """Set and report the tier that serves, until when, and why."""
         self._serving, tier = serving, serving.tier
         due = tier.look_at if tier.look_at is not None else tier.early if tier.switch_at is not None else None
         self._arm(due=inf if due is None else due)
@@ -231,7 +231,7 @@ class PromotingLaunch:
         self._say(self._serving._replace(tier=tier))
 
 
-def promotes(asked: Asked, specialize: str, tier: Tier) -> bool:
+def promotes(asked: ServiceRequest, specialize: str, tier: Tier) -> bool:
     """Whether a plan that is served so may change to other kernels."""
     if tier.switch_at is not None or tier.look_at is not None:
         return True
@@ -244,7 +244,7 @@ def is_faster(choice: Choice, seconds: float) -> bool:
     return choice.best.seconds <= promotion.FASTER * seconds
 
 
-def _is_current(asked: Asked) -> bool:
+def _is_current(asked: ServiceRequest) -> bool:
     """Whether the device of a plan is the current one, whose stream events are recorded on."""
     return torch.cuda.current_device() == asked.target.index
 

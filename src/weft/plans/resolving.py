@@ -97,7 +97,7 @@ def _named(
 
 
 def _kept(asked: torch.dtype | None, accumulate: torch.dtype) -> torch.dtype | None:
-    """The type that sums are asked to be kept in, which has their parts."""
+    """The type that sums are to be kept in by request, which has their parts."""
     if asked is not None and (asked.is_complex != accumulate.is_complex or not (
         asked.is_floating_point or asked.is_complex
     )):  # fmt: skip
@@ -131,7 +131,7 @@ def _traced(
 
 
 def _check_result(graph: Pointwise, hook: str, value: torch.dtype) -> None:
-    """What a prologue yields goes on as its tensor's values."""
+    """A prologue returns one value, of a type that can be cast to its tensor's."""
     if isinstance(graph.result, tuple):
         raise FunctionError(f"{hook} returns {len(graph.result)} values: only the epilogue may return several")
     if not torch.can_cast(graph.result, value):
@@ -141,7 +141,7 @@ def _check_result(graph: Pointwise, hook: str, value: torch.dtype) -> None:
 def _results(
     storage: torch.dtype, out_dtype: OutDtype, epilogue: Pointwise | None, accumulate: torch.dtype
 ) -> tuple[torch.dtype, tuple[torch.dtype, ...] | None]:
-    """D's type, and those of what the epilogue yields after it: as asked, else as traced."""
+    """D's type, and those of what the epilogue yields after it: as requested, else as traced."""
     value = epilogue.result if epilogue is not None else accumulate
     if not isinstance(value, tuple):
         if isinstance(out_dtype, tuple):

@@ -1,4 +1,4 @@
-"""Which schedule a plan is made of: the cost model's, or what was measured where that is known or asked for."""
+"""Which schedule a plan is made of: the cost model's, or the measured one where that is known or requested."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterabl
 
 
 def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
-    """The same, whatever was compiled before."""
+    """Have the kernels of these plans compiled, whatever was compiled before: the number of them."""
     from weft.tune.compile_pool import Compiler
 
     tasks: dict[Hashable, tuple[Description, Ranked]] = {}
@@ -87,7 +87,7 @@ def chosen(wanted: Wanted) -> Choice | None:
 
 
 def _kernels(choice: Choice) -> Iterable[Hashable]:
-    """What tells the kernels of a choice from others: equal ones are compiled once."""
+    """Keys of the kernels of a choice: kernels with equal keys are compiled once."""
     family: Any = choice.best.family
     schedule = choice.best.schedule
     if schedule.family == BLAS:

@@ -42,8 +42,8 @@ if torch.version.cuda is not None or torch.version.hip is not None:
 LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
 
 
-class Asked(NamedTuple):
-    """What a plan says of how one of its descriptions is to be served."""
+class ServiceRequest(NamedTuple):
+    """The request of a plan for a kernel that serves one of its descriptions."""
 
     description: Description
     backend: str
@@ -54,9 +54,9 @@ class Asked(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What `served` is told."""
+    """The arguments of `served`."""
 
-    asked: Asked
+    asked: ServiceRequest
     specialize: str
 
 
@@ -77,8 +77,8 @@ class Offer(NamedTuple):
     choice: Choice | None  # None where it is still to be planned
 
 
-def served(asked: Asked, specialize: str) -> Served:
-    """The choice and launch of the tier that `specialize` asks for, or with which "auto" begins."""
+def served(asked: ServiceRequest, specialize: str) -> Served:
+    """The choice and launch of the tier that `specialize` asks for, or that "auto" begins with."""
     if asked.schedule is not None:
         return _specialised(asked, "its schedule is forced")
     if asked.tune is not None:
@@ -98,7 +98,7 @@ def served(asked: Asked, specialize: str) -> Served:
 
 
 def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
-    """The choice in the library tier, or why there is none; no self-test is asked for its verdict."""
+    """The choice in the library tier, or why there is none; no self-test is run for its verdict."""
     family: Any = permutations if isinstance(description, Permutation) else contractions
     try:
         found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
@@ -107,8 +107,8 @@ def library(description: Description, backend: str, target: Target, workspace_li
     return found if isinstance(found, str) else replace(found, description=description)
 
 
-def _compiled(asked: Asked, specialize: str) -> Served:
-    """The same of a backend with shape-generic kernels."""
+def _compiled(asked: ServiceRequest, specialize: str) -> Served:
+    """`served` by a backend with shape-generic kernels, but for the library tier."""
     kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
     if kept is not None:
         return _specialised(asked, kept.why, kept.choice)
@@ -131,7 +131,7 @@ def _compiled(asked: Asked, specialize: str) -> Served:
     return Served(*choice.built(), tier)
 
 
-def faster_generic(asked: Asked) -> tuple[Choice, Choice | None]:
+def faster_generic(asked: ServiceRequest) -> tuple[Choice, Choice | None]:
     """The specialised choice, and the shape-generic one where it is predicted to take half of its time, if it is long.
 
     So are sums over nearly all modes, which shape-generic kernels share out and no other family does.
@@ -145,7 +145,7 @@ def faster_generic(asked: Asked) -> tuple[Choice, Choice | None]:
     return specialised, None
 
 
-def _admitted_generic(asked: Asked, known: Choice | None) -> Choice | str:
+def _admitted_generic(asked: ServiceRequest, known: Choice | None) -> Choice | str:
     """A shape-generic choice that has passed its self-test, or why there is none; `known` is what was found before."""
     while True:
         choice = known or at_hand(*asked[:4])
@@ -157,14 +157,14 @@ def _admitted_generic(asked: Asked, known: Choice | None) -> Choice | str:
         known = None
 
 
-def _specialised(asked: Asked, why: str, known: Choice | None = None) -> Served:
+def _specialised(asked: ServiceRequest, why: str, known: Choice | None = None) -> Served:
     return Served(*chosen_and_built(*asked, known), Tier(SPECIALISED, why))
 
 
 # -- better kernels ----------------------------------------------------------------------------------------------------
 
 
-def offers(asked: Asked, serving: Name) -> Iterator[Offer]:
+def offers(asked: ServiceRequest, serving: Name) -> Iterator[Offer]:
     """The better kernels that a plan may change to, the one that is prepared soonest first."""
     kept = promotion.kept(*asked[:4])
     if not has_shape_generic(asked.backend):
@@ -224,7 +224,7 @@ def _is_kept(choice: Choice) -> bool:
     return all(map(is_kept, kernels))
 
 
-def made(asked: Asked, offer: Offer) -> Built:
+def made(asked: ServiceRequest, offer: Offer) -> Built:
     """An offer's choice and launch, self-tested."""
     if offer.name == GENERIC:
         if offer.choice is not None and offer.ready > promotion.LOADING:
@@ -245,7 +245,7 @@ def made(asked: Asked, offer: Offer) -> Built:
     return chosen_and_built(*asked, known)
 
 
-def corrected(asked: Asked, serving: Choice, seconds: float) -> Offer | None:
+def corrected(asked: ServiceRequest, serving: Choice, seconds: float) -> Offer | None:
     """A better kernel than one that took `seconds` on the device; None where none is predicted to be.
 
     The model is as far off for the other schedules of its family: their predicted times grow as its own did.

@@ -18,7 +18,7 @@ from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps
 from weft.autograd.product import Product
 from weft.autograd.spec import Spec, is_smooth
-from weft.autograd.steps import ONE, Spread, Step, with_modes
+from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
 from weft.distributed.gradient.form import Form
 from weft.distributed.gradient.layout import within
 from weft.distributed.gradient.relaid import Among, beside_parts, relaid
@@ -153,7 +153,7 @@ class OverRanks(Product):
         return torch.zeros(self.layout.part(name, term), dtype=spec.storage[at], device=self.device)
 
     def _run(
-        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+        self, step: GradientStep | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         if isinstance(step, Spread):
             have = self.layout.places_of(step.like, step.want)
@@ -165,7 +165,7 @@ class OverRanks(Product):
         return found if step.addend is None else found + sources[step.addend]
 
     def _contraction(
-        self, step: Step, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+        self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         """A sum of products: what has to travel does so as in a forward pass."""
         left, right = step.pair(sources)
@@ -177,12 +177,12 @@ class OverRanks(Product):
         return found
 
     def _plan_of(
-        self, step: Step, left: torch.Tensor, right: torch.Tensor, options: Options, sketched: bool = False
+        self, step: GradientStep, left: torch.Tensor, right: torch.Tensor, options: Options, sketched: bool = False
     ) -> Contraction:
         asked, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
         return self._planned(step, step.text, left, right, (step.left, step.right, step.target), asked, aux, sketched)
 
-    def _pass(self, step: Step, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
+    def _pass(self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
         """A function of elements that lie alike, on this rank; then the sum over modes that the result lacks."""
         own, term = step.text.split(",->")
         have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
@@ -194,7 +194,7 @@ class OverRanks(Product):
         found: torch.Tensor = self._plan_of_sum(step, value)(value, one_of(value.dtype, value.device), alpha=factor)
         return found
 
-    def _plan_of_sum(self, step: Step, value: torch.Tensor, sketched: bool = False) -> Contraction:
+    def _plan_of_sum(self, step: GradientStep, value: torch.Tensor, sketched: bool = False) -> Contraction:
         """The sum of a step's values, which may be those of its left operand, over modes that its result lacks."""
         kind = self._summed_in(value.dtype)
         options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
@@ -205,7 +205,7 @@ class OverRanks(Product):
         return self.spec.accumulate if dtype.is_complex else self.spec.accumulate.to_real()
 
     def _on_parts(
-        self, step: Step, sources: dict[str, torch.Tensor], have: Places, alpha: Scalar, beta: Scalar
+        self, step: GradientStep, sources: dict[str, torch.Tensor], have: Places, alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         """A step over elements without its sum, of this rank's parts."""
         own, term = step.text.split(",->")
@@ -281,7 +281,7 @@ class OverRanks(Product):
                 yield Described(step.line(), (step.left, step.right, step.target), self._sketched(step, sources))
                 sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
 
-    def _sketched(self, step: Step, sources: dict[str, torch.Tensor]) -> Contraction | None:
+    def _sketched(self, step: GradientStep, sources: dict[str, torch.Tensor]) -> Contraction | None:
         left = sources[step.left]
         if step.right != ONE:
             right = sources[step.right].to(left.dtype)
@@ -303,7 +303,7 @@ class OverRanks(Product):
         return torch.empty((), dtype=dtype, device=self.device).expand(self.layout.part(name, term))
 
 
-def _sums(step: Step) -> bool:
+def _sums(step: GradientStep) -> bool:
     """Whether a step over elements sums some of them."""
     own, term = step.text.split(",->")
     return set(own) != set(term)

@@ -19,7 +19,7 @@ from weft.distributed.run.plan import DistributedPlan
 from weft.errors import WeftError
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
-from weft.plans.memo import Memo, Place
+from weft.plans.memo import Memo, MemoPlace
 
 _ALIKE = 64  # plans that are kept under what one rank says
 
@@ -47,7 +47,7 @@ def kept_or_made(
     return made
 
 
-def _keep(place: Place, number: int, made: DistributedPlan) -> None:
+def _keep(place: MemoPlace, number: int, made: DistributedPlan) -> None:
     plans: BoundedCache = _PLANS.get(place) or BoundedCache(_ALIKE)
     plans.put(number, made)
     _PLANS.put(place, plans)

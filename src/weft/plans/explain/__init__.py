@@ -1,1 +1,1 @@
-"""What a plan does and why, in plain text."""
+"""Descriptions of plans: what a plan does and why, in plain text."""

@@ -1,4 +1,4 @@
-"""What is known of a device's ceilings where a plan describes itself, without measuring anything."""
+"""Ceilings of a device where a plan describes itself: known ones, nothing is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.planner.schedule import Target
 
 
 def known_ceilings(target: Target) -> tuple[Ceilings | None, str]:
-    """What is known of a device without measuring anything, else the sentence that says why nothing is."""
+    """Ceilings of a device that are known without measuring, else a sentence that says why none are."""
     if target.kind == "interpreter":
         return None, "Triton's interpreter has no ceilings"
     try:

@@ -1,4 +1,4 @@
-"""What a plan says of itself as data: a `Report`, which `to_dict` makes plain JSON values of."""
+"""Reports of plans as data: a `Report`, which `to_dict` makes plain JSON values of."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Report:
         return shallow
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML for a notebook."""
         from weft.plans.explain.page import shown
 
         return shown(self)

@@ -78,7 +78,7 @@ def _tier(tier: Tier, choice: Choice) -> list[str]:
 
 
 def _measured(choice: Choice, floor: Floor | None) -> str:
-    """What a tuning found of the chosen schedule, and when."""
+    """The seconds that a tuning measured of the chosen schedule, and when."""
     seconds, origin = choice.best.measured, choice.origin
     how = "tuned just now" if origin.source == "tuned" else f"stored by the tuning of {origin.date[:10]}"
     if seconds is None:

@@ -1,6 +1,6 @@
 """One kernel of a plan as data: what it takes of an SM, how many of it run at once, its code at every level.
 
-Of a GPU that is here these are the loaded kernel's own; of another one the kernel is cross-compiled when first asked.
+Of a GPU that is here these are the loaded kernel's own; of another one the kernel is cross-compiled at first use.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
 from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
 from weft.plans.kernels import machine_code
-from weft.plans.kernels.machine_code import Loop, Resources
+from weft.plans.kernels.machine_code import KernelLoop, Resources
 
 if TYPE_CHECKING:
     from weft.gpu.common.cubin import Cubin
 
 
 class Kernel:
-    """A Triton kernel of a plan. Compiling it, and reading its machine code, wait until they are asked for.
+    """A Triton kernel of a plan. Compiling it, and reading its machine code, wait until they are needed.
 
     Raises `UnsupportedError` where there is nothing to compile for (Triton's interpreter, an AMD GPU's PTX), or a tool
     is missing.
@@ -84,7 +84,7 @@ class Kernel:
 
     @property
     def warps(self) -> int:
-        """Of a program, those of all roles."""
+        """Warps of a program, those of all roles."""
         known = self._cubin
         return known.threads // 32 if known is not None else int(self.compiled.metadata.num_warps)
 
@@ -105,7 +105,7 @@ class Kernel:
         return waves(self.programs, self._target.processors, self.occupancy.blocks)
 
     def blocks_by_driver(self) -> int:
-        """What CUDA's driver answers to the question that `occupancy` computes; of a loaded kernel alone."""
+        """Programs of the kernel that fit on an SM at once, by CUDA's driver; of a loaded kernel alone."""
         import ctypes
 
         from weft.gpu.common.driver import loaded_driver
@@ -120,7 +120,7 @@ class Kernel:
             raise UnsupportedError(f"CUDA's driver does not say how many blocks of {self.name} fit: error {status}")
         return blocks.value
 
-    def loop(self, *, of: str = "sass") -> Loop:
+    def loop(self, *, of: str = "sass") -> KernelLoop:
         """The loop that the kernel is about, in "sass" or in "ptx"."""
         lines = machine_code.read_ptx(self.ptx) if of == "ptx" else machine_code.read_sass(self.sass)
         return machine_code.loop_of(lines)
@@ -173,7 +173,7 @@ def kernels_of(launch: Any, target: Target) -> tuple[Kernel, ...]:
 
 
 def launched_kernels(launch: Any) -> Iterator[Any]:
-    """What is launched, found by what launches say of themselves: `kernels`, or one `launch`."""
+    """Kernel launches within a launch, found by its attributes: `kernels`, or one `launch`."""
     from weft.gpu.common.launch import KernelLaunch
 
     if isinstance(launch, KernelLaunch):

@@ -71,7 +71,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class KernelLoop:
     """The loop that a kernel spends its time in, as far as its text tells: that with most of its products."""
 
     instructions: tuple[Instruction, ...]
@@ -85,7 +85,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a compiled kernel takes, as `cuobjdump` reads it."""
+    """Registers and local memory of a compiled kernel, as `cuobjdump` reads them."""
 
     registers: int  # of a thread
     stack: int  # bytes of local memory a thread: spilled registers, and arrays
@@ -93,12 +93,12 @@ class Resources:
 
 def sass(cubin: bytes) -> str:
     """The machine code of a cubin, with comments that name source lines. `UnsupportedError` without `nvdisasm`."""
-    return _asked("nvdisasm", cubin, "-c", "-g")
+    return _output_of("nvdisasm", cubin, "-c", "-g")
 
 
 def resources(cubin: bytes, kernel: str) -> Resources:
-    """What a kernel of a cubin takes. `UnsupportedError` without `cuobjdump`."""
-    said = _asked("cuobjdump", cubin, "--dump-resource-usage")
+    """Registers and local memory of a kernel of a cubin. `UnsupportedError` without `cuobjdump`."""
+    said = _output_of("cuobjdump", cubin, "--dump-resource-usage")
     found = re.search(rf"Function {re.escape(kernel)}:\s*REG:(\d+) STACK:(\d+)", said)
     if found is None:
         raise UnsupportedError(f"cuobjdump names no kernel {kernel}: {said.strip()[:200]}")
@@ -120,7 +120,7 @@ def read_sass(text: str) -> list[Instruction | str]:
 
 
 def read_ptx(text: str) -> list[Instruction | str]:
-    """The same of PTX."""
+    """Instructions of PTX, and labels as plain text, in their order."""
     files = dict(re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"', text, re.MULTILINE))
     found: list[Instruction | str] = []
     source = ""
@@ -136,7 +136,7 @@ def read_ptx(text: str) -> list[Instruction | str]:
     return found
 
 
-def loop_of(lines: Sequence[Instruction | str]) -> Loop:
+def loop_of(lines: Sequence[Instruction | str]) -> KernelLoop:
     """The smallest loop with a quarter of the products (else additions) of any, since rounds may be peeled off.
 
     All lines where nothing loops.
@@ -153,16 +153,16 @@ def loop_of(lines: Sequence[Instruction | str]) -> Loop:
     best = max(counts, default=(0, 0))
     if best == (0, 0):
         loops = [loop for loop in loops if any("global" in each.kind for each in loop)]
-        return _shortest(loops) if loops else Loop(every, True)
+        return _shortest(loops) if loops else KernelLoop(every, True)
     place = 0 if best[0] else 1
     most = max(count[place] for count in counts)
     fitting = [loop for loop, count in zip(loops, counts, strict=True) if 4 * count[place] >= most]
     return _shortest(fitting)
 
 
-def _shortest(loops: Sequence[list[Instruction]]) -> Loop:
+def _shortest(loops: Sequence[list[Instruction]]) -> KernelLoop:
     found = min(loops, key=len)
-    return Loop(tuple(found), False)
+    return KernelLoop(tuple(found), False)
 
 
 def mix(instructions: Sequence[Instruction]) -> dict[str, int]:
@@ -170,7 +170,7 @@ def mix(instructions: Sequence[Instruction]) -> dict[str, int]:
     return dict(Counter(each.kind for each in instructions).most_common())
 
 
-def listing(loop: Loop, most: int | None = None) -> list[str]:
+def listing(loop: KernelLoop, most: int | None = None) -> list[str]:
     """The loop's lines, each source line named where it begins; at most so many."""
     shown = loop.instructions[:most]
     width = max((len(each.source) for each in shown), default=0)
@@ -193,8 +193,8 @@ def tool(name: str) -> str | None:
     return next(filter(None, map(shutil.which, places)), None)
 
 
-def _asked(name: str, cubin: bytes, *options: str) -> str:
-    """What a tool says of a cubin."""
+def _output_of(name: str, cubin: bytes, *options: str) -> str:
+    """The output of a tool for a cubin."""
     program = tool(name)
     if program is None:
         raise UnsupportedError(f"machine code is read by {name}, which is neither in Triton's package nor on PATH")

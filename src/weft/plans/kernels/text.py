@@ -12,7 +12,7 @@ LINES_SHOWN = 80
 
 
 def facts(kernel: Kernel) -> list[str]:
-    """What a kernel takes of an SM, and how its programs run."""
+    """Resources of an SM that a kernel takes, and how its programs run."""
     spills = f"{kernel.spills} B of spilled registers a thread" if kernel.spills else "nothing spilled"
     return [
         f"{counted(kernel.programs, 'program')} of {counted(kernel.warps, 'warp')}, "
