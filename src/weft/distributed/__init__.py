@@ -1,4 +1,4 @@
-"""Contractions over the ranks of a process group: what lies where, what travels, and what it is hidden behind.
+"""Contractions over the ranks of a process group: where tensors are placed, what travels, and what it is hidden behind.
 
 Where a call goes, from top to bottom:
 

@@ -19,7 +19,7 @@ SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where every intermediate lies, in bytes."""
+    """The offset of every intermediate, in bytes."""
 
     places: Mapping[int, int]  # by node
     size: int
@@ -58,7 +58,7 @@ def _by_size(
     sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], placed: list[Placed] | None = None,
     places: dict[int, int] | None = None,
 ) -> Arena:  # fmt: skip
-    """The largest first, each as low as it can lie, around those that are `placed`."""
+    """Offsets of blocks, the largest first, each as low as possible around those that are `placed`."""
     placed, places = placed if placed is not None else [], places if places is not None else {}
     return Arena(places, place_by_size(sizes, lives, placed, places), True)
 
@@ -69,7 +69,8 @@ def _from_both_ends(
     """Large ones in the order of time, each at the other end than the larger of the two that it is made of; then the
     rest. None where a large one does not fit.
 
-    In a chain of large intermediates each meets its two neighbours alone, and so no more than two lie there at once.
+    In a chain of large intermediates each meets its two neighbours alone, and so no more than two are stored there at
+    once.
     """
     made = {step.node: step for step in tree.steps}
     placed: list[Placed] = []

@@ -1,4 +1,4 @@
-"""What a long run has done so far, in a folder: partial sums, and the numbers of the slices that are in them.
+"""The progress of a long run, stored in a folder: partial sums, and the numbers of the slices added into them.
 
 Every process of a run has a file of its own there, which it writes anew from time to time (a temporary file, fsync,
 rename: nobody sees a part of one). A run that goes on reads all files, takes each up into one of its own, and says in
@@ -41,7 +41,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Saved:
-    """What the header of a file says."""
+    """The header of a file."""
 
     name: str
     done: tuple[tuple[int, int], ...]  # slices, from the first up to the last and not with it

@@ -1,4 +1,4 @@
-"""What a step costs by weft's count: a launch, and whichever takes longer of its products and its bytes.
+"""The cost of a step by weft's count: a launch, and whichever takes longer of its products and its bytes.
 
 Paths and slices are ranked with it long before a step is planned. Rates are those of the cost models
 (`data/costs`): of cuBLAS and of memory on a GPU, of torch's library on the CPU.
@@ -38,7 +38,7 @@ class Model:
     tile: int  # rows and columns of a product that the library computes at once
 
     def seconds(self, tree: Tree, step: Step) -> float:
-        """Of one step of one slice."""
+        """Seconds of one step of one slice."""
         graph, nodes = tree.graph, tree.nodes
         left, right, out = nodes[step.left], nodes[step.right], nodes[step.node]
         union = left | right
@@ -51,7 +51,7 @@ class Model:
         return self.launch + max(flops, moved)
 
     def total(self, tree: Tree) -> float:
-        """Of all slices, steps that are the same in every slice counted once."""
+        """Seconds of all slices; steps that are equal in every slice count once."""
         once = invariant(tree)
         slices = tree.slices
         return sum(self.seconds(tree, step) * (1 if step.node in once else slices) for step in tree.steps)

@@ -93,7 +93,7 @@ def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> to
 
 
 def _tree(network: Planned) -> Tree:
-    """The tree with so many slices that all intermediates of one fit in the limit, and two gradients beside."""
+    """The tree with so many slices that all intermediates of one fit in the limit together with two gradients."""
     tree, limit = network.tree, network.settings.memory_limit
     if limit is None:
         return tree

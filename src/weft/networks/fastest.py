@@ -89,7 +89,7 @@ class _Race:
         return self._entries[key]
 
     def improve(self, entry: _Entry, size: int, rounds: int = 1) -> _Entry:
-        """The same with its subtrees searched anew, while that makes it faster."""
+        """An entry whose subtrees are searched anew while that makes it faster."""
         for _ in range(rounds):
             tree = reconfigured(entry.tree, self.model, size)
             found = self.add(f"{entry.source.removesuffix(_IMPROVED)}{_IMPROVED}", tree)

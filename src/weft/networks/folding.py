@@ -12,7 +12,7 @@ from weft.networks.tree import Step, Tree
 
 @dataclass(frozen=True)
 class Folded:
-    """What is left of a tree: `given` operands of the caller come first, then `made` nodes of the whole tree."""
+    """A tree after folding: `given` operands of the caller come first, then `made` nodes of the whole tree."""
 
     tree: Tree
     given: tuple[int, ...]  # operands of the whole tree that a call brings
@@ -22,7 +22,7 @@ class Folded:
 
 
 def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
-    """The tree without what is made of constants alone, which lies as `orders` say: those of the whole tree."""
+    """The tree without what is made of constants alone, whose layouts are `orders`: those of the whole tree."""
     below = whole.below()
     fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
     if whole.steps and whole.root in fixed:

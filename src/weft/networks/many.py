@@ -41,7 +41,7 @@ EPILOGUE = HOOKS.index("epilogue")
 
 
 class Known(NamedTuple):
-    """What was found for a call."""
+    """The network and the program that were found for a call."""
 
     network: Network
     program: Program

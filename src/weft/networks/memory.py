@@ -1,4 +1,4 @@
-"""What a call of a network holds besides its operands and its intermediates, in bytes.
+"""Bytes that a call of a network holds in addition to its operands and its intermediates.
 
     result     always
     sums       of slices in half precision: one part of the result in float32
@@ -17,7 +17,7 @@ from weft.networks.tree import Step, Tree
 
 
 class Beside(NamedTuple):
-    """What a call with a result of this type needs for it."""
+    """The memory that a call needs for a result of this type."""
 
     dtype: torch.dtype  # of the result
     wider: torch.dtype | None = None  # of sums of slices that are not added up in the result
@@ -36,7 +36,7 @@ class Beside(NamedTuple):
 def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch.dtype]) -> int:
     """Copies of the operands that the steps of a slice take but for the last one, if operands are contiguous.
 
-    Copies lie as the parts do that a slice sees, so their memory has gaps where those have.
+    Copies keep the layout of the parts that a slice sees, so their memory has gaps where those have.
     """
     steps = replayed(tree, once)
     taken = {child for step in steps for child in (step.left, step.right) if child < tree.leaves}

@@ -57,7 +57,7 @@ from weft.spec import Notation
 from weft.spec.arguments import read_path
 from weft.spec.memory import overlaps_itself, share_memory
 
-PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
+PROGRAMS = 4  # layouts of operands that a network is prepared for at once
 
 
 class Network(Described):
@@ -157,7 +157,7 @@ class Network(Described):
         return self._sliced_call(call)
 
     def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> Program:
-        """The network bound to operands that lie as these do; `keep`: with an arena that stays allocated."""
+        """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated."""
         key = call_signature(*read)
         if key is not None and not is_plain(key):
             key = (key, "special")  # of these every call is read anew
@@ -199,7 +199,7 @@ class Network(Described):
             self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
 
     def _known(self, tensors: Sequence[Any]) -> Program | None:
-        """The program of tensors that lie as some did before: they were checked then."""
+        """The program of tensors whose layouts were seen before: they were checked then."""
         recent = self._recent
         if recent is not None and recent.again(tensors):
             found: Program = recent.found
@@ -332,7 +332,7 @@ class Network(Described):
         return self._operands(read), self._place(out, read)
 
     def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
-        """The slices of a call into `place`, of which the parts `partial` of the result are not finished here."""
+        """The slices of a call into `place`; the parts `partial` of the result are not finished here."""
         program = self.program(operands[: len(self.folded.given)])
         if self.settings.strip_exponent:
             from weft.networks.rescale import Scaling

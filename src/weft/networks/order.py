@@ -1,9 +1,9 @@
-"""In which order the modes of every intermediate lie, so that the next step reads them well.
+"""The order of the modes of every intermediate, chosen so that the next step reads them well.
 
-A step that is a matrix product as its tensors lie costs nothing beyond the product; otherwise tensors are permuted for
-it (`weft.networks.fit`). Dynamic programming over the tree, from the operands to the result: of every large node some
-orders are kept, each with the least that the steps under it pay in permutations, and the best chain is read back from
-the root. Small tensors are free: they are made as their step wants them.
+A step whose tensors have the layouts of a matrix product costs nothing beyond the product; otherwise tensors are
+permuted for it (`weft.networks.fit`). Dynamic programming over the tree, from the operands to the result: of every
+large node some orders are kept, each with the least that the steps under it pay in permutations, and the best chain is
+read back from the root. Small tensors are free: they are made as their step wants them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
 
 
 def shape_of(tree: Tree, step: Step, size: Mapping[int, int], price: Model) -> Shape:
-    """What a step costs besides how its tensors lie."""
+    """The costs of a step before layouts are known."""
     nodes = (step.left, step.right, step.node)
     roles = Roles.of(*(tree.nodes[node] for node in nodes))
     a, b, d = (_PASSES * size[node] / price.memory if size[node] >= LARGE else 0.0 for node in nodes)
@@ -66,7 +66,7 @@ def shape_of(tree: Tree, step: Step, size: Mapping[int, int], price: Model) -> S
 
 
 def natural_orders(tree: Tree) -> Orders:
-    """What is in one operand first as it lies there, then what is in the other; the result as it is asked for."""
+    """Orders that copy the operands': the labels of one operand first, then the other's; the result as requested."""
     sliced = frozenset(tree.sliced)
     found: Orders = {
         leaf: tuple(label for label in term if label not in sliced) for leaf, term in enumerate(tree.graph.terms)
@@ -112,7 +112,7 @@ def _kept(given: _Given, states: Mapping[int, list[State]], natural: Orders) -> 
 
 
 def _ahead(order: Order, ends: Mapping[int, int], moving: float) -> float:
-    """What the steps to come may pay: labels that are summed together must lie together once all that are summed
+    """Seconds that later steps may pay: labels that are summed together must be neighbours once all that are summed
     before them are gone. The next step counts in full, later ones less and less."""
     found, weight = 0.0, moving
     for when in sorted({ends[label] for label in order if ends[label] < NEVER}):
@@ -134,7 +134,7 @@ class _Given(NamedTuple):
     shape: Shape
 
     def results(self, left: Order, right: Order, forced: Order | None) -> Iterable[Order]:
-        """Orders of the result that are worth trying where the operands lie so."""
+        """Orders of the result that are worth trying where the operands have these orders."""
         if forced is not None:
             return (forced,)
         roles = self.shape.roles
@@ -146,7 +146,7 @@ class _Given(NamedTuple):
         return found
 
     def _beside_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
-        """A large operand against a small one, which lies as it is wanted: the new block goes where the step sums, to
+        """A large operand against a small one, whose layout is free: the new block goes where the step sums, to
         an end, or between labels that are not summed together."""
         k = self.shape.roles.k
         kept = tuple(label for label in order if label in own)
@@ -241,7 +241,7 @@ def _match(
 def _suit(
     tree: Tree, step: Step, roles: Roles, large: Labels, found: Orders, wanted: dict[int, Order]
 ) -> None:
-    """A small intermediate beside a large one: what is summed as the other has it, the rest as the result has it."""
+    """The order of a small intermediate next to a large one: summed labels as in that, the rest as in the result."""
     for child, other, own in ((step.left, step.right, roles.m), (step.right, step.left, roles.n)):
         if child in large or child < tree.leaves or child in wanted:
             continue

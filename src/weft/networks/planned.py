@@ -1,4 +1,4 @@
-"""What was planned of a network: all that reports, bounds and exponents look at."""
+"""The plan of a network: all that reports, bounds and exponents look at."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Planned:
     `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
     words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
     `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
-    slices. `scheme`: how intermediates lie, and where. `made`: operands of the tree after those of the caller.
+    slices. `scheme`: the layouts of intermediates, and their places. `made`: operands of the tree after those of the
+    caller.
     `latest`: the program that was made last; None before the first call. `backward`: the tree of derivatives, with
     slices of its own; None before the first of them.
     """
@@ -89,7 +90,7 @@ class Planned:
 
     @property
     def beside(self) -> Beside:
-        """What a call holds besides operands and intermediates."""
+        """The memory that a call holds in addition to operands and intermediates."""
         return Beside(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
 
     @property
@@ -104,11 +105,11 @@ class Planned:
 
     @property
     def model(self) -> Model:
-        """What the steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
+        """The rates that steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
         return model(self.settings.target, self.dtype, precision_word(self.settings.options.precision))
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
-        """What is known of the whole tree's nodes, of those that are left after folding."""
+        """Facts about the whole tree's nodes, restricted to the nodes that are left after folding."""
         return {ours: of_whole[node] for node, ours in self.folded.nodes.items() if node in of_whole}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A network bound to operands that lie in one way: every step planned, every intermediate in its place, ready to run.
+"""A network bound to one layout of its operands: every step planned, every intermediate in its place, ready to run.
 
     bound      values of nodes: operands of the call, intermediates in the arena
     once       steps that are the same in every slice
@@ -51,7 +51,7 @@ class Scheme:
 
 
 class Program:
-    """A scheme on operands that lie as these do. Calls of one program take turns."""
+    """A scheme bound to operands of these layouts. Calls of one program take turns."""
 
     def __init__(
         self, scheme: Scheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
@@ -217,7 +217,7 @@ class Program:
         self, values: Sequence[Any], place: torch.Tensor, c: torch.Tensor | None, finish: bool,
         whole: Mapping[int, torch.Tensor] | None = None,
     ) -> Call:  # fmt: skip
-        """The root's step into a place that lies so, with what is added to it; `finish` applies its function.
+        """The root's step into a place of this layout, with what is added to it; `finish` applies its function.
 
         `whole` has operands of which a slice sees a part.
         """
@@ -244,7 +244,7 @@ class Program:
         return repr((leaves, steps, tree.graph.extents, tree.sliced, scheme.asked))
 
     def _wanted(self, step: Step, values: Sequence[Any]) -> Wanted | None:
-        """What a step's plan would be built of, if it is not; None where a function may be anything."""
+        """The request for a step's plan that is not built yet; None where a function may be anything."""
         if step.node in self.scheme.functions:
             return None
         orders = self.scheme.orders

@@ -42,8 +42,7 @@ def network(
 
     `equation` is einsum text, any character being a label, or one sequence of hashable labels for each operand, with
     the result's labels in `output` (by default those that stand once). A label may stand in any number of operands, and
-    twice in one. `operands` are tensors, or shapes, of which `dtype` (default: torch's) and `device` (default: the CPU)
-    say the rest.
+    twice in one. `operands` are tensors, or shapes with a `dtype` (default: torch's) and a `device` (default: the CPU).
 
     `optimize`: ``"auto"`` compares paths of opt_einsum and cotengra by weft's own count of bytes, flops and launches;
     ``"greedy"``, ``"optimal"``, ``"auto-hq"`` and the other words of both libraries; a path, as `opt_einsum` writes it;

@@ -1,4 +1,4 @@
-"""What was planned, in words and as data: path, slices, every step, memory, predicted time, and the tree as text."""
+"""Reports of a planned network, in words and as data: path, slices, steps, memory, predicted time, tree as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report(network: Planned) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
 
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
-    besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
+    besides its operands; `intermediates_bytes` of them are intermediates, `gathered_bytes` are copies of operands for a
     CUDA graph; `largest_bytes` is the largest intermediate or the result. `stretches`: how many indices of each
     `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k` and `batch`, `flops`, `bytes` read and
     written, `result_bytes`, whether it runs `once` for all slices and has a `function`; `kernel` and `tier` are empty
@@ -48,7 +48,7 @@ def report(network: Planned) -> dict[str, Any]:
 
 
 def sliced_text(found: dict[str, Any]) -> str:
-    """Of a report: how many slices over which labels, and how many indices of each where a slice has several."""
+    """Text of a report: how many slices over which labels, and how many indices of each where a slice has several."""
     labels = [
         label if length == 1 else f"{label} ({length} at a time)"
         for label, length in zip(found["sliced"], found["stretches"], strict=True)
@@ -83,7 +83,7 @@ def explain(network: Planned) -> str:
 
 
 def _wide(network: Planned) -> list[str]:
-    """Of intermediates that are kept in a wider type."""
+    """The line on intermediates that are kept in a wider type, where there are any."""
     asked, inner = network.scheme.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
     if not asked.halves or not inner:
         return []

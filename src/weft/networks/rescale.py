@@ -1,10 +1,10 @@
 """`strip_exponent`: every tensor is scaled by a power of two as it is read, and the powers are added up.
 
-A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), beside the result: kernels that can
-find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and multiplies
-by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading, once where a
-slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice. Nothing waits for
-the device.
+A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), alongside the result: kernels that
+can find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and
+multiplies by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading,
+once where a slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice.
+Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -155,13 +155,13 @@ class _Peaks:
         self.of = [by_type[kind][node] for node, kind in enumerate(bits)]
 
     def begin(self) -> None:
-        """Forget those of steps, of which kernels find maxima."""
+        """Reset the peaks of steps, whose maxima kernels find."""
         for places in self._of_steps:
             places.zero_()
 
     @property
     def scale_and_exponent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the result is to be scaled by, and the exponents to the base of two of all nodes, added up."""
+        """The scale of the result, and the sum of the exponents (to the base of two) of all nodes."""
         scales = [scale_of(every) for every in self._every]
         exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales]
         (result,) = [scale[-1] for scale, every in zip(scales, self._every, strict=True)

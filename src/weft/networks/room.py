@@ -17,7 +17,7 @@ from weft.networks.tree import Tree
 
 
 def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slices: Any = ()) -> Fit:
-    """What gives a tree its slices: the labels `slices`, and as many as the limit of these settings needs.
+    """A function that gives a tree its slices: the labels `slices`, and as many as the limit of these settings needs.
 
     `leaves` are the operands' types.
     """

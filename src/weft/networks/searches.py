@@ -56,7 +56,7 @@ def asked(graph: Graph, word: str) -> Pairs:
 
 
 def random_greedy(graph: Graph, repeats: int, seed: int = 0) -> Pairs:
-    """Of some greedy searches with chance the path of the fewest products."""
+    """The path of the fewest products among several randomized greedy searches."""
     import cotengra
 
     inputs, output, sizes = as_sets(graph)

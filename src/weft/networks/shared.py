@@ -240,7 +240,7 @@ def _end_together(outcome: str, error: BaseException | None, exchange: Exchange,
 
 
 def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[list[Saved], int]:
-    """What rank 0 finds in the checkpoint, on every rank; and the number of this run, 0 without a checkpoint."""
+    """The files that rank 0 finds in the checkpoint, on every rank; and this run's number, 0 without a checkpoint."""
     if checkpoint is None:
         return [], 0
 

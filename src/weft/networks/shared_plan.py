@@ -24,7 +24,7 @@ STRIPS = 4
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """The same on every rank, but for `ranks`, which know who they are."""
+    """The division of a network's slices among ranks: equal on every rank but for `ranks`, which know who they are."""
 
     ranks: Ranks
     share: Sequence[Sequence[int]]  # the slices of each rank
@@ -102,7 +102,7 @@ def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 
 def pace_of(network: Planned) -> Pace:
-    """What a slice is predicted to take here, and what all of them share."""
+    """The predicted seconds of a slice here, and of the steps that all slices share."""
     tree, model = network.tree, network.model
     once = invariant(tree) if tree.sliced and not network.settings.strip_exponent else frozenset()
     seconds = [(model.seconds(tree, step), step.node in once) for step in tree.steps]

@@ -1,4 +1,4 @@
-"""One step of a network: a contraction planned for tensors that lie as the step's do, and its launch."""
+"""One step of a network: a contraction planned for the layouts of the step's tensors, and its launch."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Call(NamedTuple):
 
     @property
     def products(self) -> int:
-        """That the step is run as."""
+        """Number of products that the step is run as."""
         return 1
 
     @property
     def settled(self) -> Call:
-        """The same with the kernels that serve now, which are not exchanged for others."""
+        """The call with the kernels that serve now, which are not exchanged for others."""
         return self._replace(launch=self.launch.now) if isinstance(self.launch, PromotingLaunch) else self
 
     def run(self, values: Sequence[Any]) -> None:
@@ -74,7 +74,7 @@ def prepared(
     operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
     peak: torch.Tensor | None = None,
 ) -> Call:
-    """A step planned for tensors that lie as A, B, C (or None) and D do. Equal steps share a plan.
+    """A step planned for the layouts of A, B, C (or None) and D. Equal steps share a plan.
 
     `operands` are those of its functions, as for `weft.plan`; `peak` is where D's goes (`Contraction.peak_layout`).
     """
@@ -91,7 +91,7 @@ def prepared(
 def wanted(
     terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked
 ) -> Wanted | None:
-    """What `prepared` would have built for such a step, of which nothing is built yet; None where it is."""
+    """The request that `prepared` would build a plan from; None where that plan is built already."""
     a, b, c, d = tensors
     plan, beside = _planned(terms, tensors, asked)
     return plan.wanted(a, b, c, d, beside)
@@ -118,9 +118,9 @@ def renamed(terms: Terms) -> Terms:
 
 
 def as_launched(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as launches see it: memory as it lies. That it is conjugated stands in the plan."""
+    """A tensor as launches see it: its memory as stored. The plan knows whether it is conjugated."""
     return tensor.conj() if tensor.is_conj() else tensor
 
 
 def _nothing(*_: Any) -> None:
-    """What the launch of an empty result does."""
+    """The launch of an empty result: it does nothing."""

@@ -1,9 +1,9 @@
 """Where slices are added up.
 
 A result has a *part* for each index of its own sliced labels; `summed` slices in a row add to one part. A part whose
-slices all run here one after the other is added up where the result lies and finished by its last slice. A part that is
-shared with other ranks, or that a checkpoint may have to hold, is a *partial* sum: its function waits for the others.
-Half precision is added up in float32.
+slices all run here one after the other is added up in the memory of the result and finished by its last slice. A part
+that is shared with other ranks, or that a checkpoint may have to hold, is a *partial* sum: its function waits for the
+others. Half precision is added up in float32.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Sums:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of sums."""
+        """Type of the sums."""
         return WIDER.get(self._out.dtype, self._out.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one part."""
+        """Shape of one part."""
         return self._shape
 
     def part(self, number: int) -> torch.Tensor:

@@ -29,7 +29,7 @@ class Step:
 class Tree:
     """A graph with a path through it. `sliced` labels have one index at a time and stand in no node.
 
-    Where a slice has several indices of a label, the graph has that label cut in two, of which one is sliced.
+    Where a slice has several indices of a label, the graph has that label cut in two, and one of the two is sliced.
     """
 
     graph: Graph
@@ -47,22 +47,22 @@ class Tree:
         return cls(graph, tuple(_postorder(graph, steps, nodes)), sliced, nodes)
 
     def with_slices(self, sliced: Iterable[int]) -> Tree:
-        """The same path with other labels sliced."""
+        """A tree of this path with other labels sliced."""
         return Tree.of(self.graph, self.pairs, sliced)
 
     def in_stretches(self, label: int, length: int) -> Tree:
-        """The same with so many indices of a sliced label in each slice; `length` divides its extent."""
+        """A tree with `length` indices of a sliced label in each slice; `length` divides its extent."""
         graph = self.graph.cut(label, length)
         outer = len(graph.extents) - 1
         return Tree.of(graph, self.pairs, [outer if each == label else each for each in self.sliced])
 
     def whole(self) -> Tree:
-        """The same without slices, of labels that are whole."""
+        """The tree without slices, its labels whole."""
         return Tree.of(self.graph.together(), self.pairs) if self.sliced else self
 
     @property
     def sliced_labels(self) -> tuple[int, ...]:
-        """What is sliced, by the labels of the whole network."""
+        """The sliced labels, by their numbers in the whole network."""
         inner = {cut.outer: cut.inner for cut in self.graph.cuts}
         return tuple(inner.get(label, label) for label in self.sliced)
 
@@ -179,8 +179,8 @@ def _merged(taken: Sequence[int], operands: int, found: list[tuple[int, int]]) -
 
 
 def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[int, Labels]:
-    """What each node holds: labels that somebody outside of it still has; all of them till the last step, where nothing
-    may be reduced early."""
+    """The labels of each node: those that somebody outside of it still has; all of them till the last step, where
+    nothing may be reduced early."""
     uses = [0] * len(graph.extents)
     nodes = {}
     for leaf, term in enumerate(graph.terms):

@@ -42,7 +42,7 @@ class Unrolled:
 
     @property
     def settled(self) -> Unrolled:
-        """The same with the kernels that serve now, which are not exchanged for others."""
+        """The products with the kernels that serve now, which are not exchanged for others."""
         return replace(self, call=self.call.settled)
 
     def run(self, values: Sequence[Any]) -> None:

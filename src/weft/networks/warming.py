@@ -26,7 +26,7 @@ def warm(network: Any, tensors: Sequence[Any]) -> None:
 
 
 def _launches(program: Program) -> Iterator[PromotingLaunch]:
-    """Those of steps that may change to better kernels."""
+    """Launches of steps that may change to better kernels."""
     for call in program.calls.values():
         launch = call.call.launch if isinstance(call, Unrolled) else call.launch
         if isinstance(launch, PromotingLaunch):

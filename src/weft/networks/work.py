@@ -28,7 +28,7 @@ class Strips(NamedTuple):
 
 
 class Work(Protocol):
-    """What a long run drives."""
+    """The slices of a call, as a long run drives them."""
 
     @property
     def program(self) -> Program:
@@ -36,7 +36,7 @@ class Work(Protocol):
 
     @property
     def result(self) -> Any:
-        """What the call comes to."""
+        """The result of the call."""
 
     def begin(self) -> None:
         """Do what all slices share. Also where a run goes on: others may have used the arena since."""
@@ -92,7 +92,7 @@ class Summing:
                 self.sums.begin(number, value)
 
     def complete(self, number: int, total: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
-        """Put the whole sum of a part, or of these rows of it, where the result lies, through the last function."""
+        """Put the whole sum of a part, or of these rows of it, into the result, through the last function."""
         place = self.sums.part(number)
         if rows is not None:
             place = place.narrow(0, *rows)
@@ -115,7 +115,7 @@ def add(into: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def combine_of(found: Algebra | None) -> Combine:
-    """What adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
+    """A function that adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
     if found is None:
         return add
     reduce = found.reduce

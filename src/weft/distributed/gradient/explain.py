@@ -1,4 +1,4 @@
-"""What `explain` of a plan over ranks says of the backward pass: its steps, and how each contraction travels."""
+"""The lines of `explain` on the backward pass of a plan over ranks: its steps, and how each contraction travels."""
 
 from __future__ import annotations
 

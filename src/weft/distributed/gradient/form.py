@@ -1,4 +1,4 @@
-"""The plain form of a contraction over ranks: each label of a tensor once and at its full extent, and who lies how."""
+"""The plain form of a contraction over ranks: each label once and at its full extent, and each tensor's placement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Form:
         return self.plain.of(tensors)
 
     def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Those of the whole tensors."""
+        """Shapes of the whole tensors."""
         terms = self.plain.spec.terms()
         return tuple(None if term is None else self.layout.whole(term) for term in terms)
 
@@ -60,7 +60,7 @@ def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:
 
 
 def _refuse_repeated(request: Request, c: tuple[int, ...] | None, places: Mapping[str, Places]) -> None:
-    """Of an extent of 1 that stands for more, a part may have none; a function may need it at its full extent."""
+    """Refuse functions of tensors with an extent of 1 that stands for more: they may need the full extent."""
     extents, notation, names = request.extents(), request.notation, request.functions.names
     terms = {each.name: each.term for each in request.named}
     given = {"a": (notation.inputs[0], request.a.shape, names[0]), "b": (notation.inputs[1], request.b.shape, names[1])}

@@ -1,8 +1,9 @@
-"""A tensor where it is needed, with derivatives: from one placement to another, and beside what others have parts of.
+"""A tensor where it is needed, with derivatives: from one placement to another, and alongside tensors that others have
+parts of.
 
-The gradient of a tensor that lies otherwise goes the same way back: whole tensors stand for one tensor that every rank
-has. What a rank has beside its own part of a larger tensor takes part in elements that other ranks do not have: there
-its gradients are summed over ranks, and the gradient of such a sum is beside each part again.
+The gradient of a tensor that is placed otherwise goes the same way back: whole tensors stand for one tensor that every
+rank has. What a rank has alongside its own part of a larger tensor takes part in elements that other ranks do not have:
+there its gradients are summed over ranks, and the gradient of such a sum is alongside each part again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
 
 
 def beside_parts(tensor: torch.Tensor, among: Among) -> torch.Tensor:
-    """A tensor that the ranks of each of these lines have alike, beside parts that they do not."""
+    """A tensor that the ranks of each of these lines have alike, alongside parts that they do not."""
     found: torch.Tensor = _BesideParts.apply(tensor, among) if among.lines else tensor
     return found
 

@@ -2,7 +2,8 @@
 
 What one rank holds of a gradient is its part of the gradient of the whole tensor, placed as the tensor is; of one that
 is whole on every rank each has all of it. So the loss is a function of the elements of D, each counted once, however
-many ranks hold it. Elementwise steps act on parts that lie alike, and sums over a mode go over the ranks that share it.
+many ranks hold it. Elementwise steps act on parts that are placed alike, and sums over a mode go over the ranks that
+share it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from weft.spec.dtypes import dtype_name
 
 
 class Contraction(Protocol):
-    """What a rule needs of the plan that it is of, and of those that it has made."""
+    """The plan of a contraction over ranks, as a rule uses it."""
 
     problem: Problem
     prediction: Prediction
@@ -62,7 +63,7 @@ class Contraction(Protocol):
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
         extents: Mapping[str, int], options: Options,
     ) -> Contraction:  # fmt: skip
-        """The same as this rank alone plans it, to be described."""
+        """The plan that `beside` would make, made by this rank alone in order to describe it."""
 
 
 class Described(NamedTuple):
@@ -76,7 +77,7 @@ class Described(NamedTuple):
 class OverRanks(Product):
     """The rule of a plan's calls, for these needs. Its plans are made when they are first used, on every rank alike."""
 
-    fuses = False  # what a function reads beside its value lies on this rank, what a contraction gives may not
+    fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
     def __init__(self, plan: Contraction, what: str, form: Form, needs: Needs, device: torch.device) -> None:
         self.plan, self.what, self.form, self.layout = plan, what, form, form.layout
@@ -183,7 +184,7 @@ class OverRanks(Product):
         return self._planned(step, step.text, left, right, (step.left, step.right, step.target), asked, aux, sketched)
 
     def _pass(self, step: Step, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
-        """A function of elements that lie alike, on this rank; then the sum over modes that the result lacks."""
+        """A function of elements that are placed alike, on this rank; then the sum over modes that the result lacks."""
         own, term = step.text.split(",->")
         have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
         value, factor = sources[step.left], step.factor(alpha, beta)
@@ -224,7 +225,7 @@ class OverRanks(Product):
         return each.run(parts, alpha, beta)
 
     def _beside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
-        """What of a source belongs to this rank's part of a tensor that lies by `places`."""
+        """The part of a source that belongs to this rank's part of a tensor placed by `places`."""
         want = within(places, modes)
         part = self._relaid(tensor, source, modes, self.layout.places_of(source, modes), want)
         shared = [line for line, at, mine in zip(self.plan.lines, places, want, strict=True) if at != mine]

@@ -47,7 +47,7 @@ class StopSign:
 
 
 class Pace(NamedTuple):
-    """What a rank is predicted to take, in seconds: for a slice, and once for what all slices share."""
+    """Predicted seconds of a rank: for a slice, and once for the work that all slices share."""
 
     slice: float
     once: float = 0.0

@@ -178,7 +178,7 @@ class _Moving:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory as it lies: transports know fewer types than torch."""
+    """A tensor's memory as it is stored: transports know fewer types than torch."""
     return as_bytes(tensor.contiguous())
 
 

@@ -55,7 +55,7 @@ class Ranks:
     # -- who they are --------------------------------------------------------------------------------------------------
 
     def backend(self, device: torch.device) -> str:
-        """What moves tensors of `device` in this group: "gloo", "nccl", ...; `ArgumentError` where nothing does."""
+        """The backend that moves tensors of `device` in this group: "gloo", "nccl", ...; `ArgumentError` without one."""
         try:
             return str(self.group._get_backend(device).name())
         except (RuntimeError, AttributeError) as error:
@@ -248,7 +248,7 @@ class Ranks:
         return self._who
 
     def _ended(self, ranks: Collection[int] | range) -> list[int]:
-        """Those of `ranks` that ran on this machine and do so no more."""
+        """The ranks of `ranks` that ran on this machine and have ended."""
         here = _this_process()
         found = []
         for rank in ranks:

@@ -51,8 +51,8 @@ class OutOfCorePlan:
     """A contraction in blocks that fit a device; made by `weft.distributed.plan` with `device=`.
 
     `plan(a, b, c=None, alpha=1.0, beta=None, out=None)`: tensors in the machine's memory; D is made there, or written
-    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for
-    the time of the call.
+    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied while kernels run, as they are; others are registered
+    for the time of the call.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class OutOfCorePlan:
         )  # fmt: skip
 
     def predict(self) -> Timeline:
-        """What is predicted, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
+        """The predicted timeline, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
         return self.estimate.timeline
 
     @property
@@ -215,7 +215,7 @@ def _on(work: Work, asked: Asked, problem: Problem, device: torch.device) -> Wor
 
 @dataclass
 class _Slot:
-    """Memory on the device for one block; `key` says which lies there, `used` is the last step that reads it."""
+    """Memory on the device for one block; `key` names the block stored there, `used` is the last step that reads it."""
 
     memory: torch.Tensor
     key: Any = None

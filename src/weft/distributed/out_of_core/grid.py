@@ -1,11 +1,11 @@
 """In which blocks a contraction goes through a device whose memory does not hold it, and what that takes.
 
 Blocks are cut along one label of each role: batch, m, n and k. A block of D stays on the device while all blocks along
-k are added to it. Blocks of A and B lie there twice, one being copied while the other is contracted; one that the next
-step needs again is not copied again. Which cuts, and whether m or n runs faster, follows from the least predicted time
-among those that fit.
+k are added to it. Blocks of A and B are stored there twice, one being copied while the other is contracted; one that
+the next step needs again is not copied again. Which cuts, and whether m or n runs faster, follows from the least
+predicted time among those that fit.
 
-Least time: the longest of contracting, copying in and copying out, as the three run beside one another, and the first
+Least time: the longest of contracting, copying in and copying out, as the three run at once, and the first
 block in and the last block out, which nothing hides.
 """
 
@@ -39,7 +39,7 @@ class Whole:
     terms: Mapping[str, tuple[Label, ...]]  # of a, b, d, and of c where there may be one
     extents: Mapping[Label, int]
     items: Mapping[str, int]
-    beside: int = 0  # bytes that lie on the device throughout: operands of functions
+    beside: int = 0  # bytes that are on the device throughout: operands of functions
     apart: bool = False
 
     def role(self, label: Label) -> str:
@@ -49,7 +49,7 @@ class Whole:
         return "batch" if in_a and in_b else "m" if in_a else "n"
 
     def cut_labels(self) -> dict[str, Label]:
-        """The label that is cut of each role: the longest; of equal ones that which lies outermost."""
+        """The label that is cut of each role: the longest; of equal ones the outermost."""
         found: dict[str, Label] = {}
         order = dict.fromkeys((*self.terms["d"], *self.terms["a"], *self.terms["b"]))
         for label in order:
@@ -95,7 +95,7 @@ class Grid:
 
     @property
     def sums_apart(self) -> bool:
-        """Whether sums lie beside D until they are complete."""
+        """Whether sums have memory apart from D until they are complete."""
         return self.cuts["k"] > 1 and self.whole.apart
 
     def memory(self) -> int:
@@ -138,7 +138,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a grid takes: seconds of contracting, copying in, copying out; and in all."""
+    """The predicted seconds of a grid: of contracting, copying in, copying out; and in all."""
 
     compute: float
     copy_in: float

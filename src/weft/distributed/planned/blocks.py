@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
 
 def runs_of(spans: Sequence[Span]) -> Iterator[Run]:
-    """Neighbouring spans that are equally long and lie evenly as one run; empty ones are left out, and end a run."""
+    """Neighbouring spans of one length, evenly spaced, as one run; empty ones are left out, and end a run."""
     found: list[list[Span]] = [[]]
     for span in spans:
         last = found[-1]
@@ -91,7 +91,7 @@ class Block:
         return tensor, (Among(self.pieces), *self.term)
 
     def cut_addend(self, runs: Mapping[Label, Run]) -> torch.Tensor:
-        """The same with a dimension for every label of D, as C has."""
+        """The part `runs` of a block, with a dimension for every label of D, as C has."""
         tensor, term = self.cut(runs)
         missing = sum(1 for label, run in runs.items() if run.times > 1 and Among(label) not in term)
         return tensor[(None,) * missing]

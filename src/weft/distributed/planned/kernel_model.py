@@ -1,4 +1,4 @@
-"""What contracting a part takes: what weft's planner predicts for this rank's share, spread over its parts.
+"""The predicted time of contracting a part: the planner's prediction for this rank's share, spread over its parts.
 
     seconds = launch + max((the share's time - launch) * the part's share of products, its bytes / bandwidth)
 
@@ -59,7 +59,7 @@ class Kernel:
         return _predicted(self, named[0], named[1], generation())[0]
 
     def stays(self, extents: Mapping[Label, int]) -> bool:
-        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels beside it."""
+        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels meanwhile."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
         return _predicted(self, named[0], named[1], generation())[1] in _STAYS
 

@@ -87,13 +87,13 @@ class Route:
         return ", ".join(map(str, self.moves))
 
     def without(self, label: Label, extent: int) -> Route:
-        """The same of a part of the tensor that has `extent` indices of a label that no move touches."""
+        """The route of a part of the tensor that has `extent` indices of a label that no move touches."""
         shape = tuple(extent if one == label else size for one, size in zip(self.term, self.shape, strict=True))
         places = [tuple(None if one == label else one for one in places) for places in (self.source, self.target)]
         return Route(self.name, self.term, shape, places[0], places[1], self.mesh)
 
     def span(self, dim: int, places: Sequence[Label | None], at: Sequence[int]) -> Span:
-        """What the rank at `at` has of one dimension under `places`."""
+        """The indices of one dimension that the rank at `at` has under `places`."""
         return held(self.term[dim], self.shape[dim], tuple(places), self.mesh, at)
 
     def run(self, tensor: torch.Tensor, at: Sequence[int], lines: Sequence[Ranks], wait: Wait) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""What a strategy will take: the same steps in the same order as `execution` puts them, each with a predicted time.
+"""The predicted time of a strategy: the same steps in the same order as `execution` puts them, each with a predicted
+time.
 
 The lane of transfers and the lane of contractions each do one thing at a time; a step waits for what it needs. Where
-kernels hold every multiprocessor (`Kernel.stays`) a transfer begins between them, and a contraction that begins beside
+kernels hold every multiprocessor (`Kernel.stays`) a transfer begins between them, and a contraction that begins during
 transfers takes its own time after them: they run at once, and nothing is gained. Of what may begin at the same time the
 transfer does, its stream has the higher priority. What is predicted is rank 0, whose parts are the largest.
 """
@@ -127,7 +128,7 @@ class _Simulation:
         return done
 
     def _packing(self, tensor: Placed, scale: float) -> float:
-        """Seconds to copy a part of this rank's piece to where it is sent from; a whole piece is sent as it lies."""
+        """Seconds to copy a part of this rank's piece to where it is sent from; a whole piece is sent uncopied."""
         if self.strategy.parts == 1:
             return 0.0
         return self.kernel.pass_over(2 * scale * self.problem.bytes_of(tensor.name) / self.problem.size)

@@ -1,4 +1,4 @@
-"""What a distributed plan says of itself: what is shared out, what travels, when, and what bounds it."""
+"""The text of a distributed plan: what is shared out, what travels, when, and what bounds it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def explained(
 
 
 def title(problem: Problem) -> str:
-    """What is contracted, over how many ranks."""
+    """The title of a plan: what is contracted, over how many ranks."""
     terms = [term_text(each.term) for each in (problem.a, problem.b, problem.d)]
     ranks = f"{problem.size} {'rank' if problem.size == 1 else 'ranks'}"
     return f"{terms[0]},{terms[1]}->{terms[2]} over {ranks}, mesh {' x '.join(map(str, problem.mesh))}"
 
 
 def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> list[str]:
-    """What is shared out, and how every tensor moves; `names` are what A, B and D are called."""
+    """Lines on what is shared out, and how every tensor moves; `names` are what A, B and D are called."""
     problem, d = strategy.problem, names[2]
     splits = [
         f"'{label_text(label)}' ({_role(problem, label)}) along dimension {line}"
@@ -86,7 +86,7 @@ def others(chosen: Prediction, candidates: Sequence[Prediction]) -> list[str]:
 def paper(
     problem: Problem, ranks: int, link: Link, kernel: Kernel, target: str | None
 ) -> tuple[Problem, list[Prediction], Kernel]:
-    """The same whole tensors, placed alike on another number of ranks."""
+    """A plan on paper: the whole tensors of `problem`, placed alike on another number of ranks."""
     other = replace(problem, mesh=(ranks,)) if ranks != problem.size else problem
     if target is not None:
         kernel = replace(kernel, target=find_target(target))

@@ -19,7 +19,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What timelines call it."""
+        """The name of the step in timelines."""
         return f"part {self.part}" if self.part is not None else "own piece" if self.spans else "all parts"
 
 

@@ -51,7 +51,7 @@ class Strategy:
     parts: int = 1
 
     def needed(self, tensor: Placed) -> Places:
-        """How an operand, or D before its sums are complete, lies while it is computed."""
+        """The placement of an operand, or of D before its sums are complete, while it is computed."""
         whole = self.problem.shapes[tensor.name]
         extent = dict(zip(tensor.term, whole, strict=True))
         return tuple(
@@ -84,7 +84,7 @@ class Strategy:
 
     @cached_property
     def summed(self) -> Places:
-        """How D lies when its sums are complete."""
+        """The placement of D when its sums are complete."""
         found = [None if self.problem.is_reduced(label) else label for label in self.split]
         for each in self.reductions:
             found[each.line] = each.target
@@ -117,7 +117,7 @@ class Strategy:
 
     @cached_property
     def ways(self) -> dict[str, Way]:
-        """Of a, b, D's "sums" over ranks, and a finished "d"."""
+        """Ways to move a, b, D's "sums" over ranks, and a finished "d"."""
         problem, label = self.problem, self.loop
         found: dict[str, Way] = {}
         for tensor in (problem.a, problem.b):
@@ -157,7 +157,7 @@ class Strategy:
 
     @property
     def pieces(self) -> int:
-        """Of how many ranks' chunks each part has a share; 1 where a part is a range."""
+        """The number of ranks whose chunks share each part; 1 where a part is a range."""
         ways = self.ways
         for name in ("a", "b"):
             if ways[name] == "pieces":
@@ -236,7 +236,7 @@ def strategies(problem: Problem) -> Iterator[Strategy]:
 
 
 def looped(first: Strategy) -> Iterator[Strategy]:
-    """The same in parts: over every label along which something that moves can move by parts."""
+    """Strategies in parts: over every label along which something that moves can move by parts."""
     problem = first.problem
     for label in () if problem.pairs else problem.labels:
         extent = first.span(label, 0).extent

@@ -1,4 +1,4 @@
-"""What a rank is asked for, read and checked before anything moves; and what of it must be the same on all ranks."""
+"""The request of one rank, read and checked before anything moves; and its part that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Asked:
     return_arg: bool = False
 
     def same(self) -> dict[str, Any]:
-        """What every rank must say alike."""
+        """The part of the request that must be equal on every rank."""
         options, algebra = self.options, self.options.algebra
         found: dict[str, Any] = {
             "the equation": self.notation,
@@ -74,7 +74,7 @@ class Asked:
         return found
 
     def shapes(self) -> dict[str, list[int]]:
-        """Those of this rank's parts."""
+        """Shapes of this rank's parts."""
         found = {"a": list(self.a.shape), "b": list(self.b.shape)}
         return {**found, **{key_of(name): list(tensor.shape) for name, tensor in self.options.tensors.items()}}
 
@@ -82,7 +82,7 @@ class Asked:
 def read_asked(
     call: str, equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
 ) -> Asked:
-    """What a "contract" or a "plan" says on this rank; raises whatever is wrong with it."""
+    """The request of a "contract" or a "plan" on this rank; raises whatever is wrong with it."""
     for name, why in REFUSED.items():
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
@@ -95,7 +95,7 @@ def asked_of(
     equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, options: Options,
     return_arg: bool = False,
 ) -> Asked:  # fmt: skip
-    """The same of options that are read."""
+    """The request of this rank, from options that are read."""
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})
     asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
@@ -126,7 +126,7 @@ def asked_of(
 
 
 def key_of(operand: str) -> str:
-    """What an operand of functions is called here, which may have any name."""
+    """The key of an operand of functions, which may have any name."""
     return f"operand '{operand}'"
 
 
@@ -148,13 +148,13 @@ def placed_of(asked: Asked) -> dict[str, Placed]:
 
 
 def whole_shapes(asked: Asked, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
-    """Those of the whole tensors, from the shapes of every rank's parts; what is wrong every rank raises alike."""
+    """Shapes of the whole tensors, from the shapes of every rank's parts; every rank raises the same errors."""
     placed = placed_of(asked)
     return {key: whole_shape(each, [one[key] for one in shapes], asked.mesh) for key, each in placed.items()}
 
 
 def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Problem, Request]:
-    """What all ranks are asked together; and the request of the whole tensors, which exist nowhere."""
+    """The problem of all ranks together; and the request of the whole tensors, which exist nowhere."""
     whole, placed = dict(shapes), placed_of(asked)
     extents = mode_extents(asked.notation, (whole["a"], whole["b"]))
     d = Placed("d", asked.notation.output, asked.places["d"])
@@ -172,7 +172,7 @@ def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Pro
 
 
 def computed(request: Request) -> dict[str, str]:
-    """What functions compute, which must be the same on all ranks: a constant in them is part of it."""
+    """The computations of functions as text, equal on all ranks: a constant in them is part of it."""
     functions, algebra = request.functions, request.algebra
     graphs = dict(zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True))
     if algebra is not None:

@@ -53,7 +53,7 @@ class Call:
 
     @property
     def finished_as(self) -> Places:
-        """How D lies when the epilogue is applied: where it stays, if nothing of it moves after its sums."""
+        """The placement of D when the epilogue is applied: the final one, if nothing of it moves after its sums."""
         strategy = self.strategy
         if strategy.reductions and not strategy.leaving.moves:
             return self.problem.d.places

@@ -84,7 +84,7 @@ class Execution(Call):
     # -- operands ------------------------------------------------------------------------------------------------------
 
     def _ahead(self, tensor: Placed) -> Callable[[], Block] | None:
-        """A whole operand as it is needed, on its way or at hand; None where it comes by parts."""
+        """A whole operand as it is needed, on its way or here already; None where it comes by parts."""
         way, route = self.strategy.way_of(tensor), self.strategy.route(tensor)
         local = self.local[tensor.name]
         if way in ("range", "pieces"):
@@ -100,7 +100,7 @@ class Execution(Call):
         return self._block(tensor, self.local[tensor.name], tensor.places)
 
     def _own_piece(self, tensor: Placed) -> Block:
-        """What is here of an operand that is gathered along the loop's label: of other labels what is needed."""
+        """This rank's part of an operand gathered along the loop's label, cut to the needed indices of other labels."""
         block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
         runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
         starts = {**block.starts, **{label: run.start for label, run in runs.items()}}

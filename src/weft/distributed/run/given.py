@@ -22,7 +22,7 @@ class Given:
     asking: Sequence[str]
 
     def same(self) -> dict[str, Any]:
-        """What every rank must have alike: the backward pass moves the same tensors on all of them."""
+        """Facts that must be equal on every rank: the backward pass moves the same tensors on all of them."""
         return {
             "which tensors require a gradient": ", ".join(self.asking) or "none",
             "the type of c": None if self.c is None else dtype_name(self.c.dtype),

@@ -122,7 +122,8 @@ class DistributedPlan:
         return title(self.problem)
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
-        """What ranks share out, what travels in which parts, bytes on each link, the predicted timeline, its bound.
+        """The plan as text: what ranks share out, what travels in which parts, bytes on each link, the timeline, its
+        bound.
 
         With `ranks`, a plan on paper: the same whole tensors, placed alike on so many ranks in one dimension, over
         `link` (a preset's name, as "nvlink+ib", or a `Link`), on GPUs such as this one or as `target` names ("h200",
@@ -162,7 +163,7 @@ class DistributedPlan:
         return paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)[1][0].timeline
 
     def forced(self, prediction: Prediction) -> DistributedPlan:
-        """The same plan by another of its `candidates`. Every rank takes the same one."""
+        """This plan by another of its `candidates`. Every rank takes the same one."""
         found = object.__new__(DistributedPlan)
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
@@ -200,7 +201,7 @@ class DistributedPlan:
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
         extents: Mapping[str, int], options: Options,
     ) -> DistributedPlan:  # fmt: skip
-        """The same as this rank alone would have it."""
+        """The plan that `beside` would make, made by this rank alone."""
         asked = asked_of(text, a, b, self.problem.mesh, placements, options)
         placed = placed_of(asked)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}

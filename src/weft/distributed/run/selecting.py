@@ -76,7 +76,7 @@ def sampled_of(
     problem: Problem, request: Request, ranks: Ranks, given: Given, operands: Mapping[str, Placed], c: Block | None,
     factors: tuple[Scalar, Scalar],
 ) -> Sampled:  # fmt: skip
-    """Elements of the whole D that validate a call; `operands` says how those of functions lie. Every rank calls it."""
+    """Elements of the whole D that validate a call; `operands` has placements of operands. Every rank calls it."""
 
     def parts(placed: Placed, shape: tuple[int, ...], tensor: torch.Tensor) -> Parts:
         return Parts(placed, shape, problem, ranks, tensor.detach())
@@ -154,7 +154,7 @@ def measured_calls(call: Call, device: torch.device, exchanged: Exchanged, budge
 
 
 class Pair(NamedTuple):
-    """What was selected: values, and where they lie; -1 where there was nothing to select from."""
+    """Selected values, and their indices; -1 where there was nothing to select from."""
 
     values: torch.Tensor
     places: torch.Tensor
@@ -177,7 +177,7 @@ class Selecting(Execution):
         self._leave(self._finished(pair))
 
     def _selected(self, blocks: Mapping[str, Block]) -> Pair:
-        """Of the indices that this rank computes."""
+        """The selected values among the indices that this rank computes."""
         spans = self.spans(self.strategy.split)
         values, along = self.work.select(blocks["a"], blocks["b"], spans)
         places = torch.zeros(values.shape, dtype=INDEX, device=self.device)
@@ -203,7 +203,7 @@ class Selecting(Execution):
         return found.each(lambda each: self._gathered(each, line)[:count].view(shape))
 
     def _scattered(self, pair: Pair, line: Ranks) -> Pair:
-        """Of equal pieces along the first dimension this rank's, the best of all ranks'."""
+        """This rank's piece along the first dimension, cut in equal pieces: the best values of all ranks."""
         rows = -(-pair.values.shape[0] // line.size)
         sent = pair.each(lambda each: padded(each, rows * line.size))
         came = sent.each(torch.empty_like)

@@ -309,7 +309,7 @@ class Sums:
                     place.copy_(Block(value, self.term, starts).cut(others)[0])
 
     def end(self) -> None:
-        """What does not go by parts: sums over ranks, then D's way; and wait for all that is on its way."""
+        """Move what does not go by parts: sums over ranks, then D; and wait for all that is on its way."""
         call = self.call
         if self.reductions and self.reducing == "ahead":
             assert self.whole is not None

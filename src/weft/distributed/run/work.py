@@ -1,4 +1,4 @@
-"""What is computed of parts: products with functions, sums that go on from part to part, and what follows a sum."""
+"""Computations on parts: products with functions, sums that go on from part to part, and what follows a sum."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Work:
         self._call((self.term, ()), sums, self._one(sums.device), c, places, alpha, beta, options)
 
     def select(self, a: Block, b: Block, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Values as they are selected of these indices, and where they lie along each reduced mode, counted from here.
+        """Values as they are selected of these indices, and their index along each reduced mode, counted from here.
         """
         (x, term_a), (y, term_b) = a.cut({}), b.cut({})
         options = replace(self._taking(self.options, spans, ("a_fn", "b_fn")), out_dtype=self.sum_type)
@@ -138,7 +138,7 @@ def _guard(tensor: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 def alone(algebra: Algebra) -> Algebra:
-    """The same reduction of values that are not combined with anything."""
+    """An algebra that reduces values alike, without combining them with anything."""
     return Algebra(_first, algebra.reduce, algebra.identity, f"{algebra.name}, of sums", algebra.requires)
 
 
