@@ -13,7 +13,7 @@ from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
-from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.asked import RankRequest, computed, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.kept import kept_or_made, said_of
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
@@ -203,7 +203,7 @@ def _planned(
     """Read on every rank, agreed on, planned alike."""
     ranks = over.ranks
 
-    def read() -> Asked:
+    def read() -> RankRequest:
         refuse_unknown("contract", options, "distributed")
         read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
@@ -211,7 +211,7 @@ def _planned(
         ranks.backend(found.a.device)
         return found
 
-    asked = ranks.agreed(what, read, Asked.same)
+    asked = ranks.agreed(what, read, RankRequest.same)
     lines = lines_of(over.group, asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)

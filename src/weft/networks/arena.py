@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.base.lifetimes import Placed, aligned, gaps, most_alive, place, place_by_size
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 _SHARE = 64  # part of the whole from which an intermediate is large
 SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run side by side
@@ -116,7 +116,7 @@ def _lives(tree: Tree, sizes: Mapping[int, int], once: Collection[int]) -> dict[
     return lives
 
 
-def ordered(tree: Tree, once: Collection[int]) -> list[Step]:
+def ordered(tree: Tree, once: Collection[int]) -> list[TreeStep]:
     """Steps as they run: first those of no slice."""
     return [step for step in tree.steps if step.node in once] + [step for step in tree.steps if step.node not in once]
 

@@ -7,7 +7,7 @@ from typing import Any
 from weft.networks.planned import Planned
 
 
-class Described(Planned):
+class DescribedNetwork(Planned):
     """A network that was planned, with the ways to look at its plan. What draws is imported when it is asked for."""
 
     def warm(self, *tensors: Any) -> Any:

@@ -21,7 +21,7 @@ FEW_RESULTS = 64  # of each index of the batch
 MOST_UNROLLED = 16  # products that a batch is unrolled into
 
 
-class Roles(NamedTuple):
+class StepRoles(NamedTuple):
     """The labels of a step by the tensors they stand in."""
 
     batch: frozenset[int]
@@ -30,14 +30,14 @@ class Roles(NamedTuple):
     k: frozenset[int]
 
     @classmethod
-    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> Roles:
+    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> StepRoles:
         return cls(left & right & out, (left & out) - right, (right & out) - left, (left | right) - out)
 
 
-class Shape(NamedTuple):
+class StepCosts(NamedTuple):
     """The costs of a step before layouts are known: seconds of its products, and of permuting each tensor."""
 
-    roles: Roles
+    roles: StepRoles
     extents: Sequence[int]  # by label
     products: float
     moving: tuple[float, float, float]  # of A, B and D; 0 for one whose layout is free
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     unrolled: bool = False  # a batch of few is as many products
 
 
-def cost(orders: Sequence[Order], shape: Shape) -> float:
+def cost(orders: Sequence[Order], shape: StepCosts) -> float:
     """Seconds that the layouts of A, B and D cost: for tensors to be moved, or for tiles that are not full."""
     sides = _extent(shape, shape.roles.m), _extent(shape, shape.roles.n)
     best = sum(shape.moving) + shape.products * _padding(sides, shape)
@@ -59,18 +59,18 @@ def cost(orders: Sequence[Order], shape: Shape) -> float:
     return best
 
 
-def is_reduction(shape: Shape) -> bool:
+def is_reduction(shape: StepCosts) -> bool:
     """Whether a step is a long sum for a few results, so that it is bound by how its operands are read."""
     return bool(shape.roles.k) and _extent(shape, shape.roles.m) * _extent(shape, shape.roles.n) <= FEW_RESULTS
 
 
-def fits(orders: Sequence[Order | None], roles: Roles, extents: Sequence[int], unrolled: bool = False) -> bool:
+def fits(orders: Sequence[Order | None], roles: StepRoles, extents: Sequence[int], unrolled: bool = False) -> bool:
     """Whether A, B and D have the layouts of a matrix product; None stands for a free layout. `unrolled`: for each
     index of the batch."""
-    return waste(orders, Shape(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
+    return waste(orders, StepCosts(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
 
 
-def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
+def waste(orders: Sequence[Order | None], shape: StepCosts) -> float | None:
     """The share of padding in the tiles of the products of A, B and D; None where they are no matrix product."""
     roles = shape.roles
     if roles.batch and any(order and order[-1] in roles.batch for order in orders):
@@ -101,11 +101,11 @@ def _moved(costs: tuple[float, ...]) -> tuple[tuple[bool, ...], ...]:
     return tuple(sorted(found, key=lambda moved: sum(cost for cost, away in zip(costs, moved, strict=True) if away)))
 
 
-def _extent(shape: Shape, labels: frozenset[int]) -> int:
+def _extent(shape: StepCosts, labels: frozenset[int]) -> int:
     return math.prod([shape.extents[label] for label in labels])
 
 
-def _padding(sides: tuple[int, int], shape: Shape) -> float:
+def _padding(sides: tuple[int, int], shape: StepCosts) -> float:
     """How much more than the product of its sides a matrix product computes."""
     found = 1.0
     for side in sides:

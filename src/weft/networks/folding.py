@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft.networks.graph import dims_of
 from weft.networks.order import Orders
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Folded:
     tree: Tree
     given: tuple[int, ...]  # operands of the whole tree that a call brings
     made: tuple[int, ...]  # its nodes that are made of constants alone, or constants as they are
-    steps: tuple[Step, ...]  # of the whole tree: what makes them, in order
+    steps: tuple[TreeStep, ...]  # of the whole tree: what makes them, in order
     nodes: Mapping[int, int]  # of the whole tree, to ours
 
 

@@ -28,7 +28,7 @@ from weft.spec.notation import (
 )
 
 
-class Cut(NamedTuple):
+class LabelCut(NamedTuple):
     """A label that becomes two: `outer` counts stretches of `length` indices, `inner` the indices within a stretch.
 
     `inner` keeps the label's number.
@@ -47,7 +47,7 @@ class Dims:
     term: tuple[int, ...]  # of the view: each label once
     dims: tuple[tuple[int, ...], ...]  # of the tensor, for each label of the view but outer ones
     shape: tuple[int, ...]  # of the tensor
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[LabelCut, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -75,7 +75,7 @@ class Dims:
         found |= {cut.outer: cut.length * found[cut.inner] for cut in self.cuts}
         return tuple(found[label] for label in self.term)
 
-    def cut(self, cut: Cut) -> Dims:
+    def cut(self, cut: LabelCut) -> Dims:
         """Dimensions where one label is cut in two."""
         if cut.inner not in self.term:
             return self
@@ -113,14 +113,14 @@ class Graph:
         return tuple([self.extents[label] for label in self.output])
 
     @property
-    def cuts(self) -> tuple[Cut, ...]:
+    def cuts(self) -> tuple[LabelCut, ...]:
         """Cuts of all labels, each once."""
         return tuple(dict.fromkeys(cut for tensor in (*self.operands, self.result) for cut in tensor.cuts))
 
     def cut(self, label: int, length: int) -> Graph:
         """The network where `label` is stretches of so many indices: one label within a stretch and one of stretches,
         which is the last. `length` divides the label's extent."""
-        cut, extent = Cut(len(self.extents), label, length), self.extents[label]
+        cut, extent = LabelCut(len(self.extents), label, length), self.extents[label]
         extents = (*self.extents[:label], length, *self.extents[label + 1 :], extent // length)
         operands = tuple(operand.cut(cut) for operand in self.operands)
         return replace(

@@ -20,7 +20,7 @@ from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
-from weft.networks.program import Program
+from weft.networks.program import NetworkProgram
 from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
@@ -44,7 +44,7 @@ class Known(NamedTuple):
     """The network and the program that were found for a call."""
 
     network: Network
-    program: Program
+    program: NetworkProgram
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -80,9 +80,9 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> An
     """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
     if type(arguments[0]) is not str or any_autocast():
         return None
-    said, beside = said_options(keywords) if keywords else ((), ())
+    said, operands_of_functions = said_options(keywords) if keywords else ((), ())
     signature = call_signature(*arguments[1:])
-    if signature is None or said is None or beside or not is_plain(signature):
+    if signature is None or said is None or operands_of_functions or not is_plain(signature):
         return None
     if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
         return None

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 
-class Beside(NamedTuple):
+class ResultMemory(NamedTuple):
     """The memory that a call needs for a result of this type."""
 
     dtype: torch.dtype  # of the result
@@ -43,7 +43,7 @@ def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch
     return sum(_span(tree, leaf) * dtypes[leaf].itemsize for leaf in taken)
 
 
-def replayed(tree: Tree, once: Collection[int]) -> list[Step]:
+def replayed(tree: Tree, once: Collection[int]) -> list[TreeStep]:
     """The steps of a slice but for the last one."""
     return [step for step in tree.steps if step.node != tree.root and not (tree.sliced and step.node in once)]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.networks.cost import Model
-from weft.networks.fit import MOST_UNROLLED, Order, Roles, Shape, cost, is_reduction
-from weft.networks.tree import Labels, Step, Tree
+from weft.networks.fit import MOST_UNROLLED, Order, StepCosts, StepRoles, cost, is_reduction
+from weft.networks.tree import Labels, Tree, TreeStep
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
 KEPT = 12  # orders of a node
@@ -42,7 +42,7 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
         return found
     ends = _ends(tree)
     states: dict[int, list[State]] = {}
-    shapes: dict[int, Shape] = {}
+    shapes: dict[int, StepCosts] = {}
     for step in sorted(tree.steps, key=lambda step: step.node):
         for child in (step.left, step.right):
             if child not in states:
@@ -55,14 +55,14 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
     return found
 
 
-def shape_of(tree: Tree, step: Step, size: Mapping[int, int], price: Model) -> Shape:
+def shape_of(tree: Tree, step: TreeStep, size: Mapping[int, int], price: Model) -> StepCosts:
     """The costs of a step before layouts are known."""
     nodes = (step.left, step.right, step.node)
-    roles = Roles.of(*(tree.nodes[node] for node in nodes))
+    roles = StepRoles.of(*(tree.nodes[node] for node in nodes))
     a, b, d = (_PASSES * size[node] / price.memory if size[node] >= LARGE else 0.0 for node in nodes)
     products = price.factor * tree.macs(step) / price.rate
     unrolled = bool(roles.batch) and tree.graph.size(roles.batch) <= MOST_UNROLLED
-    return Shape(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
+    return StepCosts(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
 
 
 def natural_orders(tree: Tree) -> Orders:
@@ -128,10 +128,10 @@ class _Given(NamedTuple):
     """A step with at least one large tensor."""
 
     tree: Tree
-    step: Step
+    step: TreeStep
     large: Labels
     ends: Mapping[int, int]  # of its result's labels
-    shape: Shape
+    shape: StepCosts
 
     def results(self, left: Order, right: Order, forced: Order | None) -> Iterable[Order]:
         """Orders of the result that are worth trying where the operands have these orders."""
@@ -166,7 +166,7 @@ class _Given(NamedTuple):
 
 
 def _proposed(
-    left: Order, right: Order, roles: Roles, ends: Mapping[int, int], large: tuple[bool, bool]
+    left: Order, right: Order, roles: StepRoles, ends: Mapping[int, int], large: tuple[bool, bool]
 ) -> Iterator[Order]:
     """Orders of a result that a matrix product can make, or that suit the steps to come."""
     batch = tuple(label for label in left if label in roles.batch)
@@ -198,7 +198,7 @@ def _places(order: Order, ends: Mapping[int, int]) -> list[int]:
 
 
 def _read_back(
-    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, Shape]
+    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, StepCosts]
 ) -> None:
     """From the root to the operands, the orders that the cheapest state of the root was made of."""
     wanted: dict[int, Order] = {}
@@ -215,7 +215,7 @@ def _read_back(
             found[node] = state.order
         elif node in wanted:
             found[node] = wanted[node]
-        roles = Roles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
+        roles = StepRoles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
         for child, order in ((step.left, state.left if state else ()), (step.right, state.right if state else ())):
             if child >= tree.leaves and child in large and order:
                 wanted[child] = order
@@ -225,7 +225,7 @@ def _read_back(
 
 
 def _match(
-    tree: Tree, step: Step, roles: Roles, found: Orders, wanted: dict[int, Order], forced: set[int]
+    tree: Tree, step: TreeStep, roles: StepRoles, found: Orders, wanted: dict[int, Order], forced: set[int]
 ) -> None:
     """The smaller operand of a long sum is made in the order in which the sum runs through the larger one."""
     small, other = sorted((step.left, step.right), key=tree.size)
@@ -239,7 +239,7 @@ def _match(
 
 
 def _suit(
-    tree: Tree, step: Step, roles: Roles, large: Labels, found: Orders, wanted: dict[int, Order]
+    tree: Tree, step: TreeStep, roles: StepRoles, large: Labels, found: Orders, wanted: dict[int, Order]
 ) -> None:
     """The order of a small intermediate next to a large one: summed labels as in that, the rest as in the result."""
     for child, other, own in ((step.left, step.right, roles.m), (step.right, step.left, roles.n)):

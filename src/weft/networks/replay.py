@@ -19,7 +19,7 @@ import torch
 from weft.base.log import log
 from weft.networks.cost import Model
 from weft.networks.memory import replayed
-from weft.networks.steps import Call
+from weft.networks.steps import ContractionCall
 from weft.networks.tree import Tree
 from weft.networks.unrolled import Unrolled
 from weft.plans.promoting import PromotingLaunch
@@ -32,7 +32,7 @@ _DOUBT = 2  # times that the prediction for a path may be over those of its kern
 _SELDOM = 1.5  # times of the runs so far after which better kernels are looked for again
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
-Calls = Sequence[Call | Unrolled]
+Calls = Sequence[ContractionCall | Unrolled]
 
 
 def is_worth_while(calls: Calls) -> bool:
@@ -180,7 +180,7 @@ def _graph_of(work: Any) -> torch.cuda.CUDAGraph:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last that a tensor of this layout spans."""
+    """Bytes from the first element of a tensor to the end of its last one."""
     if not tensor.numel():
         return 0
     span = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -8,7 +8,7 @@ import torch
 
 from weft.base.figures import counted, duration, si
 from weft.networks.planned import Planned
-from weft.networks.tree import Step
+from weft.networks.tree import TreeStep
 
 MOST_STEPS = 12  # that the text lists, those that take longest
 MOST_LINES = 40  # of the tree
@@ -106,7 +106,7 @@ def _line(step: dict[str, Any]) -> str:
     )
 
 
-def _step(network: Planned, step: Step) -> dict[str, Any]:
+def _step(network: Planned, step: TreeStep) -> dict[str, Any]:
     tree, scheme, graph = network.tree, network.scheme, network.tree.graph
     left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
     factor = 8 if scheme.dtypes[step.node].is_complex else 2

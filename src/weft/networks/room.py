@@ -9,7 +9,7 @@ import torch
 
 from weft.networks.cost import Model
 from weft.networks.fastest import Fit
-from weft.networks.memory import Beside
+from weft.networks.memory import ResultMemory
 from weft.networks.settings import Settings, node_dtypes
 from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.sums import WIDER
@@ -30,7 +30,7 @@ def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slic
         dtypes = node_dtypes(tree, leaves, settings)
         dtype = dtypes[tree.root]
         item = {step.node: dtypes[step.node].itemsize for step in tree.steps}
-        beside = Beside(dtype, WIDER.get(dtype), settings.strip_exponent)
-        return fitted_slices(tree, item, beside, settings.memory_limit, model)
+        result_memory = ResultMemory(dtype, WIDER.get(dtype), settings.strip_exponent)
+        return fitted_slices(tree, item, result_memory, settings.memory_limit, model)
 
     return fit

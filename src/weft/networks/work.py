@@ -11,27 +11,27 @@ from weft.algebra import Algebra
 from weft.api.permute import moved
 from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
-from weft.networks.checkpoint import Held
-from weft.networks.program import Program, Watch
-from weft.networks.sums import Sums
+from weft.networks.checkpoint import HeldSums
+from weft.networks.program import NetworkProgram, Watch
+from weft.networks.sums import SliceSums
 from weft.planner.options import Options
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class Strips(NamedTuple):
-    """The slice whose last step is done in so many strips; `told` is called after each."""
+    """The slice whose last step is done in so many strips; `report` is called after each."""
 
     slice: int
     many: int
-    told: Callable[[], None]
+    report: Callable[[], None]
 
 
-class Work(Protocol):
+class SliceWork(Protocol):
     """The slices of a call, as a long run drives them."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> NetworkProgram:
         """The steps; its lock is held while slices run."""
 
     @property
@@ -44,10 +44,10 @@ class Work(Protocol):
     def slice(self, number: int) -> None:
         """Add one slice to the sums."""
 
-    def held(self) -> Held:
+    def held(self) -> HeldSums:
         """The partial sums as they are."""
 
-    def absorb(self, held: Held) -> None:
+    def absorb(self, held: HeldSums) -> None:
         """Add partial sums of an earlier run."""
 
 
@@ -55,11 +55,11 @@ class Summing:
     """Sums of slices, in place. `partial` are the parts that are not finished here."""
 
     def __init__(
-        self, program: Program, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
+        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
         partial: Collection[int] = (), combine: Combine | None = None,
     ) -> None:  # fmt: skip
         self.program, self.out = program, out
-        self.sums = Sums(program.division, out, partial)
+        self.sums = SliceSums(program.division, out, partial)
         self.combine = combine or add
         self._tensors, self._watch = tensors, watch
         self._values: list[Any] = []
@@ -78,12 +78,12 @@ class Summing:
         if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
             self.program.slice(number, values, self.sums, self._whole, self._watch)
         else:
-            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.told)
+            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.report)
 
-    def held(self) -> Held:
-        return Held(dict(self.sums.held))
+    def held(self) -> HeldSums:
+        return HeldSums(dict(self.sums.held))
 
-    def absorb(self, held: Held) -> None:
+    def absorb(self, held: HeldSums) -> None:
         for number, value in held.parts.items():
             if number in self.sums.held:
                 into = self.sums.held[number]

@@ -10,7 +10,7 @@ from weft.distributed.planned.placement import Places, Span, held
 
 
 @dataclass(frozen=True)
-class Layout:
+class PassLayout:
     """Tensors are named as the steps of `weft.autograd` name them; labels are those of the plain form."""
 
     extents: Mapping[str, int]
@@ -40,7 +40,7 @@ class Layout:
 
 
 def within(places: Places, term: str) -> Places:
-    """The placement of these labels that gives each rank what belongs to its part of a tensor placed by `places`."""
+    """The places of a tensor of labels `term`, so that each rank has what belongs to its part of one under `places`."""
     return tuple(label if label is not None and str(label) in term else None for label in places)
 
 

@@ -18,10 +18,10 @@ from weft.base.figures import counted
 from weft.distributed.group.collectives import all_reduce, own_operation
 from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.moves import TensorRoute
 
 
-class Among(NamedTuple):
+class RankLines(NamedTuple):
     """The lines of a mesh that a tensor goes along, and this rank's place in it.
 
     `comparing` are all ranks, where they compare that each of them is on the same way back; None where they do not.
@@ -36,7 +36,7 @@ class Among(NamedTuple):
             self.comparing.exchanged(f"the backward pass of {what}", None)
 
 
-def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
+def relaid(tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> torch.Tensor:
     """This rank's part under the route's target, from that under its source. Every rank calls it."""
     if route.source == route.target:
         return tensor
@@ -44,7 +44,7 @@ def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
     return found
 
 
-def beside_parts(tensor: torch.Tensor, among: Among) -> torch.Tensor:
+def beside_parts(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
     """A tensor that the ranks of each of these lines have alike, alongside parts that they do not."""
     found: torch.Tensor = _BesideParts.apply(tensor, among) if among.lines else tensor
     return found
@@ -52,7 +52,7 @@ def beside_parts(tensor: torch.Tensor, among: Among) -> torch.Tensor:
 
 class _Relaid(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, route: Route, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> Any:
         ctx.route, ctx.among = route, among
         return route.run(tensor, among.at, among.lines, wait_for)
 
@@ -65,7 +65,7 @@ class _Relaid(torch.autograd.Function):
 
 class _BesideParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
         ctx.among = among
         return tensor.view_as(tensor)
 
@@ -77,7 +77,7 @@ class _BesideParts(torch.autograd.Function):
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
         ctx.among = among
         found = tensor.clone(memory_format=torch.contiguous_format)
         for line in among.lines:

@@ -55,7 +55,7 @@ class Ranks:
     # -- who they are --------------------------------------------------------------------------------------------------
 
     def backend(self, device: torch.device) -> str:
-        """The backend that moves tensors of `device` in this group: "gloo", "nccl", ...; `ArgumentError` without one."""
+        """The backend that moves tensors of `device` in this group ("gloo", "nccl"); `ArgumentError` without one."""
         try:
             return str(self.group._get_backend(device).name())
         except (RuntimeError, AttributeError) as error:

@@ -33,7 +33,7 @@ _RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelModel:
     """Times of contractions of one equation on one device; `types` are those of a, b and of sums."""
 
     terms: tuple[tuple[Label, ...], tuple[Label, ...], tuple[Label, ...]]
@@ -86,7 +86,7 @@ class Kernel:
 
 @lru_cache(maxsize=1024)
 def _predicted(
-    kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...], _generation: tuple[int, int]
+    kernel: KernelModel, a: tuple[int, ...], b: tuple[int, ...], _generation: tuple[int, int]
 ) -> tuple[float, str]:
     """Seconds for contiguous operands, and by what family; a roofline where the planner predicts nothing.
 

@@ -11,7 +11,7 @@ from weft.spec.notation import Label
 
 
 @dataclass(frozen=True)
-class Problem:
+class RankProblem:
     """A contraction of whole tensors, and the placement of their parts."""
 
     a: Placed

@@ -12,7 +12,7 @@ from weft.spec.dtypes import dtype_name
 
 
 @dataclass(frozen=True)
-class Given:
+class RankTensors:
     """This rank's parts; `asking` are the names of those of which gradients are asked."""
 
     a: torch.Tensor
