@@ -38,8 +38,7 @@ def plan(
     c: Any = None,
     **options: Any,
 ) -> DistributedPlan | OutOfCorePlan:
-    """Plan a contraction whose tensors are spread over the ranks of a process group. Every rank calls it with its
-    parts.
+    """Plan a contraction of tensors spread over the ranks of a process group. Every rank calls it with its parts.
 
     `equation`, `a`, `b` and the functions, `operands`, `indices`, `algebra`, `out_dtype`, `precision`, `accumulate`,
     `backend`, `tune`, `specialize`, `workspace_limit`, `return_arg` as for `weft.contract`; `a` and `b` are this rank's
@@ -167,7 +166,7 @@ def _in_blocks(
     call: str, equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, added: bool,
     options: Mapping[str, Any],
 ) -> OutOfCorePlan:  # fmt: skip
-    """A plan for one device, which is asked for as one for a single rank is."""
+    """A plan for one device, with the arguments of a plan for a single rank."""
     refuse_unknown("contract", options, "distributed")
     place, limit = read_place(device, memory_limit)
     asked = read_asked(call, equation, a, b, (1,), None, options)

@@ -8,7 +8,7 @@ from weft.networks.planned import Planned
 
 
 class DescribedNetwork(Planned):
-    """A network that was planned, with the ways to look at its plan. What draws is imported when it is asked for."""
+    """A network that was planned, with the ways to look at its plan. Libraries that draw are imported on request."""
 
     def warm(self, *tensors: Any) -> Any:
         """Contract these tensors once, and have the best kernel for every step from then on; returns the network.

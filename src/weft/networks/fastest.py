@@ -34,7 +34,7 @@ Fit = Callable[[Tree], Tree]  # a tree with the slices that it needs; `Workspace
 
 
 def as_it_is(tree: Tree) -> Tree:
-    """The slices of a tree where nothing asks for any."""
+    """The slices of a tree where none are requested."""
     return tree
 
 

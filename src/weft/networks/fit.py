@@ -1,5 +1,4 @@
-"""The fit of the layouts of a step's tensors: whether it is a plain matrix product, and else which of them has to be
-moved first.
+"""The fit of layouts to a step: whether it is a plain matrix product, and else which tensors have to be moved first.
 
 Neighbouring labels that are neighbours in every tensor that has them are one mode. What is left is a matrix product,
 perhaps in a batch, if it has one mode of each role; a batch over a second mode of m or n does where there is no other

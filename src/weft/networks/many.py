@@ -35,7 +35,7 @@ from weft.spec.memory import overlaps_itself, share_memory
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
-# What else the last step may be asked for: a call with any of it has no replay of its own.
+# Further options of the last step: a call with any of them has no replay of its own.
 _LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
 EPILOGUE = HOOKS.index("epilogue")
 
@@ -165,7 +165,7 @@ def _one_by_one(
     network: Network, tensors: list[torch.Tensor], options: Options, factors: tuple[Any, Any, Any], out: Any,
     flags: tuple[bool, bool],
 ) -> Any:  # fmt: skip
-    """Steps as contractions of their own, where the last one is asked for more: C, alpha, beta; indices, a check."""
+    """Steps as contractions of their own, where the last one has further options: C, alpha, beta; indices, a check."""
     scheme, (return_arg, validate) = network.scheme, flags
     values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
     for leaf, operand in enumerate(scheme.tree.graph.operands):

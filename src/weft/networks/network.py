@@ -211,7 +211,7 @@ class Network(DescribedNetwork):
         return known
 
     def _sliced(self, slices: Iterable[int]) -> Tree:
-        """The tree of a call, with the slices that are asked for or that the limit needs."""
+        """The tree of a call, with the slices that are requested or that the limit needs."""
         tree, limit = self.folded.tree, self.settings.memory_limit
         there = {label for term in tree.graph.terms for label in term}
         functions = self.ours(self.functions)

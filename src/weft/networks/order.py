@@ -142,10 +142,10 @@ class _Given(NamedTuple):
         found = dict.fromkeys(_proposed(left, right, roles, self.ends, both))
         if both[0] is not both[1] and (self.shape.unrolled or not roles.batch):
             sides = (left, roles.m, roles.n) if both[0] else (right, roles.n, roles.m)
-            found |= dict.fromkeys(self._beside_small(sides[0], sides[1] | roles.batch, sides[2]))
+            found |= dict.fromkeys(self._next_to_small(sides[0], sides[1] | roles.batch, sides[2]))
         return found
 
-    def _beside_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
+    def _next_to_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
         """A large operand against a small one, whose layout is free: the new block goes where the step sums, to
         an end, or between labels that are not summed together."""
         k = self.shape.roles.k

@@ -77,7 +77,7 @@ class Planned:
 
     @property
     def memory(self) -> int:
-        """Bytes that a call holds at once besides its operands: intermediates, the result and what is needed for it,
+        """Bytes that a call holds at once in addition to operands: intermediates, the result and what is needed for it,
         and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it.
         Kernels pack operands in what the limit leaves, or in 4 MiB where that is less."""
         return self.scheme.arena.size + self.result_memory.bytes(self.tree) + self.gathered_bytes

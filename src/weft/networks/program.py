@@ -153,7 +153,7 @@ class NetworkProgram:
     ) -> Iterator[tuple[ContractionCall | Unrolled, Callable[[], None]]]:
         """Each step of a call in turn, of its last slice: what is planned, and what runs it, as often as is wished.
 
-        It has to be run before the next is asked for. Kernels are not exchanged meanwhile.
+        It has to be run before the next is requested. Kernels are not exchanged meanwhile.
         """
         with self.lock:
             values = self.values(tensors)

@@ -47,7 +47,7 @@ def network(
     `optimize`: ``"auto"`` compares paths of opt_einsum and cotengra by weft's own count of bytes, flops and launches;
     ``"greedy"``, ``"optimal"``, ``"auto-hq"`` and the other words of both libraries; a path, as `opt_einsum` writes it;
     a tree or an optimizer of cotengra.
-    `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold besides its operands; slices are found
+    `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold beyond its operands; slices are found
     for it, as few as fit, or `WorkspaceError` says the least that would do. Kernels pack operands in what is left of
     it, or in 4 MiB where less is. `slices`: labels whose indices are taken one at a time; with a `memory_limit` only as
     many labels as it needs, and as many indices at a time as fit.

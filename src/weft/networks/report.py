@@ -18,7 +18,7 @@ def report(network: Planned) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
 
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
-    besides its operands; `intermediates_bytes` of them are intermediates, `gathered_bytes` are copies of operands for a
+    beyond its operands; `intermediates_bytes` of them are intermediates, `gathered_bytes` are copies of operands for a
     CUDA graph; `largest_bytes` is the largest intermediate or the result. `stretches`: how many indices of each
     `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k` and `batch`, `flops`, `bytes` read and
     written, `result_bytes`, whether it runs `once` for all slices and has a `function`; `kernel` and `tier` are empty

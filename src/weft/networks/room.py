@@ -1,4 +1,4 @@
-"""The slices that a network's path is judged with: those that are asked for, and those that its memory limit needs."""
+"""The slices that a network's path is judged with: those that are requested, and those that its memory limit needs."""
 
 from __future__ import annotations
 

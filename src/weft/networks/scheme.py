@@ -1,4 +1,4 @@
-"""The scheme of a network: where intermediates stand in its arena, and what every step is asked for."""
+"""The scheme of a network: the places of intermediates in its arena, and the options of every step."""
 
 from __future__ import annotations
 

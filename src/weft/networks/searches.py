@@ -89,7 +89,7 @@ def as_cotengra(tree: Tree) -> Any:
     output = tuple(label for label in graph.output if label not in gone)
     sizes = {label: max(extent, 1) for label, extent in enumerate(graph.extents)}
     found = cotengra.ContractionTree.from_path(inputs, output, sizes, ssa_path=tree.pairs)
-    for node, _, _ in found.traverse("dfs"):  # from below: asked of the result first, it descends by recursion
+    for node, _, _ in found.traverse("dfs"):  # from below: started at the result, it descends by recursion
         found.get_legs(node)
     return found
 

@@ -3,7 +3,7 @@ in memory.
 
 Every slice repeats the steps under which a sliced label stands. So a slice has as many indices as fit: those of a label
 that may be whole, and else a stretch of them. cotengra's `SliceFinder` looks for the labels that repeat least for a
-size of the largest intermediate; what is asked for here is a size of all that is alive at once, so the size is lowered
+size of the largest intermediate; the limit here is the size of all that is alive at once, so the size is lowered
 until that fits.
 """
 
@@ -42,7 +42,7 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
 
 
 def held(tree: Tree, item: Mapping[int, int], result_memory: ResultMemory) -> int:
-    """Bytes that a call holds at once besides its operands: intermediates, the result, and what is needed for it."""
+    """Bytes that a call holds at once in addition to operands: intermediates, the result, and what is needed for it."""
     return least(tree, item, invariant(tree)) + result_memory.bytes(tree)
 
 

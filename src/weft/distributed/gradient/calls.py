@@ -1,4 +1,4 @@
-"""A call over ranks of which gradients are asked: which tensors ask, and the rule that is kept with the plan."""
+"""A call over ranks that needs gradients: the tensors that require them, and the rule that is kept with the plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.plans.derivatives import asks
 
 
 def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) -> list[str]:
-    """The names of tensors of which a gradient is asked; `UnsupportedError` where there is none."""
+    """The names of tensors that require a gradient; `UnsupportedError` where there is none."""
     refuse_transforms(tensors)
     found = [name for name, tensor in tensors.items() if tensor is not None and asks(tensor)]
     if found and algebra is not None:
@@ -34,9 +34,9 @@ def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) 
 
 
 def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
-    """`UnsupportedError` where a derivative is asked for otherwise than by a tensor that requires a gradient."""
+    """`UnsupportedError` where a derivative is requested otherwise than by a tensor that requires a gradient."""
     for name, tensor in tensors.items():
-        with torch.no_grad():  # what asks nevertheless asks otherwise
+        with torch.no_grad():  # what requests derivatives nevertheless does so otherwise
             otherwise = tensor is not None and (is_transforming() or asks(tensor))
         if otherwise:
             raise UnsupportedError(
@@ -79,7 +79,7 @@ class Gradients:
     def described(self, given: Collection[str], names: Collection[str], device: torch.device) -> list[str]:
         """Lines on the backward pass of calls in which `given` of A and B, and operands of these names, ask.
 
-        No other rank is asked.
+        No other rank takes part.
         """
         algebra = self._request.raw_algebra
         if algebra is not None:
@@ -94,7 +94,7 @@ class Gradients:
     def _made(
         self, asked: tuple[bool, ...], of_operands: Mapping[str, bool], c: LocalBlock | None, device: torch.device
     ) -> RankProduct:
-        """The rule where gradients are asked of these of A, B and C, and of operands."""
+        """The rule where these of A, B and C, and of operands, require gradients."""
         problem = self._plan.problem
         whole = None
         if c is not None:

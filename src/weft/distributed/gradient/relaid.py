@@ -1,5 +1,4 @@
-"""A tensor where it is needed, with derivatives: from one placement to another, and alongside tensors that others have
-parts of.
+"""Tensors moved to where they are needed, with derivatives: between placements, and alongside parts of others.
 
 The gradient of a tensor that is placed otherwise goes the same way back: whole tensors stand for one tensor that every
 rank has. What a rank has alongside its own part of a larger tensor takes part in elements that other ranks do not have:
@@ -44,9 +43,9 @@ def relaid(tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> torch.
     return found
 
 
-def beside_parts(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
+def alongside_parts(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
     """A tensor that the ranks of each of these lines have alike, alongside parts that they do not."""
-    found: torch.Tensor = _BesideParts.apply(tensor, among) if among.lines else tensor
+    found: torch.Tensor = _AlongsideParts.apply(tensor, among) if among.lines else tensor
     return found
 
 
@@ -63,7 +62,7 @@ class _Relaid(torch.autograd.Function):
         return relaid(grad, replace(route, source=route.target, target=route.source), among), None, None
 
 
-class _BesideParts(torch.autograd.Function):
+class _AlongsideParts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
         ctx.among = among
@@ -89,4 +88,4 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return beside_parts(grad, ctx.among), None
+        return alongside_parts(grad, ctx.among), None

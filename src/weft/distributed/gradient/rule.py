@@ -22,7 +22,7 @@ from weft.autograd.spec import Spec, is_smooth
 from weft.autograd.steps import ONE, Spread, Step, with_modes
 from weft.distributed.gradient.form import PlainForm
 from weft.distributed.gradient.layout import within
-from weft.distributed.gradient.relaid import RankLines, beside_parts, relaid
+from weft.distributed.gradient.relaid import RankLines, alongside_parts, relaid
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
@@ -130,7 +130,7 @@ class RankProduct(Product):
         grads: Sequence[torch.Tensor | None],
         needs: Needs,
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of this rank's parts; ranks agree first on which there are, and whether theirs are asked for."""
+        """Gradients of this rank's parts; ranks agree first on which there are, and whether theirs are requested."""
         if self.plan.agree_backward:
             results = grads[: len(self.spec.results)]
             said = {
@@ -160,7 +160,7 @@ class RankProduct(Product):
     ) -> torch.Tensor:
         if isinstance(step, Spread):
             have = self.layout.places_of(step.like, step.want)
-            part = self._beside(sources[step.source], step.source, step.have, have)
+            part = self._alongside(sources[step.source], step.source, step.have, have)
             return step.run({**sources, step.source: part}, alpha, beta)
         if step.right != ONE:
             return self._contraction(step, sources, alpha, beta)
@@ -214,7 +214,7 @@ class RankProduct(Product):
         own, term = step.text.split(",->")
         parts = {step.left: sources[step.left]}
         for name, source, modes in step.aux:
-            parts[name] = self._beside(sources[source], source, modes, have)
+            parts[name] = self._alongside(sources[source], source, modes, have)
         for name, label in step.indices:
             span = self.layout.span(label, have)
             parts[name] = torch.arange(span.start, span.stop, dtype=self.spec.dtype_of(name), device=self.device)
@@ -226,12 +226,12 @@ class RankProduct(Product):
         each = replace(step, text=f"{own},->{term}", out_dtype=kind, aux=aux, indices=(), addend=None)
         return each.run(parts, alpha, beta)
 
-    def _beside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
+    def _alongside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
         """The part of a source that belongs to this rank's part of a tensor placed by `places`."""
         want = within(places, modes)
         part = self._relaid(tensor, source, modes, self.layout.places_of(source, modes), want)
         shared = [line for line, at, mine in zip(self.plan.lines, places, want, strict=True) if at != mine]
-        return beside_parts(part, self._among(shared))
+        return alongside_parts(part, self._among(shared))
 
     def _relaid(self, tensor: torch.Tensor, name: str, term: str, have: Places, want: Places) -> torch.Tensor:
         layout = self.layout

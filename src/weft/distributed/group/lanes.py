@@ -46,7 +46,7 @@ class Record:
 
 
 class Recorder:
-    """Notes begin and end of everything that runs in one call, where it is asked to.
+    """Notes begin and end of everything that runs in one call, on request.
 
     What runs on a GPU is timed by events of its stream, the host by its own clock; both count from the moment at which
     this is made, when the device has nothing to do. `began` is that moment in seconds since the epoch, by which the

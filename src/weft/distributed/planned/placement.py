@@ -1,5 +1,4 @@
-"""The placement of tensors: which mode is split along which dimension of a mesh of ranks, and which part a rank then
-has.
+"""The placement of tensors: the mode split along each dimension of a mesh of ranks, and the part that a rank has.
 
 A mode of extent n split p ways is stored in chunks of ceil(n / p), the last of which may be short or empty: the rule of
 `torch.chunk` and of DTensor, so the shards of a DTensor are parts here as they are.

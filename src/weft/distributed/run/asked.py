@@ -50,7 +50,7 @@ class RankRequest:
     options: Options
     places: Mapping[str, Places]  # of a, b, d, and of operands by name
     device_mesh: Any  # of DTensors; None where there are none
-    asking: tuple[str, ...] = ()  # "a", "b" and operands of which gradients are asked
+    asking: tuple[str, ...] = ()  # "a", "b" and operands that require gradients
     return_arg: bool = False
 
     def same(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class RankCall:
         self.lane: Lane
 
     def record(self, name: str, step: int, work: Callable[[], None]) -> None:
-        """Run something on the caller's stream or thread, and note when, where that is asked for."""
+        """Run something on the caller's stream or thread, and note when, where that is requested."""
         with noted(self.recorder, "compute", name, step):
             work()
 

@@ -13,7 +13,7 @@ from weft.spec.dtypes import dtype_name
 
 @dataclass(frozen=True)
 class RankTensors:
-    """This rank's parts; `asking` are the names of those of which gradients are asked."""
+    """This rank's parts; `asking` are the names of those that require gradients."""
 
     a: torch.Tensor
     b: torch.Tensor

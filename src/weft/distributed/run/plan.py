@@ -122,15 +122,15 @@ class DistributedPlan:
         return title(self.problem)
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
-        """The plan as text: what ranks share out, what travels in which parts, bytes on each link, the timeline, its
-        bound.
+        """The plan as text: what ranks share out, what travels in which parts, bytes on each link, timeline and bound.
 
         With `ranks`, a plan on paper: the same whole tensors, placed alike on so many ranks in one dimension, over
         `link` (a preset's name, as "nvlink+ib", or a `Link`), on GPUs such as this one or as `target` names ("h200",
         "sm_90"). It lists what it assumes.
 
         Of a plan that was made of tensors which require gradients it lists the steps of the backward pass, too, each
-        with its own plan. It asks no other rank: a plan that no backward pass has used yet is as this rank predicts it.
+        with its own plan. No other rank is involved: a plan that no backward pass has used yet is what this rank
+        predicts.
         """
         if ranks is None and link is None and target is None:
             text = explained(self.problem, self.prediction, self.candidates, self.link, self.kernel, self.ranks)

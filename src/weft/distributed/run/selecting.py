@@ -165,7 +165,7 @@ class SelectedPair(NamedTuple):
 
 
 class Selecting(Execution):
-    """A call of which D and the indices are asked; it moves tensors whole, not by parts."""
+    """A call that returns D and the indices; it moves tensors whole, not by parts."""
 
     def _loop(
         self, ahead: Mapping[str, Callable[[], LocalBlock] | None], addend: Callable[[], LocalBlock | None]
