@@ -14,11 +14,11 @@ from distributed_cases import Case, random_case
 from on_ranks import Outcome, on_ranks
 from weft.api.describe import find_target
 from weft.distributed import Placement
-from weft.distributed.planned.blocks import Run, runs_of
-from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.blocks import LabelRun, runs_of
+from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Span, chunks
 from weft.distributed.planned.prediction import Prediction, ranked
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 
 MATRIX = {"m": 10, "n": 9, "k": 13}
 
@@ -246,9 +246,9 @@ def test_chunks_are_those_of_torch() -> None:
 
 def test_even_spans_are_one_run() -> None:
     spans = [Span(0, 2), Span(5, 7), Span(10, 12), Span(12, 13), Span(20, 20)]
-    assert list(runs_of(spans)) == [Run(0, 2, 3, 5), Run(12, 1, 1, 0)]
+    assert list(runs_of(spans)) == [LabelRun(0, 2, 3, 5), LabelRun(12, 1, 1, 0)]
     apart = [Span(0, 2), Span(0, 0), Span(4, 6), Span(6, 8), Span(10, 12)]  # the piece between is the rank's own
-    assert list(runs_of(apart)) == [Run(0, 2, 1, 0), Run(4, 2, 2, 2), Run(10, 2, 1, 0)]
+    assert list(runs_of(apart)) == [LabelRun(0, 2, 1, 0), LabelRun(4, 2, 2, 2), LabelRun(10, 2, 1, 0)]
 
 
 def test_placements_print_and_compare() -> None:
@@ -271,13 +271,13 @@ def test_what_travels_beside_kernels_that_hold_a_gpu_is_counted_in_full() -> Non
     named = {"a": term_a, "b": term_b, "d": term_d}
     shapes = {name: tuple(extents[label] for label in term) for name, term in named.items()}
     items = {"a": 2, "b": 2, "d": 4, "sum": 4}
-    kernel = Kernel((term_a, term_b, term_d), (torch.float16, torch.float16, torch.float32), find_target("h200"))
+    kernel = KernelModel((term_a, term_b, term_d), (torch.float16, torch.float16, torch.float32), find_target("h200"))
     link = weft.distributed.Link("nvlink", 10e-6, 247e9, "measured")
 
     def best(*places: str) -> Prediction:
         terms = zip("abd", (term_a, term_b, term_d), places, strict=True)
         a, b, d = (Placed(name, term, (at,)) for name, term, at in terms)
-        return ranked(Problem(a, b, d, shapes, extents, (2,), items), kernel, link)[0]
+        return ranked(RankProblem(a, b, d, shapes, extents, (2,), items), kernel, link)[0]
 
     gathered, summed = best("m", "n", "m"), best("k", "k", "m")
     travel = link.seconds("all-gather", 2 * extents["k"] * extents["n"], 2)

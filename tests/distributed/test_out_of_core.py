@@ -12,8 +12,8 @@ import weft
 from distributed_cases import biased, leaky, values
 from weft.distributed.group.link import PCIE
 from weft.distributed.out_of_core.copies import as_rows
-from weft.distributed.out_of_core.grid import Whole, estimated, grids
-from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.out_of_core.grid import HostProblem, estimated, grids
+from weft.distributed.planned.kernel_model import KernelModel
 from weft.planner.schedule import Target
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -181,10 +181,10 @@ def test_a_conjugate_view_is_not_copied_as_bytes(monkeypatch: pytest.MonkeyPatch
 def test_two_hundred_gigabytes_are_bound_by_one_resource() -> None:
     """Operands of 100 GB each through 139 GB: square blocks of D, so that copying hides behind contracting."""
     side = 223_606
-    whole = Whole({"a": ("m", "k"), "b": ("k", "n"), "d": ("m", "n")}, dict.fromkeys("mnk", side),
+    whole = HostProblem({"a": ("m", "k"), "b": ("k", "n"), "d": ("m", "n")}, dict.fromkeys("mnk", side),
                   {"a": 2, "b": 2, "d": 4, "sum": 4})  # fmt: skip
     target = Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448)
-    kernel = Kernel((("m", "k"), ("k", "n"), ("m", "n")), (torch.float16, torch.float16, torch.float32), target)
+    kernel = KernelModel((("m", "k"), ("k", "n"), ("m", "n")), (torch.float16, torch.float16, torch.float32), target)
     fitting = [grid for grid in grids(whole) if grid.memory() <= 125e9]
     best = min((estimated(grid, kernel, PCIE) for grid in fitting), key=lambda one: one.seconds)
     assert best.bounds == "compute"

@@ -12,7 +12,7 @@ import torch
 
 import weft
 from weft.networks import steps
-from weft.networks.steps import Asked
+from weft.networks.steps import StepOptions
 from weft.planner.options import Options
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
@@ -56,7 +56,7 @@ def wanted(equation: str, *shapes: tuple[int, ...], **keywords: Any) -> Wanted:
     left, right, result = (tuple(map(ord, term)) for term in equation.replace("->", ",").split(","))
     extents = dict(zip((*left, *right), (*shapes[0], *shapes[1]), strict=True))
     d = torch.empty([extents[label] for label in result])
-    asked = Asked(replace(Options(backend="triton", specialize="auto"), **keywords))
+    asked = StepOptions(replace(Options(backend="triton", specialize="auto"), **keywords))
     with standing_for(H200):
         found = steps.wanted((left, right, result), (torch.empty(shapes[0]), torch.empty(shapes[1]), None, d), asked)
     assert found is not None

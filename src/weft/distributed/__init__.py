@@ -1,14 +1,14 @@
-"""Contractions over the ranks of a process group: what lies where, what travels, and what it is hidden behind.
+"""Contractions over the ranks of a process group: where tensors are placed, what travels, and what it is hidden behind.
 
 Where a call goes, from top to bottom:
 
-    public             reads the call; ranks compare what they were asked for; plans are kept
-    run/asked          what one rank is asked for, checked; and the problem that all are asked together
+    public             reads the call; ranks compare their requests; plans are kept
+    run/asked          the request of one rank, checked; and the problem of all ranks together
     planned/strategy   every way to compute it: what ranks share out, what moves, in which parts
     planned/prediction what each way will take, by the models of kernel and link; the fastest is chosen
     run/plan           a DistributedPlan: the tensors of a call are checked, and put through one of
     run/execution        parts that travel and are contracted; `run/sums` has D's, `planned/moves` how tensors travel
-    run/selecting        the same where indices are asked for as well (`return_arg`)
+    run/selecting        a call that returns indices as well (`return_arg`)
     run/work           the contraction of one part, which is a call of `weft.contract`
     gradient           backward passes: plans of their own
     out_of_core        `device=`: no ranks, blocks of tensors that are larger than a GPU

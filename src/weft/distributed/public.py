@@ -13,7 +13,7 @@ from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
-from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.asked import RankRequest, computed, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.kept import kept_or_made, said_of
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
@@ -38,14 +38,14 @@ def plan(
     c: Any = None,
     **options: Any,
 ) -> DistributedPlan | OutOfCorePlan:
-    """Plan a contraction whose tensors lie on the ranks of a process group. Every rank calls it with its parts.
+    """Plan a contraction of tensors spread over the ranks of a process group. Every rank calls it with its parts.
 
     `equation`, `a`, `b` and the functions, `operands`, `indices`, `algebra`, `out_dtype`, `precision`, `accumulate`,
     `backend`, `tune`, `specialize`, `workspace_limit`, `return_arg` as for `weft.contract`; `a` and `b` are this rank's
-    parts, or DTensors. `placements`: how each whole tensor lies, ``{"a": "k", "b": "k", "d": "m"}`` or the three in a
-    row: a label, None (whole on every rank, the default), or for a mesh of several dimensions a `Placement` or a tuple
-    with one of these for each. C lies as D does; operands of functions are whole unless they are named here. DTensors
-    say themselves how they lie. Indices of `return_arg` are those of the whole tensors, and lie as D does.
+    parts, or DTensors. `placements`: how each whole tensor is split, ``{"a": "k", "b": "k", "d": "m"}`` or the three in
+    a row: a label, None (whole on every rank, the default), or for a mesh of several dimensions a `Placement` or a
+    tuple with one of these for each. C is placed as D is; operands of functions are whole unless they are named here.
+    DTensors have placements of their own. Indices of `return_arg` are those of the whole tensors, and placed as D is.
 
     `group`: a process group of torch.distributed, or a DeviceMesh; by default the default group. `mesh`: the extents
     of a mesh of its ranks, row by row, by default all in one dimension. `link`: what travelling costs, a `Link` or the
@@ -61,8 +61,8 @@ def plan(
 
     Tensors that require a gradient get one, where the algebra is plus-times and there is no `device`. The loss is a
     function of the elements of the whole D, each counted once: of a D that is split a rank holds its share of the
-    loss, of one that is whole on every rank each holds all of it. A gradient lies as its tensor does; of a tensor that
-    is whole on every rank it is the whole one, the same on all of them. Every rank calls `backward`.
+    loss, of one that is whole on every rank each holds all of it. A gradient is placed as its tensor is; of a tensor
+    that is whole on every rank it is the whole one, the same on all of them. Every rank calls `backward`.
 
     Which tensor moves, how, and in how many parts follows from the model of link and kernel alone, alike on every rank.
     Raises the errors of `weft.contract` for what is wrong on any rank, on every rank, with the rank's number; and
@@ -105,12 +105,13 @@ def contract(
     validate: bool = False,
     **options: Any,
 ) -> Any:
-    """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
+    """Contract two tensors that are spread over the ranks of a process group; returns this rank's part of D.
 
     Arguments as for `plan`, and `c`, `alpha`, `beta` and `validate` as for `weft.contract`. The plan is kept for the
     next call that says the same on every rank. With `validate` each rank judges those of the sampled elements that it
     has, and all of them raise an `AccuracyError`. With `device` tensors are whole, D too, and go through that device in
-    blocks. Gradients lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
+    blocks. Gradients are placed as their tensors are, as `plan` says; the plans of the backward pass are kept with the
+    plan.
 
     >>> import torch, torch.distributed, weft
     >>> store = torch.distributed.HashStore()
@@ -165,7 +166,7 @@ def _in_blocks(
     call: str, equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, added: bool,
     options: Mapping[str, Any],
 ) -> OutOfCorePlan:  # fmt: skip
-    """A plan for one device, which is asked for as one for a single rank is."""
+    """A plan for one device, with the arguments of a plan for a single rank."""
     refuse_unknown("contract", options, "distributed")
     place, limit = read_place(device, memory_limit)
     asked = read_asked(call, equation, a, b, (1,), None, options)
@@ -180,7 +181,7 @@ def _in_blocks(
 
 @dataclass(frozen=True)
 class _Over:
-    """What a call says of ranks: their group, and the mesh that they are, which nobody has looked at yet."""
+    """The ranks of a call: their group, and their mesh, which nobody has looked at yet."""
 
     ranks: Ranks
     group: Any
@@ -201,7 +202,7 @@ def _planned(
     """Read on every rank, agreed on, planned alike."""
     ranks = over.ranks
 
-    def read() -> Asked:
+    def read() -> RankRequest:
         refuse_unknown("contract", options, "distributed")
         read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
@@ -209,7 +210,7 @@ def _planned(
         ranks.backend(found.a.device)
         return found
 
-    asked = ranks.agreed(what, read, Asked.same)
+    asked = ranks.agreed(what, read, RankRequest.same)
     lines = lines_of(over.group, asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.base.lifetimes import Placed, aligned, gaps, most_alive, place, place_by_size
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 _SHARE = 64  # part of the whole from which an intermediate is large
 SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run side by side
@@ -19,7 +19,7 @@ SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where every intermediate lies, in bytes."""
+    """The offset of every intermediate, in bytes."""
 
     places: Mapping[int, int]  # by node
     size: int
@@ -58,7 +58,7 @@ def _by_size(
     sizes: Mapping[int, int], lives: Mapping[int, tuple[int, int]], placed: list[Placed] | None = None,
     places: dict[int, int] | None = None,
 ) -> Arena:  # fmt: skip
-    """The largest first, each as low as it can lie, around those that are `placed`."""
+    """Offsets of blocks, the largest first, each as low as possible around those that are `placed`."""
     placed, places = placed if placed is not None else [], places if places is not None else {}
     return Arena(places, place_by_size(sizes, lives, placed, places), True)
 
@@ -69,7 +69,8 @@ def _from_both_ends(
     """Large ones in the order of time, each at the other end than the larger of the two that it is made of; then the
     rest. None where a large one does not fit.
 
-    In a chain of large intermediates each meets its two neighbours alone, and so no more than two lie there at once.
+    In a chain of large intermediates each meets its two neighbours alone, and so no more than two are stored there at
+    once.
     """
     made = {step.node: step for step in tree.steps}
     placed: list[Placed] = []
@@ -115,7 +116,7 @@ def _lives(tree: Tree, sizes: Mapping[int, int], once: Collection[int]) -> dict[
     return lives
 
 
-def ordered(tree: Tree, once: Collection[int]) -> list[Step]:
+def ordered(tree: Tree, once: Collection[int]) -> list[TreeStep]:
     """Steps as they run: first those of no slice."""
     return [step for step in tree.steps if step.node in once] + [step for step in tree.steps if step.node not in once]
 

@@ -29,7 +29,7 @@ def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def growth(network: Planned) -> tuple[float, float]:
-    """What all steps together may change a product by, relative to its magnitude, and by underflow."""
+    """The error that all steps together may bring into a product: relative to its magnitude, and by underflow."""
     found, low = 1.0, 0.0
     for relative, least in _steps(network):
         found *= 1.0 + relative
@@ -38,7 +38,7 @@ def growth(network: Planned) -> tuple[float, float]:
 
 
 def _steps(network: Planned) -> list[tuple[float, float]]:
-    """What each step may change a product by, relatively, and by underflow."""
+    """The error that each step may bring into a product: relative to its magnitude, and by underflow."""
     tree, scheme, asked = network.tree, network.scheme, network.scheme.asked
     found = []
     for step in tree.steps:

@@ -12,7 +12,7 @@ from weft.base.kept import is_capturing
 
 
 class Changes:
-    """What the intermediates that a program holds were made of.
+    """The operands, and their versions, from which a program made the intermediates it holds.
 
     torch counts a tensor's version up with every operation that writes it in place. It does not see what a kernel of
     its own, or another library, has written.

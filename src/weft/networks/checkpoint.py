@@ -1,4 +1,4 @@
-"""What a long run has done so far, in a folder: partial sums, and the numbers of the slices that are in them.
+"""The progress of a long run, stored in a folder: partial sums, and the numbers of the slices added into them.
 
 Every process of a run has a file of its own there, which it writes anew from time to time (a temporary file, fsync,
 rename: nobody sees a part of one). A run that goes on reads all files, takes each up into one of its own, and says in
@@ -32,7 +32,7 @@ PATTERN = "[0-9]*-[0-9]*.npz"
 
 
 @dataclass
-class Held:
+class HeldSums:
     """Partial sums, in memory: by part of the result, and the exponent (to the base of two) that all share."""
 
     parts: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Saved:
-    """What the header of a file says."""
+    """The header of a file."""
 
     name: str
     done: tuple[tuple[int, int], ...]  # slices, from the first up to the last and not with it
@@ -77,7 +77,7 @@ class Checkpoint:
         names = [file.name for file in self.folder.glob(PATTERN)]
         return 1 + max((int(name.partition("-")[0]) for name in names), default=0)
 
-    def read(self, name: str) -> Held:
+    def read(self, name: str) -> HeldSums:
         """The sums of one file, on the CPU."""
         file = self.folder / name
         try:
@@ -85,11 +85,11 @@ class Checkpoint:
                 header = json.loads(stored["header"].tobytes())
                 dtype, shape = getattr(torch, header["dtype"]), header["shape"]
                 rows = [torch.from_numpy(row.copy()).view(dtype).view(shape) for row in stored["sums"]]
-            return Held(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
+            return HeldSums(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
         except _UNREADABLE as error:
             raise self._unreadable(file, error) from error
 
-    def write(self, name: str, held: Held, done: Iterable[int], includes: Sequence[str]) -> None:
+    def write(self, name: str, held: HeldSums, done: Iterable[int], includes: Sequence[str]) -> None:
         """Replace file `name`; then remove those that it includes. Raises `OSError`."""
         first = next(iter(held.parts.values()), torch.empty(0))
         header = {

@@ -1,4 +1,4 @@
-"""What a step costs by weft's count: a launch, and whichever takes longer of its products and its bytes.
+"""The cost of a step by weft's count: a launch, and whichever takes longer of its products and its bytes.
 
 Paths and slices are ranked with it long before a step is planned. Rates are those of the cost models
 (`data/costs`): of cuBLAS and of memory on a GPU, of torch's library on the CPU.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.cpu.host import costs as cpu_costs
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec.dtypes import PRECISIONS
@@ -37,8 +37,8 @@ class Model:
     factor: float  # flops of a multiply-add
     tile: int  # rows and columns of a product that the library computes at once
 
-    def seconds(self, tree: Tree, step: Step) -> float:
-        """Of one step of one slice."""
+    def seconds(self, tree: Tree, step: TreeStep) -> float:
+        """Seconds of one step of one slice."""
         graph, nodes = tree.graph, tree.nodes
         left, right, out = nodes[step.left], nodes[step.right], nodes[step.node]
         union = left | right
@@ -51,7 +51,7 @@ class Model:
         return self.launch + max(flops, moved)
 
     def total(self, tree: Tree) -> float:
-        """Of all slices, steps that are the same in every slice counted once."""
+        """Seconds of all slices; steps that are equal in every slice count once."""
         once = invariant(tree)
         slices = tree.slices
         return sum(self.seconds(tree, step) * (1 if step.node in once else slices) for step in tree.steps)
@@ -93,6 +93,6 @@ def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
     return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor, _GPU_TILE)
 
 
-def flops(tree: Tree, steps: Iterable[Step], dtype: torch.dtype) -> float:
+def flops(tree: Tree, steps: Iterable[TreeStep], dtype: torch.dtype) -> float:
     """Real operations of these steps of one slice, a complex multiply-add being eight."""
     return (8.0 if dtype.is_complex else 2.0) * sum(tree.macs(step) for step in steps)

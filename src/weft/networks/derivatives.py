@@ -22,7 +22,7 @@ from weft.networks.alone import scaled
 from weft.networks.planned import Planned
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
-from weft.networks.steps import Asked
+from weft.networks.steps import StepOptions
 from weft.networks.tree import Tree
 from weft.spec import Notation
 from weft.spec.dtypes import REAL_OF
@@ -93,7 +93,7 @@ def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> to
 
 
 def _tree(network: Planned) -> Tree:
-    """The tree with so many slices that all intermediates of one fit in the limit, and two gradients beside."""
+    """The tree with so many slices that all intermediates of one fit in the limit together with two gradients."""
     tree, limit = network.tree, network.settings.memory_limit
     if limit is None:
         return tree
@@ -133,7 +133,8 @@ def _slice(
     values: dict[int, Any] = dict(enumerate(views))
     for step in tree.steps:
         left, right = values.pop(step.left), values.pop(step.right)
-        asked = Asked(network.settings.options, scheme.asked.halves).having(epilogue=scheme.functions.get(step.node))
+        common = StepOptions(network.settings.options, scheme.asked.halves)
+        asked = common.having(epilogue=scheme.functions.get(step.node))
         terms = (orders[step.left], orders[step.right], orders[step.node])
         options = replace(asked.of(left.dtype, right.dtype), out_dtype=scheme.dtypes[step.node])
         made = contraction(terms, left, right, options)
@@ -150,5 +151,5 @@ def _assembled(tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], 
         heads = dict.fromkeys(place[:at] for place in parts)
         parts = {head: torch.stack([parts[(*head, index)] for index in range(extent)]) for head in heads}
     rest = [label for label in tree.graph.output if label not in outer]
-    lie = [*outer, *rest]
-    return parts[()].permute([lie.index(label) for label in tree.graph.output])
+    stacked = [*outer, *rest]
+    return parts[()].permute([stacked.index(label) for label in tree.graph.output])

@@ -1,4 +1,4 @@
-"""What a network says of itself: as text, as data, and as pictures."""
+"""Descriptions of a network: as text, as data, and as pictures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from weft.networks.planned import Planned
 
 
-class Described(Planned):
-    """A network that was planned, with the ways to look at its plan. What draws is imported when it is asked for."""
+class DescribedNetwork(Planned):
+    """A network that was planned, with the ways to look at its plan. Libraries that draw are imported on request."""
 
     def warm(self, *tensors: Any) -> Any:
         """Contract these tensors once, and have the best kernel for every step from then on; returns the network.
@@ -31,7 +31,7 @@ class Described(Planned):
         return explain(self)
 
     def report(self) -> dict[str, Any]:
-        """The same as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
+        """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
         from weft.networks.report import report
 
         return report(self)
@@ -60,7 +60,7 @@ class Described(Planned):
         return to_html(self, file)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: figures, the tree as a picture, and what `explain` says behind a click."""
+        """HTML for a notebook: figures, the tree as a picture, and the text of `explain` behind a click."""
         from weft.networks.picture import shown
 
         return shown(self)

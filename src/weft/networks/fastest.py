@@ -34,7 +34,7 @@ Fit = Callable[[Tree], Tree]  # a tree with the slices that it needs; `Workspace
 
 
 def as_it_is(tree: Tree) -> Tree:
-    """The slices of a tree where nothing asks for any."""
+    """The slices of a tree where none are requested."""
     return tree
 
 
@@ -52,7 +52,7 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
     return Found(found.tree.pairs, source, found.tree.sliced_labels)
 
 
-class _Entry(NamedTuple):
+class _RankedTree(NamedTuple):
     """A tree that was looked at. Of equally fast ones the first is taken."""
 
     seconds: float
@@ -66,30 +66,30 @@ class _Race:
 
     def __init__(self, graph: Graph, model: Model, fit: Fit) -> None:
         self.graph, self.model, self.fit = graph, model, fit
-        self._entries: dict[tuple[Pairs, tuple[int, ...]], _Entry] = {}
-        self._sliced: dict[Pairs, _Entry | None] = {}
+        self._entries: dict[tuple[Pairs, tuple[int, ...]], _RankedTree] = {}
+        self._sliced: dict[Pairs, _RankedTree | None] = {}
 
     @property
     def looked_at(self) -> int:
         return len({pairs for pairs, _ in self._entries})
 
     @property
-    def ranked(self) -> list[_Entry]:
+    def ranked(self) -> list[_RankedTree]:
         """Trees without slices, the fastest first."""
         return sorted(entry for (_, sliced), entry in self._entries.items() if not sliced)
 
     @property
-    def best(self) -> _Entry:
+    def best(self) -> _RankedTree:
         return self.ranked[0]
 
-    def add(self, source: str, tree: Tree) -> _Entry:
+    def add(self, source: str, tree: Tree) -> _RankedTree:
         key = tree.pairs, tree.sliced
         if key not in self._entries:
-            self._entries[key] = _Entry(self.model.total(tree), len(self._entries), source, tree)
+            self._entries[key] = _RankedTree(self.model.total(tree), len(self._entries), source, tree)
         return self._entries[key]
 
-    def improve(self, entry: _Entry, size: int, rounds: int = 1) -> _Entry:
-        """The same with its subtrees searched anew, while that makes it faster."""
+    def improve(self, entry: _RankedTree, size: int, rounds: int = 1) -> _RankedTree:
+        """An entry whose subtrees are searched anew while that makes it faster."""
         for _ in range(rounds):
             tree = reconfigured(entry.tree, self.model, size)
             found = self.add(f"{entry.source.removesuffix(_IMPROVED)}{_IMPROVED}", tree)
@@ -98,17 +98,17 @@ class _Race:
             entry = found
         return entry
 
-    def sliced(self) -> _Entry:
+    def sliced(self) -> _RankedTree:
         """The fastest once the better ones have the slices that they need; without any where none would do."""
         found = [self._with_slices(entry) for entry in self.ranked[:_TRIED]]
         return min((entry for entry in found if entry is not None), default=self.best)
 
-    def _with_slices(self, entry: _Entry) -> _Entry | None:
+    def _with_slices(self, entry: _RankedTree) -> _RankedTree | None:
         if entry.tree.pairs not in self._sliced:
             self._sliced[entry.tree.pairs] = self._newly_sliced(entry)
         return self._sliced[entry.tree.pairs]
 
-    def _newly_sliced(self, entry: _Entry) -> _Entry | None:
+    def _newly_sliced(self, entry: _RankedTree) -> _RankedTree | None:
         try:
             found = self.add(entry.source, self.fit(entry.tree))
             if not found.tree.sliced:

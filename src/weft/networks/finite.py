@@ -10,13 +10,13 @@ import torch
 from weft.base.figures import counted
 from weft.errors import AccuracyError
 from weft.networks.planned import Planned
-from weft.networks.tree import Step
+from weft.networks.tree import TreeStep
 
 
 def finite_watch(network: Planned) -> Any:
     """A watch that looks at every result, and waits for the device to do so."""
 
-    def watch(step: Step, values: Sequence[Any], where: Mapping[int, int]) -> None:
+    def watch(step: TreeStep, values: Sequence[Any], where: Mapping[int, int]) -> None:
         bad = _not_finite(values[step.node])
         if not bad:
             return

@@ -1,4 +1,4 @@
-"""How well a step's tensors lie: whether it is a plain matrix product, and else which of them has to be moved first.
+"""The fit of layouts to a step: whether it is a plain matrix product, and else which tensors have to be moved first.
 
 Neighbouring labels that are neighbours in every tensor that has them are one mode. What is left is a matrix product,
 perhaps in a batch, if it has one mode of each role; a batch over a second mode of m or n does where there is no other
@@ -20,7 +20,7 @@ FEW_RESULTS = 64  # of each index of the batch
 MOST_UNROLLED = 16  # products that a batch is unrolled into
 
 
-class Roles(NamedTuple):
+class StepRoles(NamedTuple):
     """The labels of a step by the tensors they stand in."""
 
     batch: frozenset[int]
@@ -29,23 +29,23 @@ class Roles(NamedTuple):
     k: frozenset[int]
 
     @classmethod
-    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> Roles:
+    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> StepRoles:
         return cls(left & right & out, (left & out) - right, (right & out) - left, (left | right) - out)
 
 
-class Shape(NamedTuple):
-    """What a step costs besides how its tensors lie: seconds of its products, and of moving each tensor."""
+class StepCosts(NamedTuple):
+    """The costs of a step before layouts are known: seconds of its products, and of permuting each tensor."""
 
-    roles: Roles
+    roles: StepRoles
     extents: Sequence[int]  # by label
     products: float
-    moving: tuple[float, float, float]  # of A, B and D; 0 for one that lies as it is wanted
+    moving: tuple[float, float, float]  # of A, B and D; 0 for one whose layout is free
     tile: int  # rows and columns that the library computes at once
     unrolled: bool = False  # a batch of few is as many products
 
 
-def cost(orders: Sequence[Order], shape: Shape) -> float:
-    """Seconds that are paid because A, B and D lie so: for tensors to be moved, or for tiles that are not full."""
+def cost(orders: Sequence[Order], shape: StepCosts) -> float:
+    """Seconds that the layouts of A, B and D cost: for tensors to be moved, or for tiles that are not full."""
     sides = _extent(shape, shape.roles.m), _extent(shape, shape.roles.n)
     best = sum(shape.moving) + shape.products * _padding(sides, shape)
     for moved in _moved(shape.moving):
@@ -58,22 +58,22 @@ def cost(orders: Sequence[Order], shape: Shape) -> float:
     return best
 
 
-def is_reduction(shape: Shape) -> bool:
+def is_reduction(shape: StepCosts) -> bool:
     """Whether a step is a long sum for a few results, so that it is bound by how its operands are read."""
     return bool(shape.roles.k) and _extent(shape, shape.roles.m) * _extent(shape, shape.roles.n) <= FEW_RESULTS
 
 
-def fits(orders: Sequence[Order | None], roles: Roles, extents: Sequence[int], unrolled: bool = False) -> bool:
-    """Whether A, B and D are a matrix product as they lie; None lies as it is wanted. `unrolled`: for each index of
-    the batch."""
-    return waste(orders, Shape(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
+def fits(orders: Sequence[Order | None], roles: StepRoles, extents: Sequence[int], unrolled: bool = False) -> bool:
+    """Whether A, B and D have the layouts of a matrix product; None stands for a free layout. `unrolled`: for each
+    index of the batch."""
+    return waste(orders, StepCosts(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
 
 
-def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
-    """The share of padded tiles in the products of A, B and D as they lie; None where they are no matrix product."""
+def waste(orders: Sequence[Order | None], shape: StepCosts) -> float | None:
+    """The share of padding in the tiles of the products of A, B and D; None where they are no matrix product."""
     roles = shape.roles
     if roles.batch and any(order and order[-1] in roles.batch for order in orders):
-        return None  # no row or column of it lies together
+        return None  # none of its rows or columns is contiguous
     if is_reduction(shape) and any(order and order[-1] not in roles.k for order in orders[:2]):
         return None  # both are read once: along the sum, or in pieces
     a, b, d = orders
@@ -100,11 +100,11 @@ def _moved(costs: tuple[float, ...]) -> tuple[tuple[bool, ...], ...]:
     return tuple(sorted(found, key=lambda moved: sum(cost for cost, away in zip(costs, moved, strict=True) if away)))
 
 
-def _extent(shape: Shape, labels: frozenset[int]) -> int:
+def _extent(shape: StepCosts, labels: frozenset[int]) -> int:
     return math.prod([shape.extents[label] for label in labels])
 
 
-def _padding(sides: tuple[int, int], shape: Shape) -> float:
+def _padding(sides: tuple[int, int], shape: StepCosts) -> float:
     """How much more than the product of its sides a matrix product computes."""
     found = 1.0
     for side in sides:
@@ -120,7 +120,7 @@ def _runs(labels: frozenset[int], orders: tuple[Order | None, ...], extents: Seq
 
 @lru_cache(maxsize=1 << 16)
 def _chains(labels: frozenset[int], orders: tuple[Order | None, ...]) -> tuple[tuple[int, ...], ...]:
-    """Labels in runs that are neighbours in all tensors; None lies as it is wanted."""
+    """Labels in runs that are neighbours in all tensors; None stands for a free layout."""
     there = [_followers(order) for order in orders if order is not None]
     if not there or not labels:
         return (tuple(labels),) if labels else ()

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 
 from weft.networks.graph import dims_of
 from weft.networks.order import Orders
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What is left of a tree: `given` operands of the caller come first, then `made` nodes of the whole tree."""
+    """A tree after folding: `given` operands of the caller come first, then `made` nodes of the whole tree."""
 
     tree: Tree
     given: tuple[int, ...]  # operands of the whole tree that a call brings
     made: tuple[int, ...]  # its nodes that are made of constants alone, or constants as they are
-    steps: tuple[Step, ...]  # of the whole tree: what makes them, in order
+    steps: tuple[TreeStep, ...]  # of the whole tree: what makes them, in order
     nodes: Mapping[int, int]  # of the whole tree, to ours
 
 
 def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
-    """The tree without what is made of constants alone, which lies as `orders` say: those of the whole tree."""
+    """The tree without what is made of constants alone, whose layouts are `orders`: those of the whole tree."""
     below = whole.below()
     fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
     if whole.steps and whole.root in fixed:

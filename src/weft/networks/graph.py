@@ -1,4 +1,4 @@
-"""What a network is: the labels of every operand and of the result, and the extent of each label.
+"""The graph of a network: the labels of every operand and of the result, and the extent of each label.
 
 Labels become numbers here, so any hashable object may be one, and so may any character of a text. A label that stands
 in three operands or more (a hyper-edge) needs nothing special: it stays until the last of them has been met.
@@ -28,8 +28,8 @@ from weft.spec.notation import (
 )
 
 
-class Cut(NamedTuple):
-    """A label that becomes two: `outer` counts stretches of `length` indices, of which `inner` is one.
+class LabelCut(NamedTuple):
+    """A label that becomes two: `outer` counts stretches of `length` indices, `inner` the indices within a stretch.
 
     `inner` keeps the label's number.
     """
@@ -47,7 +47,7 @@ class Dims:
     term: tuple[int, ...]  # of the view: each label once
     dims: tuple[tuple[int, ...], ...]  # of the tensor, for each label of the view but outer ones
     shape: tuple[int, ...]  # of the tensor
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[LabelCut, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -68,22 +68,22 @@ class Dims:
         return tensor
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
-        """Of the view of a tensor that has these."""
+        """Strides of the view of a tensor that has the strides `strides`."""
         outer = {cut.outer for cut in self.cuts}
         inner = [label for label in self.term if label not in outer]
         found = {label: sum(strides[dim] for dim in dims) for label, dims in zip(inner, self.dims, strict=True)}
         found |= {cut.outer: cut.length * found[cut.inner] for cut in self.cuts}
         return tuple(found[label] for label in self.term)
 
-    def cut(self, cut: Cut) -> Dims:
-        """The same where one label is two."""
+    def cut(self, cut: LabelCut) -> Dims:
+        """Dimensions where one label is cut in two."""
         if cut.inner not in self.term:
             return self
         at = self.term.index(cut.inner)
         return replace(self, term=(*self.term[:at], cut.outer, *self.term[at:]), cuts=(*self.cuts, cut))
 
     def together(self) -> Dims:
-        """The same with every label whole."""
+        """Dimensions with every label whole."""
         outer = {cut.outer for cut in self.cuts}
         return replace(self, term=tuple(label for label in self.term if label not in outer), cuts=()) if outer else self
 
@@ -109,18 +109,18 @@ class Graph:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """Shape of the result."""
         return tuple([self.extents[label] for label in self.output])
 
     @property
-    def cuts(self) -> tuple[Cut, ...]:
-        """Of all labels."""
+    def cuts(self) -> tuple[LabelCut, ...]:
+        """Cuts of all labels, each once."""
         return tuple(dict.fromkeys(cut for tensor in (*self.operands, self.result) for cut in tensor.cuts))
 
     def cut(self, label: int, length: int) -> Graph:
         """The network where `label` is stretches of so many indices: one label within a stretch and one of stretches,
         which is the last. `length` divides the label's extent."""
-        cut, extent = Cut(len(self.extents), label, length), self.extents[label]
+        cut, extent = LabelCut(len(self.extents), label, length), self.extents[label]
         extents = (*self.extents[:label], length, *self.extents[label + 1 :], extent // length)
         operands = tuple(operand.cut(cut) for operand in self.operands)
         return replace(

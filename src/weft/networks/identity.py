@@ -1,7 +1,7 @@
-"""What a computation is, by name: what ranks must agree on, and what a checkpoint is compared with.
+"""The identity of a computation, by name: ranks must agree on it, and a checkpoint is compared with it.
 
-Functions are told apart by what they compute, operands by all their bytes. Kernels are not part of it: a run may go on
-on another device.
+Functions are distinguished by what they compute, operands by all their bytes. Kernels are not part of it: a run may go
+on on another device.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def values_of(network: Planned, operands: Sequence[torch.Tensor]) -> dict[str, s
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """Of a tensor's values in the order of its modes, however it lies and wherever."""
+    """Digest of a tensor's values in the order of its modes; strides and device do not matter."""
     found = hashlib.blake2b(digest_size=16)
     plain = without_neg(tensor.detach())
-    flat = plain.resolve_conj().reshape(-1)  # a view where it lies without gaps
+    flat = plain.resolve_conj().reshape(-1)  # a view where it is stored without gaps
     for chunk in flat.split(_CHUNK):
         found.update(as_bytes(chunk.cpu().contiguous()).numpy().data)
     return found.hexdigest()

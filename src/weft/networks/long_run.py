@@ -20,7 +20,7 @@ import torch
 
 from weft.errors import ArgumentError, WeftWarning
 from weft.networks.checkpoint import Checkpoint
-from weft.networks.work import Work
+from weft.networks.work import SliceWork
 
 EVERY = 60.0  # seconds between states on disk
 _AHEAD = 16  # slices that the host may be ahead of a GPU
@@ -36,7 +36,7 @@ class Keeper:
         self._every, self._last = every, time.monotonic()
         self._written = -1
 
-    def first(self, work: Work) -> None:
+    def first(self, work: SliceWork) -> None:
         """Write the state that the run begins with; `ArgumentError` where that cannot be done."""
         try:
             self._write(work, ())
@@ -48,7 +48,7 @@ class Keeper:
         """Whether the last state is old enough for another."""
         return time.monotonic() - self._last >= self._every
 
-    def save(self, work: Work, done: Sequence[int]) -> None:
+    def save(self, work: SliceWork, done: Sequence[int]) -> None:
         """Write; a disk that is full costs a warning, not the run."""
         if len(done) == self._written:
             return
@@ -57,7 +57,7 @@ class Keeper:
         except OSError as error:
             warnings.warn(f"the checkpoint {self._checkpoint.folder} cannot be written: {error}", WeftWarning, 3)
 
-    def _write(self, work: Work, done: Sequence[int]) -> None:
+    def _write(self, work: SliceWork, done: Sequence[int]) -> None:
         self._checkpoint.write(self._name, work.held(), [*self._before, *done], self._includes)
         self._written, self._last = len(done), time.monotonic()
 
@@ -65,14 +65,16 @@ class Keeper:
 class Slices:
     """The slices of one call, some of which are done."""
 
-    def __init__(self, work: Work, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None
+    ) -> None:
         """`before` counts slices of earlier runs, for the bar."""
         self.work, self.numbers, self.keeper = work, numbers, keeper
         self.done = 0
         self._before = before
 
-    def go_on(self, told: Callable[[int], None], after: Callable[[int], None] | None = None) -> None:
-        """All slices that are not done. After each `told` hears how many are, those of earlier runs too, and `after`
+    def go_on(self, report: Callable[[int], None], after: Callable[[int], None] | None = None) -> None:
+        """All slices that are not done. After each `report` hears how many are, those of earlier runs too, and `after`
         how many of this one's; `after` may raise, and the state is written then."""
         work, keeper = self.work, self.keeper
         with work.program.lock, _put_off(keeper is not None) as interrupted:
@@ -82,7 +84,7 @@ class Slices:
                 work.slice(number)
                 self.done += 1
                 pace.wait()
-                told(self._before + self.done)
+                report(self._before + self.done)
                 if keeper is not None and keeper.due:
                     self._save()
                 try:
@@ -106,8 +108,8 @@ class Going(Protocol):
     def visible(self) -> bool:
         """Whether its progress is shown."""
 
-    def go_on(self, told: Callable[[int], None]) -> Any:
-        """The result. `told` hears how many slices are done."""
+    def go_on(self, report: Callable[[int], None]) -> Any:
+        """The result. `report` hears how many slices are done."""
 
 
 class Alone:
@@ -116,16 +118,16 @@ class Alone:
     visible = True  # whether its progress is shown
 
     def __init__(
-        self, work: Work, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
+        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
         finish: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """`finish` makes the result of the sums, where the last slices do not."""
         self._slices = Slices(work, numbers, before=before, keeper=keeper)
         self._finish = finish
 
-    def go_on(self, told: Callable[[int], None]) -> Any:
+    def go_on(self, report: Callable[[int], None]) -> Any:
         """The result, or what `work` says of it."""
-        self._slices.go_on(told)
+        self._slices.go_on(report)
         if self._finish is not None:
             self._finish()
         return self._slices.work.result

@@ -20,7 +20,7 @@ from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
-from weft.networks.program import Program
+from weft.networks.program import NetworkProgram
 from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
@@ -35,16 +35,16 @@ from weft.spec.memory import overlaps_itself, share_memory
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
-# What else the last step may be asked for: a call with any of it has no replay of its own.
+# Further options of the last step: a call with any of them has no replay of its own.
 _LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
 EPILOGUE = HOOKS.index("epilogue")
 
 
 class Known(NamedTuple):
-    """What was found for a call."""
+    """The network and the program that were found for a call."""
 
     network: Network
-    program: Program
+    program: NetworkProgram
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -80,9 +80,9 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> An
     """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
     if type(arguments[0]) is not str or any_autocast():
         return None
-    said, beside = said_options(keywords) if keywords else ((), ())
+    said, operands_of_functions = said_options(keywords) if keywords else ((), ())
     signature = call_signature(*arguments[1:])
-    if signature is None or said is None or beside or not is_plain(signature):
+    if signature is None or said is None or operands_of_functions or not is_plain(signature):
         return None
     if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
         return None
@@ -165,7 +165,7 @@ def _one_by_one(
     network: Network, tensors: list[torch.Tensor], options: Options, factors: tuple[Any, Any, Any], out: Any,
     flags: tuple[bool, bool],
 ) -> Any:  # fmt: skip
-    """Steps as contractions of their own, where the last one is asked for more: C, alpha, beta; indices, a check."""
+    """Steps as contractions of their own, where the last one has further options: C, alpha, beta; indices, a check."""
     scheme, (return_arg, validate) = network.scheme, flags
     values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
     for leaf, operand in enumerate(scheme.tree.graph.operands):

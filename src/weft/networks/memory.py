@@ -1,4 +1,4 @@
-"""What a call of a network holds besides its operands and its intermediates, in bytes.
+"""Bytes that a call of a network holds in addition to its operands and its intermediates.
 
     result     always
     sums       of slices in half precision: one part of the result in float32
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 
-class Beside(NamedTuple):
-    """What a call with a result of this type needs for it."""
+class ResultMemory(NamedTuple):
+    """The memory that a call needs for a result of this type."""
 
     dtype: torch.dtype  # of the result
     wider: torch.dtype | None = None  # of sums of slices that are not added up in the result
@@ -36,14 +36,14 @@ class Beside(NamedTuple):
 def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch.dtype]) -> int:
     """Copies of the operands that the steps of a slice take but for the last one, if operands are contiguous.
 
-    Copies lie as the parts do that a slice sees, so their memory has gaps where those have.
+    Copies keep the layout of the parts that a slice sees, so their memory has gaps where those have.
     """
     steps = replayed(tree, once)
     taken = {child for step in steps for child in (step.left, step.right) if child < tree.leaves}
     return sum(_span(tree, leaf) * dtypes[leaf].itemsize for leaf in taken)
 
 
-def replayed(tree: Tree, once: Collection[int]) -> list[Step]:
+def replayed(tree: Tree, once: Collection[int]) -> list[TreeStep]:
     """The steps of a slice but for the last one."""
     return [step for step in tree.steps if step.node != tree.root and not (tree.sliced and step.node in once)]
 

@@ -28,14 +28,14 @@ from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_contex
 from weft.fn.watched import Watched
 from weft.networks.changes import Changes
 from weft.networks.derivatives import as_operations, differentiable
-from weft.networks.described import Described
+from weft.networks.described import DescribedNetwork
 from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.long_run import EVERY, Alone, Going
 from weft.networks.order import orders_of
 from weft.networks.path import Found
-from weft.networks.program import Program
+from weft.networks.program import NetworkProgram
 from weft.networks.recent import Recent
 from weft.networks.scheme import scheme_of
 from weft.networks.settings import (
@@ -57,10 +57,10 @@ from weft.spec import Notation
 from weft.spec.arguments import read_path
 from weft.spec.memory import overlaps_itself, share_memory
 
-PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
+PROGRAMS = 4  # layouts of operands that a network is prepared for at once
 
 
-class Network(Described):
+class Network(DescribedNetwork):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
@@ -156,19 +156,19 @@ class Network(Described):
             raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
         return self._sliced_call(call)
 
-    def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> Program:
-        """The network bound to operands that lie as these do; `keep`: with an arena that stays allocated."""
+    def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
+        """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated."""
         key = call_signature(*read)
         if key is not None and not is_plain(key):
             key = (key, "special")  # of these every call is read anew
 
-        def make() -> Program:
+        def make() -> NetworkProgram:
             graphs = self.settings.cuda_graph if keep else False
             with outside_transforms():
-                self.latest = Program(self.scheme, self._operands(read), keep=keep, graphs=graphs)
+                self.latest = NetworkProgram(self.scheme, self._operands(read), keep=keep, graphs=graphs)
             return self.latest
 
-        program: Program = make() if key is None else self._programs.made(key, make)
+        program: NetworkProgram = make() if key is None else self._programs.made(key, make)
         return program
 
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
@@ -198,20 +198,20 @@ class Network(Described):
             self._programs, self._recent = Memo("network: programs", PROGRAMS), None
             self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
 
-    def _known(self, tensors: Sequence[Any]) -> Program | None:
-        """The program of tensors that lie as some did before: they were checked then."""
+    def _known(self, tensors: Sequence[Any]) -> NetworkProgram | None:
+        """The program of tensors whose layouts were seen before: they were checked then."""
         recent = self._recent
         if recent is not None and recent.again(tensors):
-            found: Program = recent.found
+            found: NetworkProgram = recent.found
             return found
         key = call_signature(*tensors)
-        known: Program | None = self._programs.get(self._programs.place(key)) if key is not None else None
+        known: NetworkProgram | None = self._programs.get(self._programs.place(key)) if key is not None else None
         if known is not None:
             self._recent = Recent(tensors, known)
         return known
 
     def _sliced(self, slices: Iterable[int]) -> Tree:
-        """The tree of a call, with the slices that are asked for or that the limit needs."""
+        """The tree of a call, with the slices that are requested or that the limit needs."""
         tree, limit = self.folded.tree, self.settings.memory_limit
         there = {label for term in tree.graph.terms for label in term}
         functions = self.ours(self.functions)
@@ -230,7 +230,7 @@ class Network(Described):
         items = {node: dtype.itemsize for node, dtype in self.ours(self.dtypes).items()}
         if self.settings.reuse:
             return tree
-        return fitted_slices(tree, items, self.beside, limit, self.model, kept)
+        return fitted_slices(tree, items, self.result_memory, limit, self.model, kept)
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""
@@ -304,14 +304,14 @@ class Network(Described):
         every: float,
     ) -> Any:  # fmt: skip
         """A call whose slices ranks share, or of which a checkpoint is kept."""
-        from weft.networks.shared import Given, call_with_checkpoint, call_with_group
+        from weft.networks.shared import NetworkCall, call_with_checkpoint, call_with_group
 
         with call_context(lambda: self._described(tensors)):
             if not self.tree.steps:
                 raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
             folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
             call: Going
-            given = Given(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
+            given = NetworkCall(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
             if group is None:
                 call, place = call_with_checkpoint(given, folder, every)
             else:
@@ -332,7 +332,7 @@ class Network(Described):
         return self._operands(read), self._place(out, read)
 
     def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
-        """The slices of a call into `place`, of which the parts `partial` of the result are not finished here."""
+        """The slices of a call into `place`; the parts `partial` of the result are not finished here."""
         program = self.program(operands[: len(self.folded.given)])
         if self.settings.strip_exponent:
             from weft.networks.rescale import Scaling
@@ -349,9 +349,9 @@ class Network(Described):
 
         total = self.tree.slices
         visible = self.settings.progress and call.visible
-        with shown("slices") if visible else nullcontext(quiet) as told:
+        with shown("slices") if visible else nullcontext(quiet) as report:
             self._paused = call
-            found = call.go_on(lambda done: told("contracting", done, total))
+            found = call.go_on(lambda done: report("contracting", done, total))
             self._paused = None
         return found
 

@@ -1,9 +1,9 @@
-"""In which order the modes of every intermediate lie, so that the next step reads them well.
+"""The order of the modes of every intermediate, chosen so that the next step reads them well.
 
-A step that is a matrix product as its tensors lie costs nothing beyond the product; otherwise tensors are permuted for
-it (`weft.networks.fit`). Dynamic programming over the tree, from the operands to the result: of every large node some
-orders are kept, each with the least that the steps under it pay in permutations, and the best chain is read back from
-the root. Small tensors are free: they are made as their step wants them.
+A step whose tensors have the layouts of a matrix product costs nothing beyond the product; otherwise tensors are
+permuted for it (`weft.networks.fit`). Dynamic programming over the tree, from the operands to the result: of every
+large node some orders are kept, each with the least that the steps under it pay in permutations, and the best chain is
+read back from the root. Small tensors are free: they are made as their step wants them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.networks.cost import Model
-from weft.networks.fit import MOST_UNROLLED, Order, Roles, Shape, cost, is_reduction
-from weft.networks.tree import Labels, Step, Tree
+from weft.networks.fit import MOST_UNROLLED, Order, StepCosts, StepRoles, cost, is_reduction
+from weft.networks.tree import Labels, Tree, TreeStep
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
 KEPT = 12  # orders of a node
@@ -42,7 +42,7 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
         return found
     ends = _ends(tree)
     states: dict[int, list[State]] = {}
-    shapes: dict[int, Shape] = {}
+    shapes: dict[int, StepCosts] = {}
     for step in sorted(tree.steps, key=lambda step: step.node):
         for child in (step.left, step.right):
             if child not in states:
@@ -55,18 +55,18 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
     return found
 
 
-def shape_of(tree: Tree, step: Step, size: Mapping[int, int], price: Model) -> Shape:
-    """What a step costs besides how its tensors lie."""
+def shape_of(tree: Tree, step: TreeStep, size: Mapping[int, int], price: Model) -> StepCosts:
+    """The costs of a step before layouts are known."""
     nodes = (step.left, step.right, step.node)
-    roles = Roles.of(*(tree.nodes[node] for node in nodes))
+    roles = StepRoles.of(*(tree.nodes[node] for node in nodes))
     a, b, d = (_PASSES * size[node] / price.memory if size[node] >= LARGE else 0.0 for node in nodes)
     products = price.factor * tree.macs(step) / price.rate
     unrolled = bool(roles.batch) and tree.graph.size(roles.batch) <= MOST_UNROLLED
-    return Shape(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
+    return StepCosts(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
 
 
 def natural_orders(tree: Tree) -> Orders:
-    """What is in one operand first as it lies there, then what is in the other; the result as it is asked for."""
+    """Orders that copy the operands': the labels of one operand first, then the other's; the result as requested."""
     sliced = frozenset(tree.sliced)
     found: Orders = {
         leaf: tuple(label for label in term if label not in sliced) for leaf, term in enumerate(tree.graph.terms)
@@ -112,7 +112,7 @@ def _kept(given: _Given, states: Mapping[int, list[State]], natural: Orders) -> 
 
 
 def _ahead(order: Order, ends: Mapping[int, int], moving: float) -> float:
-    """What the steps to come may pay: labels that are summed together must lie together once all that are summed
+    """Seconds that later steps may pay: labels that are summed together must be neighbours once all that are summed
     before them are gone. The next step counts in full, later ones less and less."""
     found, weight = 0.0, moving
     for when in sorted({ends[label] for label in order if ends[label] < NEVER}):
@@ -128,13 +128,13 @@ class _Given(NamedTuple):
     """A step with at least one large tensor."""
 
     tree: Tree
-    step: Step
+    step: TreeStep
     large: Labels
     ends: Mapping[int, int]  # of its result's labels
-    shape: Shape
+    shape: StepCosts
 
     def results(self, left: Order, right: Order, forced: Order | None) -> Iterable[Order]:
-        """Orders of the result that are worth trying where the operands lie so."""
+        """Orders of the result that are worth trying where the operands have these orders."""
         if forced is not None:
             return (forced,)
         roles = self.shape.roles
@@ -142,11 +142,11 @@ class _Given(NamedTuple):
         found = dict.fromkeys(_proposed(left, right, roles, self.ends, both))
         if both[0] is not both[1] and (self.shape.unrolled or not roles.batch):
             sides = (left, roles.m, roles.n) if both[0] else (right, roles.n, roles.m)
-            found |= dict.fromkeys(self._beside_small(sides[0], sides[1] | roles.batch, sides[2]))
+            found |= dict.fromkeys(self._next_to_small(sides[0], sides[1] | roles.batch, sides[2]))
         return found
 
-    def _beside_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
-        """A large operand against a small one, which lies as it is wanted: the new block goes where the step sums, to
+    def _next_to_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
+        """A large operand against a small one, whose layout is free: the new block goes where the step sums, to
         an end, or between labels that are not summed together."""
         k = self.shape.roles.k
         kept = tuple(label for label in order if label in own)
@@ -166,7 +166,7 @@ class _Given(NamedTuple):
 
 
 def _proposed(
-    left: Order, right: Order, roles: Roles, ends: Mapping[int, int], large: tuple[bool, bool]
+    left: Order, right: Order, roles: StepRoles, ends: Mapping[int, int], large: tuple[bool, bool]
 ) -> Iterator[Order]:
     """Orders of a result that a matrix product can make, or that suit the steps to come."""
     batch = tuple(label for label in left if label in roles.batch)
@@ -198,7 +198,7 @@ def _places(order: Order, ends: Mapping[int, int]) -> list[int]:
 
 
 def _read_back(
-    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, Shape]
+    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, StepCosts]
 ) -> None:
     """From the root to the operands, the orders that the cheapest state of the root was made of."""
     wanted: dict[int, Order] = {}
@@ -215,7 +215,7 @@ def _read_back(
             found[node] = state.order
         elif node in wanted:
             found[node] = wanted[node]
-        roles = Roles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
+        roles = StepRoles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
         for child, order in ((step.left, state.left if state else ()), (step.right, state.right if state else ())):
             if child >= tree.leaves and child in large and order:
                 wanted[child] = order
@@ -225,7 +225,7 @@ def _read_back(
 
 
 def _match(
-    tree: Tree, step: Step, roles: Roles, found: Orders, wanted: dict[int, Order], forced: set[int]
+    tree: Tree, step: TreeStep, roles: StepRoles, found: Orders, wanted: dict[int, Order], forced: set[int]
 ) -> None:
     """The smaller operand of a long sum is made in the order in which the sum runs through the larger one."""
     small, other = sorted((step.left, step.right), key=tree.size)
@@ -239,9 +239,9 @@ def _match(
 
 
 def _suit(
-    tree: Tree, step: Step, roles: Roles, large: Labels, found: Orders, wanted: dict[int, Order]
+    tree: Tree, step: TreeStep, roles: StepRoles, large: Labels, found: Orders, wanted: dict[int, Order]
 ) -> None:
-    """A small intermediate beside a large one: what is summed as the other has it, the rest as the result has it."""
+    """The order of a small intermediate next to a large one: summed labels as in that, the rest as in the result."""
     for child, other, own in ((step.left, step.right, roles.m), (step.right, step.left, roles.n)):
         if child in large or child < tree.leaves or child in wanted:
             continue

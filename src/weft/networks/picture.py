@@ -114,7 +114,7 @@ def tree_svg(network: Planned) -> str:
 
 
 def shown(network: Planned) -> str:
-    """What a notebook shows: the figures of the report, the tree, and all that `explain` says behind a click."""
+    """HTML for a notebook: the figures of the report, the tree, and the text of `explain` behind a click."""
     found = report(network)
     rows = [
         ("operands", found["operands"]),

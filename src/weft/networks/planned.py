@@ -1,4 +1,4 @@
-"""What was planned of a network: all that reports, bounds and exponents look at."""
+"""The plan of a network: all that reports, bounds and exponents look at."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weft.base.kept import Kept
 from weft.networks.cost import Model, model, precision_word
 from weft.networks.folding import Folded
 from weft.networks.graph import Graph
-from weft.networks.memory import Beside
-from weft.networks.program import Program, Scheme
+from weft.networks.memory import ResultMemory
+from weft.networks.program import NetworkProgram, NetworkScheme
 from weft.networks.settings import Settings
 from weft.networks.sums import WIDER
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree, TreeStep
 
 _OF_CALLS = ("_programs", "_changes", "_paused", "_recent", "_shared", "latest", "backward")  # see `Network._begin`
 
@@ -27,7 +27,8 @@ class Planned:
     `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
     words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
     `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
-    slices. `scheme`: how intermediates lie, and where. `made`: operands of the tree after those of the caller.
+    slices. `scheme`: the layouts of intermediates, and their places. `made`: operands of the tree after those of the
+    caller.
     `latest`: the program that was made last; None before the first call. `backward`: the tree of derivatives, with
     slices of its own; None before the first of them.
     """
@@ -39,9 +40,9 @@ class Planned:
     functions: Mapping[int, Callable[..., Any]]  # by node
     folded: Folded  # what is left where there are constants
     tree: Tree  # of a call: without what is made of constants alone, sliced
-    scheme: Scheme
+    scheme: NetworkScheme
     made: Kept[list[torch.Tensor]]  # of constants
-    latest: Program | None  # the program that was made last
+    latest: NetworkProgram | None  # the program that was made last
     backward: Tree | None  # of derivatives
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Planned:
     def path(self) -> tuple[tuple[int, int], ...]:
         """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
         back = {ours: node for node, ours in self.folded.nodes.items()}
-        live = [Step(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
+        live = [TreeStep(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
         steps = sorted([*self.folded.steps, *live], key=lambda step: step.node)
         return Tree.of(self.graph, [(step.left, step.right) for step in steps]).path
 
@@ -76,10 +77,10 @@ class Planned:
 
     @property
     def memory(self) -> int:
-        """Bytes that a call holds at once besides its operands: intermediates, the result and what is needed for it,
+        """Bytes that a call holds at once in addition to operands: intermediates, the result and what is needed for it,
         and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it.
         Kernels pack operands in what the limit leaves, or in 4 MiB where that is less."""
-        return self.scheme.arena.size + self.beside.bytes(self.tree) + self.gathered_bytes
+        return self.scheme.arena.size + self.result_memory.bytes(self.tree) + self.gathered_bytes
 
     @property
     def gathered_bytes(self) -> int:
@@ -88,9 +89,9 @@ class Planned:
         return self.scheme.gathered if program is None or program.replay is not None else 0
 
     @property
-    def beside(self) -> Beside:
-        """What a call holds besides operands and intermediates."""
-        return Beside(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
+    def result_memory(self) -> ResultMemory:
+        """The memory that a call holds in addition to operands and intermediates."""
+        return ResultMemory(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,11 +105,11 @@ class Planned:
 
     @property
     def model(self) -> Model:
-        """What the steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
+        """The rates that steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
         return model(self.settings.target, self.dtype, precision_word(self.settings.options.precision))
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
-        """What is known of the whole tree's nodes, of those that are left after folding."""
+        """Facts about the whole tree's nodes, restricted to the nodes that are left after folding."""
         return {ours: of_whole[node] for node, ours in self.folded.nodes.items() if node in of_whole}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A network bound to operands that lie in one way: every step planned, every intermediate in its place, ready to run.
+"""A network bound to one layout of its operands: every step planned, every intermediate in its place, ready to run.
 
     bound      values of nodes: operands of the call, intermediates in the arena
     once       steps that are the same in every slice
@@ -21,20 +21,20 @@ from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import Asked, Call, Terms, as_launched, prepared, wanted
-from weft.networks.sums import Division, Place, Sums
-from weft.networks.tree import Step, Tree
+from weft.networks.steps import ContractionCall, StepOptions, Terms, as_launched, prepared, wanted
+from weft.networks.sums import Division, SliceSums, SumPlace
+from weft.networks.tree import Tree, TreeStep
 from weft.networks.unrolled import Unrolled, one_of, unrolled_batch
 from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
 from weft.plans.tiers import Wanted
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
-Watch = Callable[[Step, Sequence[Any], Mapping[int, int]], None]
+Watch = Callable[[TreeStep, Sequence[Any], Mapping[int, int]], None]
 
 
 @dataclass(frozen=True)
-class Scheme:
+class NetworkScheme:
     """All that was decided about a network before tensors came."""
 
     tree: Tree
@@ -42,7 +42,7 @@ class Scheme:
     dtypes: Mapping[int, torch.dtype]  # by node
     arena: Arena
     once: frozenset[int]  # nodes that are the same in every slice
-    asked: Asked
+    asked: StepOptions
     functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by node
     gathered: int = 0  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
 
@@ -50,11 +50,11 @@ class Scheme:
         return tuple(self.tree.graph.extents[label] for label in self.orders[node])
 
 
-class Program:
-    """A scheme on operands that lie as these do. Calls of one program take turns."""
+class NetworkProgram:
+    """A scheme bound to operands of these layouts. Calls of one program take turns."""
 
     def __init__(
-        self, scheme: Scheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
+        self, scheme: NetworkScheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
     ) -> None:
         """`keep`: the arena is allocated now, whatever its size, and kept. `graphs`: calls are replayed as CUDA graphs,
         "auto" where launches would take longer than their kernels."""
@@ -78,13 +78,13 @@ class Program:
             name, target = self._described(values), target_of("triton", self.device)
             compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
         calls = {step.node: self._prepared(step, values) for step in inner}
-        self.calls: dict[int, Call | Unrolled] = calls
+        self.calls: dict[int, ContractionCall | Unrolled] = calls
         order = [step for step in ordered(tree, scheme.once) if step.node != tree.root]
         self.once = [calls[step.node] for step in order if self._sliced and step.node in scheme.once]
         self.each = [calls[step.node] for step in order if not (self._sliced and step.node in scheme.once)]
         self._root = next(step for step in tree.steps if step.node == tree.root)
-        self._last: dict[Any, Call] = {}
-        self.scaled: dict[Any, Call] = {}  # steps that scale what they read, see `rescale`
+        self._last: dict[Any, ContractionCall] = {}
+        self.scaled: dict[Any, ContractionCall] = {}  # steps that scale what they read, see `rescale`
         self.base: torch.Tensor | None = None
         self._kept: list[Any] | None = None
         if self._keep and not is_capturing(self.device):
@@ -103,10 +103,10 @@ class Program:
             values = self.values(tensors)
             if not self._sliced:
                 self._steps(values, watch, {}, changed)
-                self._finish(values, Place(out, None, True), {}, watch, {})
+                self._finish(values, SumPlace(out, None, True), {}, watch, {})
                 return
             self._calls(self._above(self.once, changed), values, watch, {})
-            sums, whole = Sums(self.division, out), self.cut(values)
+            sums, whole = SliceSums(self.division, out), self.cut(values)
             for number in range(len(self.slices)):
                 self.slice(number, values, sums, whole, watch)
 
@@ -117,8 +117,9 @@ class Program:
         return values
 
     def slice(
-        self, number: int, values: list[Any], sums: Sums, whole: Mapping[int, torch.Tensor], watch: Watch | None = None
-    ) -> None:
+        self, number: int, values: list[Any], sums: SliceSums, whole: Mapping[int, torch.Tensor],
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
         terms, where = self.scheme.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
@@ -127,10 +128,10 @@ class Program:
         self._finish(values, sums.place(number), whole, watch, where)
 
     def slice_in_strips(
-        self, number: int, values: list[Any], sums: Sums, whole: Mapping[int, torch.Tensor], count: int,
-        told: Callable[[], None],
+        self, number: int, values: list[Any], sums: SliceSums, whole: Mapping[int, torch.Tensor], count: int,
+        report: Callable[[], None],
     ) -> None:  # fmt: skip
-        """One slice whose last step makes so many strips along the result's first mode; `told` hears of each."""
+        """One slice whose last step makes so many strips along the result's first mode; `report` hears of each."""
         terms, where = self.scheme.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
             values[leaf] = part(tensor, terms[leaf], where)
@@ -144,22 +145,22 @@ class Program:
                     each[node] = values[node].narrow(orders[node].index(label), begin, length)
             into = place.into.narrow(0, begin, length)
             added = None if place.added is None else into
-            self._finish(each, Place(into, added, False), {}, None, where)
-            told()
+            self._finish(each, SumPlace(into, added, False), {}, None, where)
+            report()
 
     def one_by_one(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor
-    ) -> Iterator[tuple[Call | Unrolled, Callable[[], None]]]:
+    ) -> Iterator[tuple[ContractionCall | Unrolled, Callable[[], None]]]:
         """Each step of a call in turn, of its last slice: what is planned, and what runs it, as often as is wished.
 
-        It has to be run before the next is asked for. Kernels are not exchanged meanwhile.
+        It has to be run before the next is requested. Kernels are not exchanged meanwhile.
         """
         with self.lock:
             values = self.values(tensors)
             for call in self.once:
                 yield call, partial(call.settled.run, values)
             number, whole = len(self.slices) - 1, self.cut(values)
-            place = Sums(self.division, out).place(number) if self._sliced else Place(out, None, True)
+            place = SliceSums(self.division, out).place(number) if self._sliced else SumPlace(out, None, True)
             if place.added is not None:
                 place.added.zero_()
             where = self.slices[number]
@@ -216,8 +217,8 @@ class Program:
     def last_call(
         self, values: Sequence[Any], place: torch.Tensor, c: torch.Tensor | None, finish: bool,
         whole: Mapping[int, torch.Tensor] | None = None,
-    ) -> Call:  # fmt: skip
-        """The root's step into a place that lies so, with what is added to it; `finish` applies its function.
+    ) -> ContractionCall:  # fmt: skip
+        """The root's step into a place of this layout, with what is added to it; `finish` applies its function.
 
         `whole` has operands of which a slice sees a part.
         """
@@ -243,8 +244,8 @@ class Program:
         steps = [(step, scheme.orders[step.node], scheme.dtypes[step.node]) for step in tree.steps]
         return repr((leaves, steps, tree.graph.extents, tree.sliced, scheme.asked))
 
-    def _wanted(self, step: Step, values: Sequence[Any]) -> Wanted | None:
-        """What a step's plan would be built of, if it is not; None where a function may be anything."""
+    def _wanted(self, step: TreeStep, values: Sequence[Any]) -> Wanted | None:
+        """The request for a step's plan that is not built yet; None where a function may be anything."""
         if step.node in self.scheme.functions:
             return None
         orders = self.scheme.orders
@@ -255,7 +256,7 @@ class Program:
         return wanted(terms, (a, b, None, d), self.scheme.asked)
 
     def _prepared(
-        self, step: Step, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
+        self, step: TreeStep, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
         finish: bool = True,
     ) -> Any:  # fmt: skip
         scheme = self.scheme
@@ -279,7 +280,7 @@ class Program:
             self._calls(self._above(self.each, changed), values, watch, where)
 
     def _finish(
-        self, values: list[Any], place: Place, whole: Mapping[int, torch.Tensor], watch: Watch | None,
+        self, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor], watch: Watch | None,
         where: Mapping[int, int],
     ) -> None:  # fmt: skip
         """The last step of a slice: the first one of a sum writes, the others add."""
@@ -289,14 +290,17 @@ class Program:
             watch(self._root, values, where)
 
     def _calls(
-        self, calls: Iterable[Call | Unrolled], values: list[Any], watch: Watch | None, where: Mapping[int, int]
-    ) -> None:
+        self, calls: Iterable[ContractionCall | Unrolled], values: list[Any], watch: Watch | None,
+        where: Mapping[int, int],
+    ) -> None:  # fmt: skip
         for call in calls:
             call.run(values)
             if watch is not None:
-                watch(Step(call.node, call.left, call.right), values, where)
+                watch(TreeStep(call.node, call.left, call.right), values, where)
 
-    def _above(self, calls: Sequence[Call | Unrolled], changed: Collection[int] | None) -> Sequence[Call | Unrolled]:
+    def _above(
+        self, calls: Sequence[ContractionCall | Unrolled], changed: Collection[int] | None
+    ) -> Sequence[ContractionCall | Unrolled]:
         """Steps that some changed operand is under."""
         if changed is None:
             return calls
@@ -335,7 +339,7 @@ class Program:
         return list(self._kept)
 
 
-def _run_last(call: Call, values: Sequence[Any], place: Place) -> None:
+def _run_last(call: ContractionCall, values: Sequence[Any], place: SumPlace) -> None:
     """The last step, into its place: what is added there is C."""
     beta = call.zero if place.added is None else call.one
     a, b = values[call.left], values[call.right]

@@ -42,13 +42,12 @@ def network(
 
     `equation` is einsum text, any character being a label, or one sequence of hashable labels for each operand, with
     the result's labels in `output` (by default those that stand once). A label may stand in any number of operands, and
-    twice in one. `operands` are tensors, or shapes, of which `dtype` (default: torch's) and `device` (default: the CPU)
-    say the rest.
+    twice in one. `operands` are tensors, or shapes with a `dtype` (default: torch's) and a `device` (default: the CPU).
 
     `optimize`: ``"auto"`` compares paths of opt_einsum and cotengra by weft's own count of bytes, flops and launches;
     ``"greedy"``, ``"optimal"``, ``"auto-hq"`` and the other words of both libraries; a path, as `opt_einsum` writes it;
     a tree or an optimizer of cotengra.
-    `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold besides its operands; slices are found
+    `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold beyond its operands; slices are found
     for it, as few as fit, or `WorkspaceError` says the least that would do. Kernels pack operands in what is left of
     it, or in 4 MiB where less is. `slices`: labels whose indices are taken one at a time; with a `memory_limit` only as
     many labels as it needs, and as many indices at a time as fit.

@@ -42,5 +42,5 @@ class Recent:
 
 
 def _facts(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-    """What an operation in place may change of a tensor besides its values."""
+    """Attributes of tensors that an operation in place may change in addition to their values."""
     return [(x.data_ptr(), x.requires_grad, x.shape, x.stride()) for x in tensors]

@@ -19,7 +19,7 @@ import torch
 from weft.base.log import log
 from weft.networks.cost import Model
 from weft.networks.memory import replayed
-from weft.networks.steps import Call
+from weft.networks.steps import ContractionCall
 from weft.networks.tree import Tree
 from weft.networks.unrolled import Unrolled
 from weft.plans.promoting import PromotingLaunch
@@ -32,7 +32,7 @@ _DOUBT = 2  # times that the prediction for a path may be over those of its kern
 _SELDOM = 1.5  # times of the runs so far after which better kernels are looked for again
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
-Calls = Sequence[Call | Unrolled]
+Calls = Sequence[ContractionCall | Unrolled]
 
 
 def is_worth_while(calls: Calls) -> bool:
@@ -44,7 +44,8 @@ def is_worth_while(calls: Calls) -> bool:
 
 
 def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | str) -> bool:
-    """The same before there are calls; `graphs` as `weft.network` takes it in `cuda_graph`. In doubt it is yes."""
+    """Whether steps may be replayed, before there are calls; in doubt it is yes. `graphs`: as `cuda_graph` of
+    `weft.network`."""
     if graphs != "auto":
         return bool(graphs)
     steps = replayed(tree, once)
@@ -105,7 +106,7 @@ class Replay:
         self._gathering, self._seen = None, None
 
     def _operands(self, values: Sequence[Any]) -> list[torch.Tensor]:
-        """Those that the steps take."""
+        """Operands that the steps take."""
         return [values[leaf] for leaf in self._taken]
 
     def _gathered(self, values: list[Any]) -> None:
@@ -179,7 +180,7 @@ def _graph_of(work: Any) -> torch.cuda.CUDAGraph:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """From the first element to the last: what a tensor that lies so takes."""
+    """Bytes from the first element of a tensor to the end of its last one."""
     if not tensor.numel():
         return 0
     span = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,4 +1,4 @@
-"""What was planned, in words and as data: path, slices, every step, memory, predicted time, and the tree as text."""
+"""Reports of a planned network, in words and as data: path, slices, steps, memory, predicted time, tree as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from weft.base.figures import counted, duration, si
 from weft.networks.planned import Planned
-from weft.networks.tree import Step
+from weft.networks.tree import TreeStep
 
 MOST_STEPS = 12  # that the text lists, those that take longest
 MOST_LINES = 40  # of the tree
@@ -18,7 +18,7 @@ def report(network: Planned) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
 
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
-    besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
+    beyond its operands; `intermediates_bytes` of them are intermediates, `gathered_bytes` are copies of operands for a
     CUDA graph; `largest_bytes` is the largest intermediate or the result. `stretches`: how many indices of each
     `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k` and `batch`, `flops`, `bytes` read and
     written, `result_bytes`, whether it runs `once` for all slices and has a `function`; `kernel` and `tier` are empty
@@ -48,7 +48,7 @@ def report(network: Planned) -> dict[str, Any]:
 
 
 def sliced_text(found: dict[str, Any]) -> str:
-    """Of a report: how many slices over which labels, and how many indices of each where a slice has several."""
+    """Text of a report: how many slices over which labels, and how many indices of each where a slice has several."""
     labels = [
         label if length == 1 else f"{label} ({length} at a time)"
         for label, length in zip(found["sliced"], found["stretches"], strict=True)
@@ -83,7 +83,7 @@ def explain(network: Planned) -> str:
 
 
 def _wide(network: Planned) -> list[str]:
-    """Of intermediates that are kept in a wider type."""
+    """The line on intermediates that are kept in a wider type, where there are any."""
     asked, inner = network.scheme.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
     if not asked.halves or not inner:
         return []
@@ -106,7 +106,7 @@ def _line(step: dict[str, Any]) -> str:
     )
 
 
-def _step(network: Planned, step: Step) -> dict[str, Any]:
+def _step(network: Planned, step: TreeStep) -> dict[str, Any]:
     tree, scheme, graph = network.tree, network.scheme, network.tree.graph
     left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
     factor = 8 if scheme.dtypes[step.node].is_complex else 2

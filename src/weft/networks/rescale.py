@@ -1,10 +1,10 @@
 """`strip_exponent`: every tensor is scaled by a power of two as it is read, and the powers are added up.
 
-A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), beside the result: kernels that can
-find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and multiplies
-by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading, once where a
-slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice. Nothing waits for
-the device.
+A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), alongside the result: kernels that
+can find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and
+multiplies by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading,
+once where a slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice.
+Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from weft.errors import DTypeError
-from weft.networks.checkpoint import Held
+from weft.networks.checkpoint import HeldSums
 from weft.networks.planned import Planned
-from weft.networks.program import Program
+from weft.networks.program import NetworkProgram
 from weft.networks.slicing import part
-from weft.networks.steps import Call, as_launched, prepared
-from weft.networks.tree import Step
+from weft.networks.steps import ContractionCall, as_launched, prepared
+from weft.networks.tree import TreeStep
 from weft.planner.peak import measure_each
 from weft.plans.contraction import Plan
 from weft.spec.contraction import peak_type
@@ -33,7 +33,9 @@ _APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
 class Scaling:
     """Sums of slices over one power of ten: the slices of a call, as a long run drives them."""
 
-    def __init__(self, network: Planned, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor):
+    def __init__(
+        self, network: Planned, program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor
+    ) -> None:
         self.program, self.out = program, place
         self._network, self._operands = network, operands
         self._steps: _Scaled | None = None
@@ -53,10 +55,10 @@ class Scaling:
         into = part(self._seen, self._result.term, where)
         self.exponent = _added(into, self.out, values, exponent, self.exponent)
 
-    def held(self) -> Held:
-        return Held({0: self.out}, float(self.exponent))
+    def held(self) -> HeldSums:
+        return HeldSums({0: self.out}, float(self.exponent))
 
-    def absorb(self, held: Held) -> None:
+    def absorb(self, held: HeldSums) -> None:
         if held.exponent is None or held.exponent == -math.inf:
             return  # of no slice
         exponent = torch.full_like(self.exponent, held.exponent)
@@ -80,7 +82,7 @@ class Scaling:
 class _Scaled:
     """The steps of a program with a peak of each node, by which the next step scales what it reads."""
 
-    def __init__(self, program: Program, operands: Sequence[torch.Tensor]) -> None:
+    def __init__(self, program: NetworkProgram, operands: Sequence[torch.Tensor]) -> None:
         scheme = program.scheme
         self._program, self._scheme = program, scheme
         dtype = scheme.dtypes[scheme.tree.root]
@@ -91,7 +93,7 @@ class _Scaled:
         types += [scheme.dtypes[node] for node in range(len(whole), scheme.tree.root + 1)]
         self._peaks = _Peaks(types, len(whole), program.device)
         self._values: list[Any] = [*whole, *program.values(operands)[len(whole) :]]
-        self._calls: dict[Any, Call] = {}
+        self._calls: dict[Any, ContractionCall] = {}
         self._cut = program.cut(whole)
         self._measure({leaf: tensor for leaf, tensor in enumerate(whole) if leaf not in self._cut})
 
@@ -120,25 +122,25 @@ class _Scaled:
     def _measure(self, leaves: Mapping[int, torch.Tensor]) -> None:
         measure_each(list(leaves.values()), [self._peaks.of[leaf] for leaf in leaves])
 
-    def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
+    def _call(self, step: TreeStep, tensors: Sequence[Any]) -> ContractionCall:
         """A step with this call's peaks; the program keeps what was prepared for it."""
         key = (step.node, *(tensors[node].data_ptr() & 15 for node in (step.left, step.right)))
         known = self._calls.get(key)
         if known is None:
-            beside = {"left": self._peaks.of[step.left], "right": self._peaks.of[step.right]}
+            peaks = {"left": self._peaks.of[step.left], "right": self._peaks.of[step.right]}
             kept = self._program.scaled
             if key not in kept:
-                kept[key] = self._prepared(step, tensors, beside)._replace(aux=())
+                kept[key] = self._prepared(step, tensors, peaks)._replace(aux=())
             call = kept[key]
-            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, beside, self._peaks.of[step.node]))
+            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, peaks, self._peaks.of[step.node]))
         return known
 
-    def _prepared(self, step: Step, tensors: Sequence[Any], beside: Mapping[str, torch.Tensor]) -> Call:
+    def _prepared(self, step: TreeStep, tensors: Sequence[Any], peaks: Mapping[str, torch.Tensor]) -> ContractionCall:
         scheme, nodes = self._scheme, (step.left, step.right, step.node)
         asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
         left, right, node = (scheme.orders[each] for each in nodes)
         sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
-        operands = {name: ("", peak) for name, peak in beside.items()}
+        operands = {name: ("", peak) for name, peak in peaks.items()}
         return prepared(nodes, (left, right, node), sides, asked, operands, self._peaks.of[step.node])
 
 
@@ -155,13 +157,13 @@ class _Peaks:
         self.of = [by_type[kind][node] for node, kind in enumerate(bits)]
 
     def begin(self) -> None:
-        """Forget those of steps, of which kernels find maxima."""
+        """Reset the peaks of steps, whose maxima kernels find."""
         for places in self._of_steps:
             places.zero_()
 
     @property
     def scale_and_exponent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the result is to be scaled by, and the exponents to the base of two of all nodes, added up."""
+        """The scale of the result, and the sum of the exponents (to the base of two) of all nodes."""
         scales = [scale_of(every) for every in self._every]
         exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales]
         (result,) = [scale[-1] for scale, every in zip(scales, self._every, strict=True)

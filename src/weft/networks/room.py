@@ -1,4 +1,4 @@
-"""The slices that a network's path is judged with: those that are asked for, and those that its memory limit needs."""
+"""The slices that a network's path is judged with: those that are requested, and those that its memory limit needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from weft.networks.cost import Model
 from weft.networks.fastest import Fit
-from weft.networks.memory import Beside
+from weft.networks.memory import ResultMemory
 from weft.networks.settings import Settings, node_dtypes
 from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.sums import WIDER
@@ -17,7 +17,7 @@ from weft.networks.tree import Tree
 
 
 def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slices: Any = ()) -> Fit:
-    """What gives a tree its slices: the labels `slices`, and as many as the limit of these settings needs.
+    """A function that gives a tree its slices: the labels `slices`, and as many as the limit of these settings needs.
 
     `leaves` are the operands' types.
     """
@@ -30,7 +30,7 @@ def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slic
         dtypes = node_dtypes(tree, leaves, settings)
         dtype = dtypes[tree.root]
         item = {step.node: dtypes[step.node].itemsize for step in tree.steps}
-        beside = Beside(dtype, WIDER.get(dtype), settings.strip_exponent)
-        return fitted_slices(tree, item, beside, settings.memory_limit, model)
+        result_memory = ResultMemory(dtype, WIDER.get(dtype), settings.strip_exponent)
+        return fitted_slices(tree, item, result_memory, settings.memory_limit, model)
 
     return fit

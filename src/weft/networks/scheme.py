@@ -1,4 +1,4 @@
-"""The scheme of a network: where intermediates stand in its arena, and what every step is asked for."""
+"""The scheme of a network: the places of intermediates in its arena, and the options of every step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from weft.networks.cost import invariant
 from weft.networks.memory import gathered_bytes
 from weft.networks.order import orders_of
 from weft.networks.planned import Planned
-from weft.networks.program import Scheme
+from weft.networks.program import NetworkScheme
 from weft.networks.replay import may_replay
 from weft.networks.slicing import apart_within
-from weft.networks.steps import Asked
+from weft.networks.steps import StepOptions
 from weft.plans.intermediates import is_of_halves
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
 
 
-def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
+def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> NetworkScheme:
     """The arena, the orders of modes and the options of steps of a network; `WorkspaceError` past its limit."""
     tree, settings = network.tree, network.settings
     dtypes = network.ours(network.dtypes)
@@ -31,15 +31,15 @@ def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
     once = invariant(tree) if tree.sliced else frozenset()
     options = settings.options
     limit = settings.memory_limit
-    beside = network.beside.bytes(tree)
-    apart = SMALL if limit is None else apart_within(limit - beside)
+    result_memory = network.result_memory.bytes(tree)
+    apart = SMALL if limit is None else apart_within(limit - result_memory)
     place = arena(tree, items, once, keep=settings.reuse, apart=apart)
     gathered = 0
     replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
     if replays and may_replay(tree, once, network.model, settings.cuda_graph):
         gathered = gathered_bytes(tree, once, dtypes)
     if limit is not None:
-        total = place.size + beside
+        total = place.size + result_memory
         if total > limit:
             holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
             raise WorkspaceError(
@@ -48,5 +48,5 @@ def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> Scheme:
         gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
         options = replace(options, workspace_limit=max(limit - total - gathered, WORKSPACE))
     orders = orders_of(tree, items, network.model)
-    asked = Asked(options, is_of_halves(leaves))
-    return Scheme(tree, orders, dtypes, place, once, asked, network.ours(network.functions), gathered)
+    asked = StepOptions(options, is_of_halves(leaves))
+    return NetworkScheme(tree, orders, dtypes, place, once, asked, network.ours(network.functions), gathered)

@@ -56,7 +56,7 @@ def asked(graph: Graph, word: str) -> Pairs:
 
 
 def random_greedy(graph: Graph, repeats: int, seed: int = 0) -> Pairs:
-    """Of some greedy searches with chance the path of the fewest products."""
+    """The path of the fewest products among several randomized greedy searches."""
     import cotengra
 
     inputs, output, sizes = as_sets(graph)
@@ -89,7 +89,7 @@ def as_cotengra(tree: Tree) -> Any:
     output = tuple(label for label in graph.output if label not in gone)
     sizes = {label: max(extent, 1) for label, extent in enumerate(graph.extents)}
     found = cotengra.ContractionTree.from_path(inputs, output, sizes, ssa_path=tree.pairs)
-    for node, _, _ in found.traverse("dfs"):  # from below: asked of the result first, it descends by recursion
+    for node, _, _ in found.traverse("dfs"):  # from below: started at the result, it descends by recursion
         found.get_legs(node)
     return found
 

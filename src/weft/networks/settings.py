@@ -1,4 +1,4 @@
-"""What a network is asked for, read and checked once."""
+"""The settings of a network, read and checked once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings
 
 
 def settings_of(device: torch.device, options: Options) -> Settings:
-    """The settings of a network whose steps and result are asked for by these options, and by nothing besides."""
+    """The settings of a network whose steps and result have these options, and no others."""
     out_dtype = options.out_dtype
     if isinstance(out_dtype, tuple):
         raise DTypeError(f"out_dtype names {len(out_dtype)} types, a network has one result")
@@ -97,7 +97,7 @@ def early_of(types: Sequence[torch.dtype], options: Options) -> Early:
     try:
         both = reduce(torch.promote_types, types) if options.promote else types[0]
         return algebra.early(resolve(both, both, options.precision, options.accumulate, algebra.name).accumulate)
-    except (WeftError, RuntimeError):  # types that do not fit are told where their steps are planned
+    except (WeftError, RuntimeError):  # types that do not fit are reported where their steps are planned
         return Early()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from weft.distributed.group.collectives import StopSign
-from weft.distributed.group.exchange import Exchange, Part
+from weft.distributed.group.exchange import Exchange, ResultPart
 from weft.distributed.group.ranks import Ranks, find_ranks
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved
@@ -29,22 +29,22 @@ from weft.networks.long_run import Alone, Keeper, Slices
 from weft.networks.planned import Planned
 from weft.networks.rescale import Scaling
 from weft.networks.shared_plan import SharedPlan, done, left
-from weft.networks.work import Strips, Summing, Work, add
+from weft.networks.work import SliceWork, Strips, Summing, add
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
 
 
 @dataclass(frozen=True)
-class Given:
+class NetworkCall:
     """A call of a network: how its operands are read, and what its slices are."""
 
     network: Planned
     read: Callable[[], tuple[list[torch.Tensor], torch.Tensor]]  # the operands and the place of the result, checked
-    work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], Work]  # of these, and of partial sums
+    work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], SliceWork]  # of these, and of partial sums
     plans: dict[str, SharedPlan]  # of the network, by the name of a process group
 
 
-def call_with_checkpoint(given: Given, path: Any, every: Any) -> tuple[Alone, torch.Tensor]:
+def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Alone, torch.Tensor]:
     """A call of this process alone, that goes on from what the checkpoint has; and where its result goes."""
     _check(path, every)
     network = given.network
@@ -70,7 +70,7 @@ def call_with_checkpoint(given: Given, path: Any, every: Any) -> tuple[Alone, to
     return Alone(work, remaining, before=len(before), keeper=keeper, finish=finish), place
 
 
-def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[OverRanks, torch.Tensor]:
+def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tuple[SlicesOverRanks, torch.Tensor]:
     """This rank's side of a call of all ranks of a group; and where its result goes.
 
     Ranks agree at a network's first call with a group, and where there is a checkpoint. From then on only its operands
@@ -97,8 +97,8 @@ def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[Ov
     checkpoint = None if path is None else Checkpoint(path, identity, network.tree.slices)
     plan = SharedPlan.of(network, ranks, *_looked(ranks, checkpoint, name))
 
-    def begin() -> OverRanks:
-        made = OverRanks(given, plan, operands, place)
+    def begin() -> SlicesOverRanks:
+        made = SlicesOverRanks(given, plan, operands, place)
         if checkpoint is not None:
             made.take_up(checkpoint, every)
         return made
@@ -109,10 +109,10 @@ def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[Ov
     return call, place
 
 
-def _known_call(given: Given, plan: SharedPlan) -> tuple[OverRanks, torch.Tensor]:
+def _known_call(given: NetworkCall, plan: SharedPlan) -> tuple[SlicesOverRanks, torch.Tensor]:
     try:
         operands, place = given.read()
-        return OverRanks(given, plan, operands, place), place
+        return SlicesOverRanks(given, plan, operands, place), place
     except Exception as error:
         StopSign(plan.ranks).put_up()  # the others are at their slices
         device = given.network.settings.device
@@ -120,10 +120,12 @@ def _known_call(given: Given, plan: SharedPlan) -> tuple[OverRanks, torch.Tensor
         raise
 
 
-class OverRanks:
+class SlicesOverRanks:
     """A call whose slices the ranks of a group share, as one of them sees it."""
 
-    def __init__(self, given: Given, plan: SharedPlan, operands: Sequence[torch.Tensor], place: torch.Tensor) -> None:
+    def __init__(
+        self, given: NetworkCall, plan: SharedPlan, operands: Sequence[torch.Tensor], place: torch.Tensor
+    ) -> None:
         network = given.network
         self.visible = plan.ranks.rank == 0
         self._plan, self._device = plan, network.settings.device
@@ -144,7 +146,7 @@ class OverRanks:
         self._slices.keeper = Keeper(checkpoint, name, [file.name for file in files], done(files), every)
         self._slices.keeper.first(self._work)
 
-    def go_on(self, told: Callable[[int], None]) -> Any:
+    def go_on(self, report: Callable[[int], None]) -> Any:
         """This rank's slices, and the result."""
         ranks, begun = self._plan.ranks, time.monotonic()
         sign = StopSign(ranks)
@@ -159,7 +161,7 @@ class OverRanks:
             if done < len(self._plan.mine) and not self._scaled:
                 exchange.post(done)
 
-        outcome, error = self._outcome(lambda: self._slices.go_on(told, after))
+        outcome, error = self._outcome(lambda: self._slices.go_on(report, after))
         if outcome != "done":
             sign.put_up()
         ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
@@ -195,7 +197,7 @@ class OverRanks:
                 place = work.sums.part(part.number)
                 place.copy_(total.view(place.shape))
 
-    def _supplied(self, part: Part) -> torch.Tensor:
+    def _supplied(self, part: ResultPart) -> torch.Tensor:
         if isinstance(self._work, Scaling):
             return self._work.out
         sums, number = self._work.sums, part.number
@@ -207,7 +209,7 @@ class _Stopped(Exception):
     """Another rank has stopped."""
 
 
-def _nothing(part: Part) -> torch.Tensor:
+def _nothing(part: ResultPart) -> torch.Tensor:
     raise AssertionError("a rank that has refused its operands has no sums")
 
 
@@ -240,7 +242,7 @@ def _end_together(outcome: str, error: BaseException | None, exchange: Exchange,
 
 
 def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[list[Saved], int]:
-    """What rank 0 finds in the checkpoint, on every rank; and the number of this run, 0 without a checkpoint."""
+    """The files that rank 0 finds in the checkpoint, on every rank; and this run's number, 0 without a checkpoint."""
     if checkpoint is None:
         return [], 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.distributed.group.collectives import Pace, shares
-from weft.distributed.group.exchange import Part
+from weft.distributed.group.exchange import ResultPart
 from weft.distributed.group.ranks import Ranks
 from weft.networks.checkpoint import Saved
 from weft.networks.cost import invariant
@@ -24,13 +24,13 @@ STRIPS = 4
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """The same on every rank, but for `ranks`, which know who they are."""
+    """The division of a network's slices among ranks: equal on every rank but for `ranks`, which know who they are."""
 
     ranks: Ranks
     share: Sequence[Sequence[int]]  # the slices of each rank
     files: Sequence[Saved]  # of a checkpoint: what the run begins with
     run: int  # of the checkpoint; 0 where there is none
-    parts: Sequence[Part]  # of the result, in the order in which they travel
+    parts: Sequence[ResultPart]  # of the result, in the order in which they travel
     whole: frozenset[int]  # parts of which one rank does all slices, and so finishes them
     end: str = ""  # what ranks are at once their slices are done: of this network, and of no other
     strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
@@ -66,7 +66,7 @@ class SharedPlan:
         """The parts that this rank finishes."""
         return frozenset(part.number for part in self.parts if part.number in self.whole and self.has(part))
 
-    def has(self, part: Part) -> bool:
+    def has(self, part: ResultPart) -> bool:
         """Whether this rank has a sum of a part."""
         return self.ranks.rank in part.ranks
 
@@ -92,7 +92,7 @@ def end_of(network: Planned) -> str:
     return f"the end of the slices of {network!r} ({said})"
 
 
-def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:
+def _rows(network: Planned, parts: Sequence[ResultPart]) -> list[tuple[int, int]]:
     """The strips along the first mode of a large result that several ranks have sums of."""
     output = network.tree.graph.output
     one = len(parts) == 1 and len(parts[0].ranks) > 1 and parts[0].size * parts[0].dtype.itemsize >= LARGE
@@ -102,7 +102,7 @@ def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 
 def pace_of(network: Planned) -> Pace:
-    """What a slice is predicted to take here, and what all of them share."""
+    """The predicted seconds of a slice here, and of the steps that all slices share."""
     tree, model = network.tree, network.model
     once = invariant(tree) if tree.sliced and not network.settings.strip_exponent else frozenset()
     seconds = [(model.seconds(tree, step), step.node in once) for step in tree.steps]
@@ -132,13 +132,13 @@ def _holders(held: Sequence[Mapping[int, int]]) -> dict[int, tuple[int, ...]]:
 
 def _parts(
     network: Planned, holders: Mapping[int, tuple[int, ...]], held: Sequence[Mapping[int, int]], whole: frozenset[int]
-) -> list[Part]:
+) -> list[ResultPart]:
     graph, dtype = network.tree.graph, network.dtype
     scaled = network.settings.strip_exponent
     count = graph.size(label for label in graph.output if scaled or label not in network.tree.sliced)
     sums: torch.dtype = dtype if scaled else WIDER.get(dtype, dtype)
     found = [
-        Part(part, who, max(held[rank][part] for rank in who), count, dtype if part in whole else sums)
+        ResultPart(part, who, max(held[rank][part] for rank in who), count, dtype if part in whole else sums)
         for part, who in holders.items()
     ]
     return sorted(found, key=lambda part: (part.after, part.number)) if count else []

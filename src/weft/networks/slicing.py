@@ -3,7 +3,7 @@ in memory.
 
 Every slice repeats the steps under which a sliced label stands. So a slice has as many indices as fit: those of a label
 that may be whole, and else a stretch of them. cotengra's `SliceFinder` looks for the labels that repeat least for a
-size of the largest intermediate; what is asked for here is a size of all that is alive at once, so the size is lowered
+size of the largest intermediate; the limit here is the size of all that is alive at once, so the size is lowered
 until that fits.
 """
 
@@ -19,7 +19,7 @@ from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
-from weft.networks.memory import Beside
+from weft.networks.memory import ResultMemory
 from weft.networks.searches import as_cotengra
 from weft.networks.tree import Tree
 from weft.spec.arguments import read_sequence
@@ -41,14 +41,15 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def held(tree: Tree, item: Mapping[int, int], beside: Beside) -> int:
-    """Bytes that a call holds at once besides its operands: intermediates, the result, and what is needed for it."""
-    return least(tree, item, invariant(tree)) + beside.bytes(tree)
+def held(tree: Tree, item: Mapping[int, int], result_memory: ResultMemory) -> int:
+    """Bytes that a call holds at once in addition to operands: intermediates, the result, and what is needed for it."""
+    return least(tree, item, invariant(tree)) + result_memory.bytes(tree)
 
 
 def fitted_slices(
-    tree: Tree, item: Mapping[int, int], beside: Beside, limit: int, model: Model, kept: Collection[int] = ()
-) -> Tree:
+    tree: Tree, item: Mapping[int, int], result_memory: ResultMemory, limit: int, model: Model,
+    kept: Collection[int] = (),
+) -> Tree:  # fmt: skip
     """The tree with as few slices as `limit` bytes allow; labels in `kept` are never sliced.
 
     A tree that comes with slices loses those that are not needed. `WorkspaceError` says the least that would do.
@@ -56,9 +57,9 @@ def fitted_slices(
     whole = tree.whole()
 
     def fits(each: Tree) -> bool:
-        room = limit - beside.bytes(each)
+        room = limit - result_memory.bytes(each)
         return (
-            held(each, item, beside) <= limit
+            held(each, item, result_memory) <= limit
             and arena(each, item, invariant(each), apart=apart_within(room)).size <= room
         )
 
@@ -67,7 +68,7 @@ def fitted_slices(
     tree = whole.with_slices(tree.sliced_labels)
     if tree.sliced and fits(tree):
         return _batched(tree, fits, model)
-    smallest = min(held(whole, item, beside), held(tree, item, beside))
+    smallest = min(held(whole, item, result_memory), held(tree, item, result_memory))
     largest = max(whole.size(step.node) for step in whole.steps)
     target = min(largest, max(1, limit // max(item.values())))
     while True:
@@ -75,11 +76,11 @@ def fitted_slices(
         fitting = [_batched(each, fits, model) for each in proposed if fits(each)]
         if fitting:
             return min(fitting, key=model.total)
-        smallest = min([smallest, *(held(each, item, beside) for each in proposed)])
+        smallest = min([smallest, *(held(each, item, result_memory) for each in proposed)])
         if target <= 1:
             free = sliceable(whole, frozenset(kept))
-            smallest = min(smallest, held(whole.with_slices(free), item, beside))
-            result = beside.bytes(whole)
+            smallest = min(smallest, held(whole.with_slices(free), item, result_memory))
+            result = result_memory.bytes(whole)
             raise WorkspaceError(
                 f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); with all that may be sliced the network "
                 f"still needs {counted(smallest, 'byte')} ({si(smallest, 'B')}), {si(result, 'B')} of it for its result"

@@ -1,4 +1,4 @@
-"""One step of a network: a contraction planned for tensors that lie as the step's do, and its launch."""
+"""One step of a network: a contraction planned for the layouts of the step's tensors, and its launch."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class StepOptions:
     """The options of every step of a network."""
 
     options: Options = field(default_factory=Options)
     halves: bool = False  # all operands of the network are of float16
 
-    def having(self, **functions: Callable[..., Any] | None) -> Asked:
-        return Asked(self.options.having(**functions), self.halves)
+    def having(self, **functions: Callable[..., Any] | None) -> StepOptions:
+        return StepOptions(self.options.having(**functions), self.halves)
 
     def of(self, a: torch.dtype, b: torch.dtype) -> Options:
         """The options of a step whose operands have these types."""
         return step_options(self.options, a, b, self.halves)
 
 
-class Call(NamedTuple):
+class ContractionCall(NamedTuple):
     """A step that is ready to run: `launch(a, b, c, d, alpha, beta)` on the values of nodes."""
 
     launch: Callable[..., None]
@@ -50,12 +50,12 @@ class Call(NamedTuple):
 
     @property
     def products(self) -> int:
-        """That the step is run as."""
+        """Number of products that the step is run as."""
         return 1
 
     @property
-    def settled(self) -> Call:
-        """The same with the kernels that serve now, which are not exchanged for others."""
+    def settled(self) -> ContractionCall:
+        """The call with the kernels that serve now, which are not exchanged for others."""
         return self._replace(launch=self.launch.now) if isinstance(self.launch, PromotingLaunch) else self
 
     def run(self, values: Sequence[Any]) -> None:
@@ -70,35 +70,35 @@ def prepared(
     nodes: tuple[int, int, int],
     terms: Terms,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor],
-    asked: Asked,
+    asked: StepOptions,
     operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
     peak: torch.Tensor | None = None,
-) -> Call:
-    """A step planned for tensors that lie as A, B, C (or None) and D do. Equal steps share a plan.
+) -> ContractionCall:
+    """A step planned for the layouts of A, B, C (or None) and D. Equal steps share a plan.
 
     `operands` are those of its functions, as for `weft.plan`; `peak` is where D's goes (`Contraction.peak_layout`).
     """
     a, b, c, d = tensors
-    plan, beside = _planned(terms, tensors, asked, operands, peak is not None)
-    variant = plan.launch(a, b, c, d, beside)
+    plan, tensors_of_functions = _planned(terms, tensors, asked, operands, peak is not None)
+    variant = plan.launch(a, b, c, d, tensors_of_functions)
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
-    aux = Plan.aux_of(variant, beside, peak) if variant.description.aux or peak is not None else ()
+    aux = Plan.aux_of(variant, tensors_of_functions, peak) if variant.description.aux or peak is not None else ()
     launch = variant.launch if d.numel() else _nothing
-    return Call(launch, *nodes, one, zero, aux, variant, plan)
+    return ContractionCall(launch, *nodes, one, zero, aux, variant, plan)
 
 
 def wanted(
-    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions
 ) -> Wanted | None:
-    """What `prepared` would have built for such a step, of which nothing is built yet; None where it is."""
+    """The request that `prepared` would build a plan from; None where that plan is built already."""
     a, b, c, d = tensors
-    plan, beside = _planned(terms, tensors, asked)
-    return plan.wanted(a, b, c, d, beside)
+    plan, tensors_of_functions = _planned(terms, tensors, asked)
+    return plan.wanted(a, b, c, d, tensors_of_functions)
 
 
 def _planned(
-    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked,
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions,
     operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None, peak: bool = False,
 ) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
     """The plan of a step, and the operands of its functions."""
@@ -118,9 +118,9 @@ def renamed(terms: Terms) -> Terms:
 
 
 def as_launched(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as launches see it: memory as it lies. That it is conjugated stands in the plan."""
+    """A tensor as launches see it: its memory as stored. The plan knows whether it is conjugated."""
     return tensor.conj() if tensor.is_conj() else tensor
 
 
 def _nothing(*_: Any) -> None:
-    """What the launch of an empty result does."""
+    """The launch of an empty result: it does nothing."""

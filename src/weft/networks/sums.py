@@ -1,9 +1,9 @@
 """Where slices are added up.
 
 A result has a *part* for each index of its own sliced labels; `summed` slices in a row add to one part. A part whose
-slices all run here one after the other is added up where the result lies and finished by its last slice. A part that is
-shared with other ranks, or that a checkpoint may have to hold, is a *partial* sum: its function waits for the others.
-Half precision is added up in float32.
+slices all run here one after the other is added up in the memory of the result and finished by its last slice. A part
+that is shared with other ranks, or that a checkpoint may have to hold, is a *partial* sum: its function waits for the
+others. Half precision is added up in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.networks.slicing import part
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which slices are added up
 
 
-class Place(NamedTuple):
+class SumPlace(NamedTuple):
     """Where the last step of a slice writes."""
 
     into: torch.Tensor
@@ -39,7 +39,7 @@ class Division:
     function: bool  # whether the last step has one
 
 
-class Sums:
+class SliceSums:
     """The sums of one call. `partial` are the numbers of parts that are not finished here."""
 
     def __init__(self, division: Division, out: torch.Tensor, partial: Collection[int] = ()) -> None:
@@ -54,31 +54,31 @@ class Sums:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of sums."""
+        """Type of the sums."""
         return WIDER.get(self._out.dtype, self._out.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one part."""
+        """Shape of one part."""
         return self._shape
 
     def part(self, number: int) -> torch.Tensor:
         """A part of the result."""
         return part(self._out, self._output, self._slices[number * self._summed])
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> SumPlace:
         """Where slice `number` goes."""
         at, turn = divmod(number, self._summed)
         if at in self._partial:
             held = self.held.get(at)
             if held is None:
                 held = self.held[at] = self._room(at)
-                return Place(held, None, False)
-            return Place(held, held, False)
+                return SumPlace(held, None, False)
+            return SumPlace(held, held, False)
         place = self.part(at)
         first, last = turn == 0, turn == self._summed - 1
         sum_of = self._wide if self._wide is not None else place
-        return Place(place if last else sum_of, None if first else sum_of, last)
+        return SumPlace(place if last else sum_of, None if first else sum_of, last)
 
     def begin(self, number: int, value: torch.Tensor) -> None:
         """Let the partial sum of part `number` go on from `value`."""

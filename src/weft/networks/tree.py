@@ -17,7 +17,7 @@ Labels = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TreeStep:
     """One contraction of two nodes."""
 
     node: int  # of the result
@@ -29,11 +29,11 @@ class Step:
 class Tree:
     """A graph with a path through it. `sliced` labels have one index at a time and stand in no node.
 
-    Where a slice has several indices of a label, the graph has that label cut in two, of which one is sliced.
+    Where a slice has several indices of a label, the graph has that label cut in two, and one of the two is sliced.
     """
 
     graph: Graph
-    steps: tuple[Step, ...]  # in the order in which they run
+    steps: tuple[TreeStep, ...]  # in the order in which they run
     sliced: tuple[int, ...] = ()
     nodes: dict[int, Labels] = field(default_factory=dict, compare=False)
 
@@ -42,27 +42,27 @@ class Tree:
         """The tree of a path in static single assignment, its steps in an order that needs little memory."""
         sliced = tuple(sliced)
         count = len(graph.operands)
-        steps = [Step(count + at, left, right) for at, (left, right) in enumerate(pairs)]
+        steps = [TreeStep(count + at, left, right) for at, (left, right) in enumerate(pairs)]
         nodes = _node_labels(graph, steps, frozenset(sliced))
         return cls(graph, tuple(_postorder(graph, steps, nodes)), sliced, nodes)
 
     def with_slices(self, sliced: Iterable[int]) -> Tree:
-        """The same path with other labels sliced."""
+        """A tree of this path with other labels sliced."""
         return Tree.of(self.graph, self.pairs, sliced)
 
     def in_stretches(self, label: int, length: int) -> Tree:
-        """The same with so many indices of a sliced label in each slice; `length` divides its extent."""
+        """A tree with `length` indices of a sliced label in each slice; `length` divides its extent."""
         graph = self.graph.cut(label, length)
         outer = len(graph.extents) - 1
         return Tree.of(graph, self.pairs, [outer if each == label else each for each in self.sliced])
 
     def whole(self) -> Tree:
-        """The same without slices, of labels that are whole."""
+        """The tree without slices, its labels whole."""
         return Tree.of(self.graph.together(), self.pairs) if self.sliced else self
 
     @property
     def sliced_labels(self) -> tuple[int, ...]:
-        """What is sliced, by the labels of the whole network."""
+        """The sliced labels, by their numbers in the whole network."""
         inner = {cut.outer: cut.inner for cut in self.graph.cuts}
         return tuple(inner.get(label, label) for label in self.sliced)
 
@@ -112,15 +112,15 @@ class Tree:
         """Elements of a node."""
         return self.graph.size(self.nodes[node])
 
-    def macs(self, step: Step) -> int:
+    def macs(self, step: TreeStep) -> int:
         """Multiply-adds of a step of one slice."""
         return self.graph.size(self.nodes[step.left] | self.nodes[step.right])
 
-    def reduced(self, step: Step) -> Labels:
+    def reduced(self, step: TreeStep) -> Labels:
         """Labels that the step sums over."""
         return (self.nodes[step.left] | self.nodes[step.right]) - self.nodes[step.node]
 
-    def consumers(self) -> dict[int, Step]:
+    def consumers(self) -> dict[int, TreeStep]:
         """The step that takes each node."""
         return {child: step for step in self.steps for child in (step.left, step.right)}
 
@@ -178,9 +178,9 @@ def _merged(taken: Sequence[int], operands: int, found: list[tuple[int, int]]) -
     return node
 
 
-def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[int, Labels]:
-    """What each node holds: labels that somebody outside of it still has; all of them till the last step, where nothing
-    may be reduced early."""
+def _node_labels(graph: Graph, steps: Sequence[TreeStep], sliced: Labels) -> dict[int, Labels]:
+    """The labels of each node: those that somebody outside of it still has; all of them till the last step, where
+    nothing may be reduced early."""
     uses = [0] * len(graph.extents)
     nodes = {}
     for leaf, term in enumerate(graph.terms):
@@ -201,7 +201,7 @@ def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[in
     return nodes
 
 
-def _postorder(graph: Graph, steps: Sequence[Step], nodes: dict[int, Labels]) -> list[Step]:
+def _postorder(graph: Graph, steps: Sequence[TreeStep], nodes: dict[int, Labels]) -> list[TreeStep]:
     """Steps in depth first order; of two subtrees first the one that needs more beyond what it leaves behind.
 
     (R. Sethi, J. D. Ullman, "The Generation of Optimal Code for Arithmetic Expressions", J. ACM 17(4), 1970, with
@@ -218,7 +218,7 @@ def _postorder(graph: Graph, steps: Sequence[Step], nodes: dict[int, Labels]) ->
         peak[step.node] = max(
             peak.get(one, 0), size[one] + peak.get(two, 0), size[one] + size[two] + size[step.node]
         )
-    order: list[Step] = []
+    order: list[TreeStep] = []
     stack: list[tuple[int, bool]] = [(steps[-1].node, False)] if steps else []
     while stack:
         node, done = stack.pop()

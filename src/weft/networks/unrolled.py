@@ -8,25 +8,25 @@ from typing import Any
 
 import torch
 
-from weft.networks.fit import MOST_UNROLLED, Roles, fits
+from weft.networks.fit import MOST_UNROLLED, StepRoles, fits
 from weft.networks.order import LARGE
 from weft.networks.slicing import least_aligned, part
-from weft.networks.steps import Asked, Call, Terms, prepared
-from weft.networks.tree import Step, Tree
+from weft.networks.steps import ContractionCall, StepOptions, Terms, prepared
+from weft.networks.tree import Tree, TreeStep
 
 
 @dataclass(frozen=True)
 class Unrolled:
     """The calls of all indices of the batch, which are one call on different parts."""
 
-    call: Call
+    call: ContractionCall
     terms: Terms
     places: tuple[dict[int, int], ...]  # the index of each batch label
 
     @classmethod
     def of(
         cls, nodes: tuple[int, int, int], terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        asked: Asked, batch: Sequence[tuple[int, int]],
+        asked: StepOptions, batch: Sequence[tuple[int, int]],
     ) -> Unrolled:  # fmt: skip
         """`batch` are its labels with their extents."""
         places: list[dict[int, int]] = [{}]
@@ -42,7 +42,7 @@ class Unrolled:
 
     @property
     def settled(self) -> Unrolled:
-        """The same with the kernels that serve now, which are not exchanged for others."""
+        """The products with the kernels that serve now, which are not exchanged for others."""
         return replace(self, call=self.call.settled)
 
     def run(self, values: Sequence[Any]) -> None:
@@ -79,15 +79,15 @@ def one_of(
     return (first, second, third), tuple(parts)
 
 
-def unrolled_batch(tree: Tree, step: Step, terms: Terms, item: int) -> tuple[tuple[int, int], ...]:
+def unrolled_batch(tree: Tree, step: TreeStep, terms: Terms, item: int) -> tuple[tuple[int, int], ...]:
     """Labels of the batch with their extents, where a large step is a matrix product for each index and not else."""
     nodes = (step.left, step.right, step.node)
     sizes = [tree.size(node) * item for node in nodes]
-    roles = Roles.of(*(tree.nodes[node] for node in nodes))
+    roles = StepRoles.of(*(tree.nodes[node] for node in nodes))
     if max(sizes) < LARGE or not 1 < tree.graph.size(roles.batch) <= MOST_UNROLLED:
         return ()
-    lie = [tuple(term) if size >= LARGE else None for term, size in zip(terms, sizes, strict=True)]
+    large = [tuple(term) if size >= LARGE else None for term, size in zip(terms, sizes, strict=True)]
     extents = tree.graph.extents
-    if fits(lie, roles, extents) or not fits(lie, roles, extents, unrolled=True):
+    if fits(large, roles, extents) or not fits(large, roles, extents, unrolled=True):
         return ()
     return tuple((label, tree.graph.extents[label]) for label in sorted(roles.batch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weft.networks.program import Program
+from weft.networks.program import NetworkProgram
 from weft.networks.unrolled import Unrolled
 from weft.planner.target import target_of
 from weft.plans.promoting import PromotingLaunch
@@ -25,8 +25,8 @@ def warm(network: Any, tensors: Sequence[Any]) -> None:
         program.replay.forget()
 
 
-def _launches(program: Program) -> Iterator[PromotingLaunch]:
-    """Those of steps that may change to better kernels."""
+def _launches(program: NetworkProgram) -> Iterator[PromotingLaunch]:
+    """Launches of steps that may change to better kernels."""
     for call in program.calls.values():
         launch = call.call.launch if isinstance(call, Unrolled) else call.launch
         if isinstance(launch, PromotingLaunch):

@@ -16,7 +16,7 @@ from weft.networks.planned import Planned
 
 
 def watched(network: Planned) -> Watched[Hashable] | None:
-    """Those of its nodes and of an algebra of the caller's; None where there are none."""
+    """The watched functions: of the network's nodes, and of an algebra of the caller's; None where there are none."""
     algebra = network.settings.options.algebra
     if algebra is None or NAMED.get(algebra.name) is algebra:
         algebra = None
@@ -32,7 +32,8 @@ def watched(network: Planned) -> Watched[Hashable] | None:
 def _identity(
     functions: dict[int, tuple[Callable[..., Any], torch.dtype]], algebra: Algebra | None, dtype: torch.dtype
 ) -> Hashable:
-    """What they compute. One that is refused is so where its step is planned, in the words of that place."""
+    """The computations of functions and algebra. One that is refused is so where its step is planned, in the words of
+    that place."""
     found: list[Hashable] = []
     for function, of in functions.values():
         try:

@@ -11,32 +11,32 @@ from weft.algebra import Algebra
 from weft.api.permute import moved
 from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
-from weft.networks.checkpoint import Held
-from weft.networks.program import Program, Watch
-from weft.networks.sums import Sums
+from weft.networks.checkpoint import HeldSums
+from weft.networks.program import NetworkProgram, Watch
+from weft.networks.sums import SliceSums
 from weft.planner.options import Options
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class Strips(NamedTuple):
-    """The slice whose last step is done in so many strips; `told` is called after each."""
+    """The slice whose last step is done in so many strips; `report` is called after each."""
 
     slice: int
     many: int
-    told: Callable[[], None]
+    report: Callable[[], None]
 
 
-class Work(Protocol):
-    """What a long run drives."""
+class SliceWork(Protocol):
+    """The slices of a call, as a long run drives them."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> NetworkProgram:
         """The steps; its lock is held while slices run."""
 
     @property
     def result(self) -> Any:
-        """What the call comes to."""
+        """The result of the call."""
 
     def begin(self) -> None:
         """Do what all slices share. Also where a run goes on: others may have used the arena since."""
@@ -44,10 +44,10 @@ class Work(Protocol):
     def slice(self, number: int) -> None:
         """Add one slice to the sums."""
 
-    def held(self) -> Held:
+    def held(self) -> HeldSums:
         """The partial sums as they are."""
 
-    def absorb(self, held: Held) -> None:
+    def absorb(self, held: HeldSums) -> None:
         """Add partial sums of an earlier run."""
 
 
@@ -55,11 +55,11 @@ class Summing:
     """Sums of slices, in place. `partial` are the parts that are not finished here."""
 
     def __init__(
-        self, program: Program, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
+        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
         partial: Collection[int] = (), combine: Combine | None = None,
     ) -> None:  # fmt: skip
         self.program, self.out = program, out
-        self.sums = Sums(program.division, out, partial)
+        self.sums = SliceSums(program.division, out, partial)
         self.combine = combine or add
         self._tensors, self._watch = tensors, watch
         self._values: list[Any] = []
@@ -78,12 +78,12 @@ class Summing:
         if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
             self.program.slice(number, values, self.sums, self._whole, self._watch)
         else:
-            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.told)
+            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.report)
 
-    def held(self) -> Held:
-        return Held(dict(self.sums.held))
+    def held(self) -> HeldSums:
+        return HeldSums(dict(self.sums.held))
 
-    def absorb(self, held: Held) -> None:
+    def absorb(self, held: HeldSums) -> None:
         for number, value in held.parts.items():
             if number in self.sums.held:
                 into = self.sums.held[number]
@@ -92,7 +92,7 @@ class Summing:
                 self.sums.begin(number, value)
 
     def complete(self, number: int, total: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
-        """Put the whole sum of a part, or of these rows of it, where the result lies, through the last function."""
+        """Put the whole sum of a part, or of these rows of it, into the result, through the last function."""
         place = self.sums.part(number)
         if rows is not None:
             place = place.narrow(0, *rows)
@@ -115,7 +115,7 @@ def add(into: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def combine_of(found: Algebra | None) -> Combine:
-    """What adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
+    """A function that adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
     if found is None:
         return add
     reduce = found.reduce

@@ -10,29 +10,29 @@ import torch
 from typer.testing import CliRunner
 
 from weft.cli.main import app
-from weft_bench.cli.accuracy import PRECISIONS, Row, measured, page
+from weft_bench.cli.accuracy import PRECISIONS, AccuracyRow, measured, page
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[AccuracyRow]:
     return measured(CPU, (64, 1024), 32)
 
 
-def test_has_every_precision_of_a_cpu(rows: list[Row]) -> None:
+def test_has_every_precision_of_a_cpu(rows: list[AccuracyRow]) -> None:
     names = [precision.name for precision in PRECISIONS if precision.on_cpu]
     assert len(names) == 5
     assert [row.precision for row in rows] == names * 4
     assert {(row.values, row.k) for row in rows} == {(v, k) for v in ("normal", "uniform") for k in (64, 1024)}
 
 
-def test_no_error_is_past_its_bound(rows: list[Row]) -> None:
+def test_no_error_is_past_its_bound(rows: list[AccuracyRow]) -> None:
     assert all(row.over_bound is not None and 0 <= row.over_bound <= 1 for row in rows)
     assert all(row.over_bound for row in rows if row.precision == "float32 ieee")
 
 
-def test_errors_are_of_the_size_of_their_types(rows: list[Row]) -> None:
+def test_errors_are_of_the_size_of_their_types(rows: list[AccuracyRow]) -> None:
     """Sums are float32 everywhere; what storage loses is half a unit in the last place, about a third on average."""
     digits = {"float32 ieee": 24, "float16": 11, "bfloat16": 8, "e4m3": 4, "e5m2": 3}
     for row in rows:
@@ -46,7 +46,10 @@ def test_errors_are_of_the_size_of_their_types(rows: list[Row]) -> None:
 
 
 def test_the_page_says_what_is_not_there() -> None:
-    rows = [Row("one", "normal", 64, 1e-7, 2e-7, 0.1), Row("two", "normal", 64, None, None, None, "no such unit")]
+    rows = [
+        AccuracyRow("one", "normal", 64, 1e-7, 2e-7, 0.1),
+        AccuracyRow("two", "normal", 64, None, None, None, "no such unit"),
+    ]
     text = page(rows, "here")
     assert "| one | 1.0e-07 |" in text
     assert "| two | not here |" in text

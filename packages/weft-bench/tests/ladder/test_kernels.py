@@ -10,7 +10,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft_bench.cases import Case
 from weft_bench.ladder import LADDERS, Rung, ladder
-from weft_bench.ladder.problems import Contraction, Problem, Transposition, TwoSite, product
+from weft_bench.ladder.problems import LadderContraction, LadderProblem, Transposition, TwoSite, product
 
 CPU = torch.device("cpu")
 #: A tile and a bit of what a kernel takes at once along m, n or k: several blocks or steps, the last ones cut.
@@ -24,7 +24,7 @@ MATRICES = {"thread an element": (3, 34), "padded tiles": (33, 3), "wide tiles":
 TWO_SITE = {"0 direct": (2, 3, 5), "3 on the chip": (2, 3, 17), "6 one launch": (2, 3, 17), "5 balance": (1, 3, 17)}
 
 
-def right(rung: Rung, problem: Problem, device: torch.device = CPU) -> None:
+def right(rung: Rung, problem: LadderProblem, device: torch.device = CPU) -> None:
     """The error is within the bound; not all of it is zero by accident."""
     assert problem.checker(device)(rung.run) <= 1
 
@@ -83,7 +83,7 @@ def case(equation: str, **extents: int) -> Case:
 @pytest.mark.parametrize("rung", rungs("tensor", "methods"), ids=lambda rung: rung.name)
 def test_contractions(rung: Rung) -> None:
     """Every extent another one, so that strides cannot be mixed up; a and d in runs of eight."""
-    right(rung, Contraction(case("fbea,ecfd->dcba", a=16, b=9, c=5, d=24, e=3, f=7)))
+    right(rung, LadderContraction(case("fbea,ecfd->dcba", a=16, b=9, c=5, d=24, e=3, f=7)))
 
 
 def test_a_wrong_kernel_is_found_out() -> None:

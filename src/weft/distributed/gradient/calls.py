@@ -1,4 +1,4 @@
-"""A call over ranks of which gradients are asked: which tensors ask, and the rule that is kept with the plan."""
+"""A call over ranks that needs gradients: the tensors that require them, and the rule that is kept with the plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weft.autograd.function import apply
 from weft.base.arrays import is_transforming
 from weft.distributed.gradient.explain import lines_of
 from weft.distributed.gradient.form import form_of
-from weft.distributed.gradient.rule import Contraction, OverRanks
-from weft.distributed.planned.blocks import Block
+from weft.distributed.gradient.rule import DifferentiatedPlan, RankProduct
+from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Places
 from weft.errors import UnsupportedError, WeftError
 from weft.planner.request import Request
@@ -22,7 +22,7 @@ from weft.plans.derivatives import asks
 
 
 def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) -> list[str]:
-    """The names of tensors of which a gradient is asked; `UnsupportedError` where there is none."""
+    """The names of tensors that require a gradient; `UnsupportedError` where there is none."""
     refuse_transforms(tensors)
     found = [name for name, tensor in tensors.items() if tensor is not None and asks(tensor)]
     if found and algebra is not None:
@@ -34,9 +34,9 @@ def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) 
 
 
 def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
-    """`UnsupportedError` where a derivative is asked for otherwise than by a tensor that requires a gradient."""
+    """`UnsupportedError` where a derivative is requested otherwise than by a tensor that requires a gradient."""
     for name, tensor in tensors.items():
-        with torch.no_grad():  # what asks nevertheless asks otherwise
+        with torch.no_grad():  # what requests derivatives nevertheless does so otherwise
             otherwise = tensor is not None and (is_transforming() or asks(tensor))
         if otherwise:
             raise UnsupportedError(
@@ -49,16 +49,16 @@ class Gradients:
     """The rules of a plan's calls, one for each set of tensors that ask, made once."""
 
     def __init__(
-        self, plan: Contraction, what: str, request: Request, places: Mapping[str, Places], backend: str
+        self, plan: DifferentiatedPlan, what: str, request: Request, places: Mapping[str, Places], backend: str
     ) -> None:
         """`request` is of the whole tensors; `places` are those of operands, by their names in the call."""
         self._plan, self._what, self._request = plan, what, request
         self._places, self._backend = places, backend
-        self._rules: dict[Any, OverRanks] = {}
+        self._rules: dict[Any, RankProduct] = {}
 
     def call(
-        self, a: torch.Tensor, b: torch.Tensor, c: Block | None, operands: Mapping[str, torch.Tensor], alpha: Scalar,
-        beta: Scalar,
+        self, a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None, operands: Mapping[str, torch.Tensor],
+        alpha: Scalar, beta: Scalar,
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, with what makes gradients of it. Every rank calls it."""
         ranks = self._plan.ranks
@@ -67,7 +67,7 @@ class Gradients:
         key = asked, None if c is None else (c.broadcast, c.tensor.dtype)
         if key not in self._rules:
 
-            def make() -> OverRanks:
+            def make() -> RankProduct:
                 return self._made(asked[:3], dict(zip(operands, asked[3:], strict=True)), c, a.device)
 
             self._rules[key] = ranks.agreed(f"{self._what}: gradients", make) if self._plan.agree_backward else make()
@@ -79,7 +79,7 @@ class Gradients:
     def described(self, given: Collection[str], names: Collection[str], device: torch.device) -> list[str]:
         """Lines on the backward pass of calls in which `given` of A and B, and operands of these names, ask.
 
-        No other rank is asked.
+        No other rank takes part.
         """
         algebra = self._request.raw_algebra
         if algebra is not None:
@@ -92,9 +92,9 @@ class Gradients:
             return [f"none: {error}"]
 
     def _made(
-        self, asked: tuple[bool, ...], of_operands: Mapping[str, bool], c: Block | None, device: torch.device
-    ) -> OverRanks:
-        """The rule where gradients are asked of these of A, B and C, and of operands."""
+        self, asked: tuple[bool, ...], of_operands: Mapping[str, bool], c: LocalBlock | None, device: torch.device
+    ) -> RankProduct:
+        """The rule where these of A, B and C, and of operands, require gradients."""
         problem = self._plan.problem
         whole = None
         if c is not None:
@@ -103,4 +103,4 @@ class Gradients:
         at = problem.at(self._plan.ranks.rank)
         form = form_of(problem, at, self._request, whole, self._places, self._backend)
         needs = (*asked, *(of_operands[name] for name in form.operands))
-        return OverRanks(self._plan, self._what, form, needs, device)
+        return RankProduct(self._plan, self._what, form, needs, device)

@@ -1,4 +1,4 @@
-"""What `explain` of a plan over ranks says of the backward pass: its steps, and how each contraction travels."""
+"""The lines of `explain` on the backward pass of a plan over ranks: its steps, and how each contraction travels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from weft.autograd.explain import named
 from weft.autograd.hooks import kept_type
 from weft.base.figures import duration, si
-from weft.distributed.gradient.rule import OverRanks
+from weft.distributed.gradient.rule import RankProduct
 from weft.distributed.planned.report import way
 from weft.spec.dtypes import dtype_name
 
 
-def lines_of(rule: OverRanks) -> Iterator[str]:
+def lines_of(rule: RankProduct) -> Iterator[str]:
     """Each step in a line, and under it what its ranks share out, what moves, and when it will be done."""
     for each in rule.described():
         lines = [each.text, "  of each rank's own elements, and what of others belongs to them"]

@@ -1,4 +1,4 @@
-"""The plain form of a contraction over ranks: each label of a tensor once and at its full extent, and who lies how."""
+"""The plain form of a contraction over ranks: each label once and at its full extent, and each tensor's placement."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import torch
 
 from weft.autograd.spec import Letters, Plain, plain
-from weft.distributed.gradient.layout import Layout
+from weft.distributed.gradient.layout import PassLayout
 from weft.distributed.planned.placement import Places
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.errors import UnsupportedError
 from weft.planner.request import Request
 from weft.spec.notation import Label, label_text
 
 
 @dataclass(frozen=True)
-class Form:
+class PlainForm:
     """`operands` are the names that the call gives them, in the order of the plain form."""
 
     plain: Plain
-    layout: Layout
+    layout: PassLayout
     operands: tuple[str, ...]
 
     def of(self, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
@@ -29,15 +29,15 @@ class Form:
         return self.plain.of(tensors)
 
     def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Those of the whole tensors."""
+        """Shapes of the whole tensors."""
         terms = self.plain.spec.terms()
         return tuple(None if term is None else self.layout.whole(term) for term in terms)
 
 
 def form_of(
-    problem: Problem, at: tuple[int, ...], request: Request, c: tuple[tuple[int, ...], torch.dtype] | None,
+    problem: RankProblem, at: tuple[int, ...], request: Request, c: tuple[tuple[int, ...], torch.dtype] | None,
     places: Mapping[str, Places], backend: str,
-) -> Form:  # fmt: skip
+) -> PlainForm:  # fmt: skip
     """`request` is of the whole tensors, `c` the whole shape and the type of C, `places` are of operands by name.
 
     `UnsupportedError` where a tensor is repeated along a mode in a way that its parts do not tell.
@@ -48,11 +48,11 @@ def form_of(
     placed = {"A": problem.a.places, "B": problem.b.places, "D": problem.d.places}
     placed |= {f"operand {name}": places[given] for (name, _), given in zip(
         found.spec.operands, found.given, strict=True)}  # fmt: skip
-    layout = Layout(
+    layout = PassLayout(
         {letters[label]: extent for label, extent in problem.extents.items()}, problem.mesh, at,
         {name: _spelled(one, letters) for name, one in placed.items()},
     )  # fmt: skip
-    return Form(found, layout, found.given)
+    return PlainForm(found, layout, found.given)
 
 
 def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:
@@ -60,7 +60,7 @@ def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:
 
 
 def _refuse_repeated(request: Request, c: tuple[int, ...] | None, places: Mapping[str, Places]) -> None:
-    """Of an extent of 1 that stands for more, a part may have none; a function may need it at its full extent."""
+    """Refuse functions of tensors with an extent of 1 that stands for more: they may need the full extent."""
     extents, notation, names = request.extents(), request.notation, request.functions.names
     terms = {each.name: each.term for each in request.named}
     given = {"a": (notation.inputs[0], request.a.shape, names[0]), "b": (notation.inputs[1], request.b.shape, names[1])}

@@ -1,4 +1,4 @@
-"""Where the tensors of a backward pass lie: a gradient as its tensor, sums and whatever has their shape as D."""
+"""The placement of the tensors of a backward pass: a gradient as its tensor, sums and whatever has their shape as D."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.distributed.planned.placement import Places, Span, held
 
 
 @dataclass(frozen=True)
-class Layout:
+class PassLayout:
     """Tensors are named as the steps of `weft.autograd` name them; labels are those of the plain form."""
 
     extents: Mapping[str, int]
@@ -19,7 +19,7 @@ class Layout:
     places: Mapping[str, Places]  # of A, B, D, and of each operand of functions
 
     def places_of(self, source: str, term: str) -> Places:
-        """How a source lies that has these labels."""
+        """The placement of a source that has these labels."""
         return within(self.places[_origin(source)], term)
 
     def span(self, label: str, places: Places) -> Span:
@@ -40,12 +40,12 @@ class Layout:
 
 
 def within(places: Places, term: str) -> Places:
-    """How a tensor of these labels lies so that each rank has what belongs to its part of one that lies so."""
+    """The places of a tensor of labels `term`, so that each rank has what belongs to its part of one under `places`."""
     return tuple(label if label is not None and str(label) in term else None for label in places)
 
 
 def _origin(source: str) -> str:
-    """The tensor of the forward pass that a source lies as: "dA along mk" as A, "dD1", "G" and "sums" as D."""
+    """The tensor of the forward pass that a source is placed as: "dA along mk" as A, "dD1", "G" and "sums" as D."""
     if "operand " in source:
         return source.removeprefix("d ")
     first = source.split()[0].removeprefix("d")

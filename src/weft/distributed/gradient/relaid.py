@@ -1,8 +1,8 @@
-"""A tensor where it is needed, with derivatives: from one placement to another, and beside what others have parts of.
+"""Tensors moved to where they are needed, with derivatives: between placements, and alongside parts of others.
 
-The gradient of a tensor that lies otherwise goes the same way back: whole tensors stand for one tensor that every rank
-has. What a rank has beside its own part of a larger tensor takes part in elements that other ranks do not have: there
-its gradients are summed over ranks, and the gradient of such a sum is beside each part again.
+The gradient of a tensor that is placed otherwise goes the same way back: whole tensors stand for one tensor that every
+rank has. What a rank has alongside its own part of a larger tensor takes part in elements that other ranks do not have:
+there its gradients are summed over ranks, and the gradient of such a sum is alongside each part again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from weft.base.figures import counted
 from weft.distributed.group.collectives import all_reduce, own_operation
 from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.moves import TensorRoute
 
 
-class Among(NamedTuple):
+class RankLines(NamedTuple):
     """The lines of a mesh that a tensor goes along, and this rank's place in it.
 
     `comparing` are all ranks, where they compare that each of them is on the same way back; None where they do not.
@@ -35,7 +35,7 @@ class Among(NamedTuple):
             self.comparing.exchanged(f"the backward pass of {what}", None)
 
 
-def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
+def relaid(tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> torch.Tensor:
     """This rank's part under the route's target, from that under its source. Every rank calls it."""
     if route.source == route.target:
         return tensor
@@ -43,15 +43,15 @@ def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
     return found
 
 
-def beside_parts(tensor: torch.Tensor, among: Among) -> torch.Tensor:
-    """A tensor that the ranks of each of these lines have alike, beside parts that they do not."""
-    found: torch.Tensor = _BesideParts.apply(tensor, among) if among.lines else tensor
+def alongside_parts(tensor: torch.Tensor, among: RankLines) -> torch.Tensor:
+    """A tensor that the ranks of each of these lines have alike, alongside parts that they do not."""
+    found: torch.Tensor = _AlongsideParts.apply(tensor, among) if among.lines else tensor
     return found
 
 
 class _Relaid(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, route: Route, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> Any:
         ctx.route, ctx.among = route, among
         return route.run(tensor, among.at, among.lines, wait_for)
 
@@ -62,9 +62,9 @@ class _Relaid(torch.autograd.Function):
         return relaid(grad, replace(route, source=route.target, target=route.source), among), None, None
 
 
-class _BesideParts(torch.autograd.Function):
+class _AlongsideParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
         ctx.among = among
         return tensor.view_as(tensor)
 
@@ -76,7 +76,7 @@ class _BesideParts(torch.autograd.Function):
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+    def forward(ctx: Any, tensor: torch.Tensor, among: RankLines) -> Any:
         ctx.among = among
         found = tensor.clone(memory_format=torch.contiguous_format)
         for line in among.lines:
@@ -88,4 +88,4 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return beside_parts(grad, ctx.among), None
+        return alongside_parts(grad, ctx.among), None

@@ -2,7 +2,8 @@
 
 What one rank holds of a gradient is its part of the gradient of the whole tensor, placed as the tensor is; of one that
 is whole on every rank each has all of it. So the loss is a function of the elements of D, each counted once, however
-many ranks hold it. Elementwise steps act on parts that lie alike, and sums over a mode go over the ranks that share it.
+many ranks hold it. Elementwise steps act on parts that are placed alike, and sums over a mode go over the ranks that
+share it.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from weft.autograd.backward import Needs, Steps
 from weft.autograd.product import Product
 from weft.autograd.spec import Spec, is_smooth
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
-from weft.distributed.gradient.form import Form
+from weft.distributed.gradient.form import PlainForm
 from weft.distributed.gradient.layout import within
-from weft.distributed.gradient.relaid import Among, beside_parts, relaid
+from weft.distributed.gradient.relaid import RankLines, alongside_parts, relaid
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.blocks import Block
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.blocks import LocalBlock
+from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Places
 from weft.distributed.planned.prediction import Prediction
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
 
 
-class Contraction(Protocol):
-    """What a rule needs of the plan that it is of, and of those that it has made."""
+class DifferentiatedPlan(Protocol):
+    """The plan of a contraction over ranks, as a rule uses it."""
 
-    problem: Problem
+    problem: RankProblem
     prediction: Prediction
     ranks: Ranks
     lines: tuple[Ranks, ...]
@@ -47,40 +48,42 @@ class Contraction(Protocol):
         """This rank's part of D."""
 
     def execute(
-        self, a: torch.Tensor, b: torch.Tensor, c: Block | None, operands: Mapping[str, torch.Tensor], alpha: Scalar,
-        beta: Scalar,
+        self, a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None, operands: Mapping[str, torch.Tensor],
+        alpha: Scalar, beta: Scalar,
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, of tensors that are checked."""
 
     def beside(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
         extents: Mapping[str, int], options: Options,
-    ) -> Contraction:  # fmt: skip
+    ) -> DifferentiatedPlan:  # fmt: skip
         """Another contraction over the same ranks; every rank plans it."""
 
     def sketch(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
         extents: Mapping[str, int], options: Options,
-    ) -> Contraction:  # fmt: skip
-        """The same as this rank alone plans it, to be described."""
+    ) -> DifferentiatedPlan:  # fmt: skip
+        """The plan that `beside` would make, made by this rank alone in order to describe it."""
 
 
-class Described(NamedTuple):
+class PassStep(NamedTuple):
     """A step of a pass in words, its operands and result, and its plan: None where it is of a rank's own elements."""
 
     text: str
     names: tuple[str, str, str]
-    plan: Contraction | None
+    plan: DifferentiatedPlan | None
 
 
-class OverRanks(Product):
+class RankProduct(Product):
     """The rule of a plan's calls, for these needs. Its plans are made when they are first used, on every rank alike."""
 
-    fuses = False  # what a function reads beside its value lies on this rank, what a contraction gives may not
+    fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
-    def __init__(self, plan: Contraction, what: str, form: Form, needs: Needs, device: torch.device) -> None:
+    def __init__(
+        self, plan: DifferentiatedPlan, what: str, form: PlainForm, needs: Needs, device: torch.device
+    ) -> None:
         self.plan, self.what, self.form, self.layout = plan, what, form, form.layout
-        self._plans: dict[Any, Contraction] = {}
+        self._plans: dict[Any, DifferentiatedPlan] = {}
         super().__init__(form.plain.spec, needs, form.shapes(), device, False)
 
     def _is_kept(self) -> bool:
@@ -102,20 +105,20 @@ class OverRanks(Product):
 
     def _forward(
         self, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], sketched: bool = False
-    ) -> Contraction:
+    ) -> DifferentiatedPlan:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
         options = self._asked((None, None, None, *operands))
         return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, _sources(spec), sketched)
 
-    def _block(self, plan: Contraction, c: torch.Tensor | None, beta: Scalar) -> Block | None:
+    def _block(self, plan: DifferentiatedPlan, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
         """C with a dimension for each of D's."""
         if c is None or beta == 0:
             return None
         term = plan.problem.d.term
         has = self.spec.term_c or ""
         repeated = frozenset(label for label, letter in zip(term, self.spec.term_d, strict=True) if letter not in has)
-        return Block(with_modes(c, has, self.spec.term_d), term, {}, repeated)
+        return LocalBlock(with_modes(c, has, self.spec.term_d), term, {}, repeated)
 
     # -- backward ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class OverRanks(Product):
         grads: Sequence[torch.Tensor | None],
         needs: Needs,
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of this rank's parts; ranks agree first on which there are, and whether theirs are asked for."""
+        """Gradients of this rank's parts; ranks agree first on which there are, and whether theirs are requested."""
         if self.plan.agree_backward:
             results = grads[: len(self.spec.results)]
             said = {
@@ -157,7 +160,7 @@ class OverRanks(Product):
     ) -> torch.Tensor:
         if isinstance(step, Spread):
             have = self.layout.places_of(step.like, step.want)
-            part = self._beside(sources[step.source], step.source, step.have, have)
+            part = self._alongside(sources[step.source], step.source, step.have, have)
             return step.run({**sources, step.source: part}, alpha, beta)
         if step.right != ONE:
             return self._contraction(step, sources, alpha, beta)
@@ -178,12 +181,12 @@ class OverRanks(Product):
 
     def _plan_of(
         self, step: GradientStep, left: torch.Tensor, right: torch.Tensor, options: Options, sketched: bool = False
-    ) -> Contraction:
+    ) -> DifferentiatedPlan:
         asked, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
         return self._planned(step, step.text, left, right, (step.left, step.right, step.target), asked, aux, sketched)
 
     def _pass(self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
-        """A function of elements that lie alike, on this rank; then the sum over modes that the result lacks."""
+        """A function of elements that are placed alike, on this rank; then the sum over modes that the result lacks."""
         own, term = step.text.split(",->")
         have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
         value, factor = sources[step.left], step.factor(alpha, beta)
@@ -194,7 +197,7 @@ class OverRanks(Product):
         found: torch.Tensor = self._plan_of_sum(step, value)(value, one_of(value.dtype, value.device), alpha=factor)
         return found
 
-    def _plan_of_sum(self, step: GradientStep, value: torch.Tensor, sketched: bool = False) -> Contraction:
+    def _plan_of_sum(self, step: GradientStep, value: torch.Tensor, sketched: bool = False) -> DifferentiatedPlan:
         """The sum of a step's values, which may be those of its left operand, over modes that its result lacks."""
         kind = self._summed_in(value.dtype)
         options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
@@ -211,7 +214,7 @@ class OverRanks(Product):
         own, term = step.text.split(",->")
         parts = {step.left: sources[step.left]}
         for name, source, modes in step.aux:
-            parts[name] = self._beside(sources[source], source, modes, have)
+            parts[name] = self._alongside(sources[source], source, modes, have)
         for name, label in step.indices:
             span = self.layout.span(label, have)
             parts[name] = torch.arange(span.start, span.stop, dtype=self.spec.dtype_of(name), device=self.device)
@@ -223,25 +226,25 @@ class OverRanks(Product):
         each = replace(step, text=f"{own},->{term}", out_dtype=kind, aux=aux, indices=(), addend=None)
         return each.run(parts, alpha, beta)
 
-    def _beside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
-        """What of a source belongs to this rank's part of a tensor that lies by `places`."""
+    def _alongside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
+        """The part of a source that belongs to this rank's part of a tensor placed by `places`."""
         want = within(places, modes)
         part = self._relaid(tensor, source, modes, self.layout.places_of(source, modes), want)
         shared = [line for line, at, mine in zip(self.plan.lines, places, want, strict=True) if at != mine]
-        return beside_parts(part, self._among(shared))
+        return alongside_parts(part, self._among(shared))
 
     def _relaid(self, tensor: torch.Tensor, name: str, term: str, have: Places, want: Places) -> torch.Tensor:
         layout = self.layout
-        route = Route(name, tuple(term), layout.whole(term), have, want, layout.mesh)
+        route = TensorRoute(name, tuple(term), layout.whole(term), have, want, layout.mesh)
         return relaid(tensor, route, self._among(self.plan.lines))
 
-    def _among(self, lines: Sequence[Ranks]) -> Among:
-        return Among(lines, self.layout.at, self.plan.ranks if self.plan.agree_backward else None)
+    def _among(self, lines: Sequence[Ranks]) -> RankLines:
+        return RankLines(lines, self.layout.at, self.plan.ranks if self.plan.agree_backward else None)
 
     def _planned(
         self, key: Any, text: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str, str],
         options: Options, aux: Mapping[str, str], sketched: bool = False,
-    ) -> Contraction:  # fmt: skip
+    ) -> DifferentiatedPlan:  # fmt: skip
         """The plan of one contraction of sources; `aux` says which source each operand of functions is.
 
         Every rank makes it, but for one that is `sketched`, which is not kept.
@@ -262,7 +265,7 @@ class OverRanks(Product):
 
     # -- described -----------------------------------------------------------------------------------------------------
 
-    def described(self) -> Iterator[Described]:
+    def described(self) -> Iterator[PassStep]:
         """The forward pass where it keeps its sums, and each step of a full backward pass.
 
         Plans that were not used yet are as this rank alone makes them.
@@ -272,16 +275,16 @@ class OverRanks(Product):
         if self.kept:
             operands = [sources[name] for name in _sources(spec).values()]
             plan = self._forward(sources["A"], sources["B"], operands, sketched=True)
-            yield Described("D, and the sums that are kept", ("A", "B", "D"), plan)
+            yield PassStep("D, and the sums that are kept", ("A", "B", "D"), plan)
         for step in self.steps(tuple(is_smooth(dtype) for dtype in spec.results), self.needs):
             if isinstance(step, Spread):
-                yield Described(step.line(), (step.source, ONE, step.target), None)
+                yield PassStep(step.line(), (step.source, ONE, step.target), None)
                 sources[step.target] = self._empty(step.target, step.want, step.dtype)
             else:
-                yield Described(step.line(), (step.left, step.right, step.target), self._sketched(step, sources))
+                yield PassStep(step.line(), (step.left, step.right, step.target), self._sketched(step, sources))
                 sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
 
-    def _sketched(self, step: GradientStep, sources: dict[str, torch.Tensor]) -> Contraction | None:
+    def _sketched(self, step: GradientStep, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan | None:
         left = sources[step.left]
         if step.right != ONE:
             right = sources[step.right].to(left.dtype)

@@ -16,7 +16,7 @@ from weft.base.arrays import as_bytes, flat
 from weft.distributed.group.ranks import Ranks
 from weft.errors import RankError
 
-LOOK = 0.5  # seconds between looks at the sign: each asks the store
+LOOK = 0.5  # seconds between looks at the sign: each reads the store
 _counts: dict[str, int] = {}  # of signs by group: every rank of a group counts alike
 
 
@@ -24,7 +24,7 @@ class StopSign:
     """One sign for one call on all ranks; every rank makes it at the same place."""
 
     def __init__(self, ranks: Ranks) -> None:
-        ranks.hosts()  # who they are is known from here on: to look whether they run asks nobody
+        ranks.hosts()  # who they are is known from here on: to look whether they run needs no message
         name = str(ranks.group.group_name)
         _counts[name] = _counts.get(name, -1) + 1
         self._ranks, self._key = ranks, f"stop/{_counts[name]}"
@@ -47,7 +47,7 @@ class StopSign:
 
 
 class Pace(NamedTuple):
-    """What a rank is predicted to take, in seconds: for a slice, and once for what all slices share."""
+    """Predicted seconds of a rank: for a slice, and once for the work that all slices share."""
 
     slice: float
     once: float = 0.0

@@ -32,7 +32,7 @@ _gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.a
 Combine = Callable[[torch.Tensor, torch.Tensor], None]  # adds the second to the first, in place
 
 
-class Part(NamedTuple):
+class ResultPart(NamedTuple):
     """A part of a result that travels as one."""
 
     number: int
@@ -47,8 +47,8 @@ class Exchange:
     """The parts of one call. Every rank posts them in the same order, that of `parts`."""
 
     def __init__(
-        self, ranks: Ranks, parts: Sequence[Part], device: torch.device, combine: Combine,
-        supply: Callable[[Part], torch.Tensor],
+        self, ranks: Ranks, parts: Sequence[ResultPart], device: torch.device, combine: Combine,
+        supply: Callable[[ResultPart], torch.Tensor],
     ) -> None:  # fmt: skip
         """`supply` gives this rank's sum of a part, for parts that name this rank."""
         self.parts = parts
@@ -106,13 +106,13 @@ class Exchange:
             self._moving.append(moving)
             self._add_up(moving)
 
-    def _flat(self, part: Part, mine: bool) -> torch.Tensor:
+    def _flat(self, part: ResultPart, mine: bool) -> torch.Tensor:
         """This rank's sum without gaps, or room for what comes."""
         if mine:
             return self._supply(part).contiguous().reshape(-1)
         return torch.zeros(part.size, dtype=part.dtype, device=self._device)
 
-    def _begun(self, part: Part, flat: torch.Tensor) -> _Moving:
+    def _begun(self, part: ResultPart, flat: torch.Tensor) -> _Moving:
         """The first message of a part."""
         ranks, group = self._ranks, self._ranks.group
         what = f"part {part.number} of the result, from {_listed(part.ranks)}"
@@ -167,7 +167,7 @@ class _Moving:
     """A part on its way. What travels is held here until it is there."""
 
     def __init__(
-        self, part: Part, flat: torch.Tensor, every: torch.Tensor | None, first: Any, last: Any, words: str,
+        self, part: ResultPart, flat: torch.Tensor, every: torch.Tensor | None, first: Any, last: Any, words: str,
         piece: int = 0,
     ) -> None:  # fmt: skip
         self.part, self.flat, self.every = part, flat, every
@@ -178,7 +178,7 @@ class _Moving:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory as it lies: transports know fewer types than torch."""
+    """A tensor's memory as it is stored: transports know fewer types than torch."""
     return as_bytes(tensor.contiguous())
 
 

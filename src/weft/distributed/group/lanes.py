@@ -1,4 +1,4 @@
-"""Lanes: what runs beside the contraction. A CUDA stream of its own, or on a CPU a thread of its own.
+"""Lanes: queues that run alongside the contraction. A CUDA stream of its own, or on a CPU a thread of its own.
 
 What is put on a lane runs in the order in which it was put there, and gives a `Token` that others wait for: on a GPU
 one stream for another, by events, so that the host goes on; on a CPU the thread that asks.
@@ -36,7 +36,7 @@ class Token:
 
 @dataclass
 class Record:
-    """What ran on which lane, when; `step` counts parts, -1 is what belongs to none."""
+    """The times of one operation on its lane; `step` counts parts, -1 stands for an operation that belongs to none."""
 
     lane: str
     name: str
@@ -46,7 +46,7 @@ class Record:
 
 
 class Recorder:
-    """Notes begin and end of everything that runs in one call, where it is asked to.
+    """Notes begin and end of everything that runs in one call, on request.
 
     What runs on a GPU is timed by events of its stream, the host by its own clock; both count from the moment at which
     this is made, when the device has nothing to do. `began` is that moment in seconds since the epoch, by which the
@@ -104,12 +104,12 @@ def noted(recorder: Recorder | None, lane: str, name: str, step: int) -> Abstrac
 
 
 def noted_host(recorder: Recorder | None, name: str) -> AbstractContextManager[None]:
-    """The same around what the host does."""
+    """A context that records the time of the host's work in it, where there is a recorder."""
     return recorder.noting_host(name) if recorder is not None else nullcontext()
 
 
 class Lane:
-    """One queue beside the main one. It is closed when a call ends, and holds nothing between calls but its stream."""
+    """One queue alongside the main one. It is closed when a call ends, and keeps only its stream between calls."""
 
     def __init__(self, name: str, device: torch.device, recorder: Recorder | None = None) -> None:
         self.name, self.device, self.recorder = name, device, recorder

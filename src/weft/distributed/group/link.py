@@ -1,4 +1,4 @@
-"""What travelling costs: a start-up time and a time for each byte, for every collective, on each link.
+"""The cost of collectives: a start-up time and a time for each byte, for every collective, on each link.
 
 A collective over p ranks on one link takes
 
@@ -6,7 +6,7 @@ A collective over p ranks on one link takes
 
 where a rank sends (p - 1) / p of the whole tensor in an all-gather, a reduce-scatter or an all-to-all, and twice that
 in an all-reduce, which is the two former (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective
-Communication Operations in MPICH, IJHPCA 19 (1), 2005). Where ranks lie on several machines the two links work one
+Communication Operations in MPICH, IJHPCA 19 (1), 2005). Where ranks are on several machines the two links work one
 after the other on the two levels of a hierarchy, each on its share.
 """
 
@@ -44,7 +44,7 @@ class Link:
     per_host: int = 1
 
     def seconds(self, kind: str, size: float, ranks: int) -> float:
-        """Of a collective over `ranks` ranks; `size` is the bytes of the whole tensor, on one rank, gathered."""
+        """Seconds of a collective over `ranks` ranks; `size`: bytes of the whole tensor, gathered on one rank."""
         if ranks <= 1:
             return 0.0
         if self.inside is None:

@@ -1,7 +1,7 @@
 """The ranks of a process group: who they are, whether they agree, and what each says when one fails.
 
 Ranks agree through the store that torch.distributed was started with, not through collectives: a message needs no GPU
-and waits for no stream, and a rank that does not come can be named. The store is asked with a time limit throughout.
+and waits for no stream, and a rank that does not come can be named. The store is read with a time limit throughout.
 What ranks send one another is JSON.
 """
 
@@ -55,7 +55,7 @@ class Ranks:
     # -- who they are --------------------------------------------------------------------------------------------------
 
     def backend(self, device: torch.device) -> str:
-        """What moves tensors of `device` in this group: "gloo", "nccl", ...; `ArgumentError` where nothing does."""
+        """The backend that moves tensors of `device` in this group ("gloo", "nccl"); `ArgumentError` without one."""
         try:
             return str(self.group._get_backend(device).name())
         except (RuntimeError, AttributeError) as error:
@@ -78,7 +78,7 @@ class Ranks:
     def agreed(
         self, what: str, check: Callable[[], T], same: Callable[[T], Mapping[str, Any]] | None = None
     ) -> T:
-        """Run `check` on every rank; its result where it passed on all of them and all asked for the same.
+        """Run `check` on every rank; its result where it passed on all of them and all requested the same.
 
         `what` names the call for messages; ranks that are at different calls are a `RankError`. `same` says, of a
         result, what must be equal on all ranks by name, as text or numbers: equations, shapes, types.
@@ -248,7 +248,7 @@ class Ranks:
         return self._who
 
     def _ended(self, ranks: Collection[int] | range) -> list[int]:
-        """Those of `ranks` that ran on this machine and do so no more."""
+        """The ranks of `ranks` that ran on this machine and have ended."""
         here = _this_process()
         found = []
         for rank in ranks:

@@ -25,15 +25,15 @@ from weft.base.figures import counted, duration, read_limit, si
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
-from weft.distributed.out_of_core.grid import ROLES, Estimate, Grid, Whole, chosen_grid
-from weft.distributed.planned.blocks import Block, Run
-from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.out_of_core.grid import ROLES, Estimate, Grid, HostProblem, chosen_grid
+from weft.distributed.planned.blocks import LabelRun, LocalBlock
+from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.timeline import Timeline
-from weft.distributed.run.asked import Asked, aux_block, check_part, work_of
+from weft.distributed.run.asked import RankRequest, aux_block, check_part, work_of
 from weft.distributed.run.selecting import BUDGET, MeasuredCalls, measured_calls, warmed
-from weft.distributed.run.work import Work
+from weft.distributed.run.work import PartWork
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.oracle.validate import validated
 from weft.planner.request import Request, Results
@@ -51,13 +51,13 @@ class OutOfCorePlan:
     """A contraction in blocks that fit a device; made by `weft.distributed.plan` with `device=`.
 
     `plan(a, b, c=None, alpha=1.0, beta=None, out=None)`: tensors in the machine's memory; D is made there, or written
-    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied beside kernels as they are; others are registered for
-    the time of the call.
+    to `out`. Pinned tensors (`tensor.pin_memory()`) are copied while kernels run, as they are; others are registered
+    for the time of the call.
     """
 
     def __init__(
-        self, asked: Asked, problem: Problem, request: Request, device: torch.device, limit: int | None, link: Any,
-        added: bool,
+        self, asked: RankRequest, problem: RankProblem, request: Request, device: torch.device, limit: int | None,
+        link: Any, added: bool,
     ) -> None:  # fmt: skip
         self.device, self.limit = device, limit
         self.shape = problem.shapes["d"]
@@ -66,18 +66,18 @@ class OutOfCorePlan:
         self.dtypes = self._work.types
         self.link: Link = read_link(link, None, device)
         backend = asked.options.backend
-        self.kernel = Kernel(
+        self.kernel = KernelModel(
             (problem.a.term, problem.b.term, problem.d.term),
             (asked.a.dtype, asked.b.dtype, request.arithmetic.accumulate),
             target_of(resolve_backend(backend if backend != "reference" else "auto", device), device),
             asked.options.algebra, asked.options.precision,
         )  # fmt: skip
         terms = {"a": problem.a.term, "b": problem.b.term, "d": problem.d.term}
-        beside = sum(block.tensor.nbytes for block in self._work.aux.values())
+        resident = sum(block.tensor.nbytes for block in self._work.aux.values())
         items = {**problem.items, "d": sum(dtype.itemsize for dtype in self.dtypes), "c": problem.items["sum"]}
         if added:
             terms["c"] = problem.d.term
-        whole = Whole(terms, problem.extents, items, beside, self.dtypes != (self._work.sum_type,))
+        whole = HostProblem(terms, problem.extents, items, resident, self.dtypes != (self._work.sum_type,))
         chosen = chosen_grid(whole, self.kernel, self.link, limit)
         self.grid: Grid = chosen[0]
         self.estimate: Estimate = chosen[1]
@@ -104,7 +104,7 @@ class OutOfCorePlan:
         )  # fmt: skip
 
     def predict(self) -> Timeline:
-        """What is predicted, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
+        """The predicted timeline, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
         return self.estimate.timeline
 
     @property
@@ -205,7 +205,7 @@ class OutOfCorePlan:
         return list(given) if isinstance(given, tuple) else [given]
 
 
-def _on(work: Work, asked: Asked, problem: Problem, device: torch.device) -> Work:
+def _on(work: PartWork, asked: RankRequest, problem: RankProblem, device: torch.device) -> PartWork:
     """The work with operands of functions on the device, whole."""
     aux = {name: replace(block, tensor=block.tensor.to(device)) for name, block in work.aux.items()}
     for name, (modes, tensor) in asked.options.operands.items():
@@ -215,13 +215,13 @@ def _on(work: Work, asked: Asked, problem: Problem, device: torch.device) -> Wor
 
 @dataclass
 class _Slot:
-    """Memory on the device for one block; `key` says which lies there, `used` is the last step that reads it."""
+    """Memory on the device for one block; `key` names the block stored there, `used` is the last step that reads it."""
 
     memory: torch.Tensor
     key: Any = None
     used: int = -1
     ready: Token | None = None
-    block: Block | None = None
+    block: LocalBlock | None = None
 
 
 class _Pass:
@@ -277,11 +277,11 @@ class _Pass:
     def _memory(self, elements: int, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
         return [torch.empty(elements, dtype=dtype, device=self.device) for dtype in dtypes]
 
-    def _runs(self, step: tuple[int, int, int, int]) -> dict[Label, Run]:
+    def _runs(self, step: tuple[int, int, int, int]) -> dict[Label, LabelRun]:
         """The indices of the cut labels in a step."""
         grid = self.grid
         return {
-            grid.labels[role]: Run.of(grid.span(role, at))
+            grid.labels[role]: LabelRun.of(grid.span(role, at))
             for role, at in zip(ROLES, step, strict=True) if role in grid.labels
         }  # fmt: skip
 
@@ -305,19 +305,19 @@ class _Pass:
                 what = f"{name.upper()}: block of step {at}"
                 slot.ready = lane.put(what, at, partial(copy_block, place, source), after)
                 starts = {label: runs[label].start for label in runs if label in term}
-                slot.block = Block(place, term, starts, block.broadcast)
+                slot.block = LocalBlock(place, term, starts, block.broadcast)
             slot.used = at
             found[name] = slot, slot.block
         return found
 
-    def _source(self, name: str) -> Block:
+    def _source(self, name: str) -> LocalBlock:
         tensor, term = self.sources[name], self.placed[name].term
         broadcast = frozenset(
             label for label, extent in zip(term, tensor.shape, strict=True) if extent == 1 and self.extents[label] != 1
         )
-        return Block(tensor, term, {}, broadcast)
+        return LocalBlock(tensor, term, {}, broadcast)
 
-    def _there(self, found: tuple[_Slot, Any]) -> Block:
+    def _there(self, found: tuple[_Slot, Any]) -> LocalBlock:
         slot, block = found
         if slot.ready is not None:
             slot.ready.wait()
@@ -326,8 +326,8 @@ class _Pass:
     # -- D -------------------------------------------------------------------------------------------------------------
 
     def _compute(
-        self, at: int, blocks: Mapping[str, Block], tile: Sequence[torch.Tensor], sums: list[torch.Tensor] | None,
-        runs: Mapping[Label, Run],
+        self, at: int, blocks: Mapping[str, LocalBlock], tile: Sequence[torch.Tensor], sums: list[torch.Tensor] | None,
+        runs: Mapping[Label, LabelRun],
     ) -> None:  # fmt: skip
         last_of_tile = self.grid.cuts["k"] - 1
         first, last = at % (last_of_tile + 1) == 0, at % (last_of_tile + 1) == last_of_tile
@@ -335,26 +335,26 @@ class _Pass:
         going_on = out if sums is None else [self._tile(sums[0], runs)]
         addend = blocks.get("c") if first else going_on[0]
         hooks = [*BOTH, *(["c_fn"] if first and addend is not None else []), *(["epilogue"] if last else [])]
-        spans = {label: Run(0, extent) for label, extent in self.extents.items()}
+        spans = {label: LabelRun(0, extent) for label, extent in self.extents.items()}
         self.work.multiply(
             blocks["a"], blocks["b"], out if last else going_on, dict(runs), spans=spans, addend=addend,
             alpha=self.alpha, beta=self.beta if first else 1.0, hooks=hooks,
         )  # fmt: skip
 
-    def _tile(self, memory: torch.Tensor, runs: Mapping[Label, Run]) -> Block:
+    def _tile(self, memory: torch.Tensor, runs: Mapping[Label, LabelRun]) -> LocalBlock:
         term = self.placed["d"].term
         shape = [runs[label].length if label in runs else self.extents[label] for label in term]
         count = 1
         for extent in shape:
             count *= extent
         starts = {label: runs[label].start for label in term if label in runs}
-        return Block(memory[:count].view(shape), term, starts)
+        return LocalBlock(memory[:count].view(shape), term, starts)
 
-    def _leave(self, tile: Sequence[torch.Tensor], runs: Mapping[Label, Run]) -> None:
+    def _leave(self, tile: Sequence[torch.Tensor], runs: Mapping[Label, LabelRun]) -> None:
         term = self.placed["d"].term
         here = {label: run for label, run in runs.items() if label in term}
         for memory, result in zip(tile, self.results, strict=True):
-            copy_block(Block(result, term).cut(here)[0], self._tile(memory, runs).tensor)
+            copy_block(LocalBlock(result, term).cut(here)[0], self._tile(memory, runs).tensor)
 
 
 def read_place(device: Any, limit: Any) -> tuple[torch.device, int | None]:

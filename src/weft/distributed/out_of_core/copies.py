@@ -1,7 +1,7 @@
 """Blocks between a machine's memory and a device's, without waiting: what is contiguous at once, rows by their pitch.
 
-A copy from or to pinned memory runs beside kernels; from other memory CUDA goes through buffers of its own and the host
-waits. Memory that is not pinned is registered for the time of a call.
+A copy from or to pinned memory runs while kernels do; from other memory CUDA goes through buffers of its own and the
+host waits. Memory that is not pinned is registered for the time of a call.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _memcpy_2d() -> Any:
 
 @contextmanager
 def pinned(tensors: Sequence[torch.Tensor], device: torch.device) -> Iterator[None]:
-    """Within, copies of these tensors to and from a GPU run beside kernels: memory that is not pinned is registered.
+    """Within, copies of these tensors to and from a GPU run while kernels do: memory that is not pinned is registered.
 
     Registering costs about as long as reading the memory once; tensors that are used again are better made pinned.
     """

@@ -1,11 +1,11 @@
 """In which blocks a contraction goes through a device whose memory does not hold it, and what that takes.
 
 Blocks are cut along one label of each role: batch, m, n and k. A block of D stays on the device while all blocks along
-k are added to it. Blocks of A and B lie there twice, one being copied while the other is contracted; one that the next
-step needs again is not copied again. Which cuts, and whether m or n runs faster, follows from the least predicted time
-among those that fit.
+k are added to it. Blocks of A and B are stored there twice, one being copied while the other is contracted; one that
+the next step needs again is not copied again. Which cuts, and whether m or n runs faster, follows from the least
+predicted time among those that fit.
 
-Least time: the longest of contracting, copying in and copying out, as the three run beside one another, and the first
+Least time: the longest of contracting, copying in and copying out, as the three run at once, and the first
 block in and the last block out, which nothing hides.
 """
 
@@ -18,7 +18,7 @@ from itertools import product
 
 from weft.base.figures import si
 from weft.distributed.group.link import Link
-from weft.distributed.planned.kernel_model import LAUNCH, Kernel
+from weft.distributed.planned.kernel_model import LAUNCH, KernelModel
 from weft.distributed.planned.placement import Span, chunk
 from weft.distributed.planned.timeline import COMPUTE, Event, Timeline
 from weft.errors import WorkspaceError
@@ -30,7 +30,7 @@ _ROW = 16 << 10  # bytes of a row at which a copy by rows runs at half the link'
 
 
 @dataclass(frozen=True)
-class Whole:
+class HostProblem:
     """A contraction of tensors in a machine's memory; `items` are bytes of an element of a, b, c, d and a "sum".
 
     `apart`: whether sums that go on from block to block have memory of their own, as D has another type.
@@ -39,7 +39,7 @@ class Whole:
     terms: Mapping[str, tuple[Label, ...]]  # of a, b, d, and of c where there may be one
     extents: Mapping[Label, int]
     items: Mapping[str, int]
-    beside: int = 0  # bytes that lie on the device throughout: operands of functions
+    resident: int = 0  # bytes that are on the device throughout: operands of functions
     apart: bool = False
 
     def role(self, label: Label) -> str:
@@ -49,7 +49,7 @@ class Whole:
         return "batch" if in_a and in_b else "m" if in_a else "n"
 
     def cut_labels(self) -> dict[str, Label]:
-        """The label that is cut of each role: the longest; of equal ones that which lies outermost."""
+        """The label that is cut of each role: the longest; of equal ones the outermost."""
         found: dict[str, Label] = {}
         order = dict.fromkeys((*self.terms["d"], *self.terms["a"], *self.terms["b"]))
         for label in order:
@@ -63,7 +63,7 @@ class Whole:
 class Grid:
     """So many blocks along the cut label of each role. `m_outer`: blocks along n run faster than those along m."""
 
-    whole: Whole
+    whole: HostProblem
     cuts: Mapping[str, int]
     labels: Mapping[str, Label]
     m_outer: bool = True
@@ -95,12 +95,12 @@ class Grid:
 
     @property
     def sums_apart(self) -> bool:
-        """Whether sums lie beside D until they are complete."""
+        """Whether sums have memory apart from D until they are complete."""
         return self.cuts["k"] > 1 and self.whole.apart
 
     def memory(self) -> int:
         """Bytes on the device: two of each block that changes."""
-        whole, total = self.whole, self.whole.beside
+        whole, total = self.whole, self.whole.resident
         for name in ("a", "b", "c", "d"):
             if name in whole.terms:
                 total += self.block(whole.terms[name]) * whole.items[name] * min(2, self.parts(name))
@@ -138,7 +138,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a grid takes: seconds of contracting, copying in, copying out; and in all."""
+    """The predicted seconds of a grid: of contracting, copying in, copying out; and in all."""
 
     compute: float
     copy_in: float
@@ -169,7 +169,7 @@ class Estimate:
         return max(found, key=lambda name: found[name])
 
 
-def estimated(grid: Grid, kernel: Kernel, link: Link) -> Estimate:
+def estimated(grid: Grid, kernel: KernelModel, link: Link) -> Estimate:
     """By the model of link and kernel."""
     whole, times = grid.whole, grid.copied_in()
     launch = LAUNCH[kernel.kind]
@@ -196,7 +196,7 @@ def _copy(grid: Grid, name: str, link: Link) -> float:
     return link.latency + slow * size / link.bandwidth
 
 
-def grids(whole: Whole) -> Iterator[Grid]:
+def grids(whole: HostProblem) -> Iterator[Grid]:
     """Every grid that is looked at. Batches are cut first, which copies nothing twice; then the other roles."""
     labels = whole.cut_labels()
     options = []
@@ -211,7 +211,7 @@ def grids(whole: Whole) -> Iterator[Grid]:
             yield Grid(whole, dict(zip(ROLES, four, strict=True)), labels, m_outer)
 
 
-def chosen_grid(whole: Whole, kernel: Kernel, link: Link, limit: int | None) -> tuple[Grid, Estimate]:
+def chosen_grid(whole: HostProblem, kernel: KernelModel, link: Link, limit: int | None) -> tuple[Grid, Estimate]:
     """The fastest that fits in `limit` bytes; `WorkspaceError` says the least that would do."""
     best: tuple[float, int, Grid, Estimate] | None = None
     least = None

@@ -1,1 +1,1 @@
-"""What is known before anything moves: where tensors lie, what ranks may share out, and how long each way takes."""
+"""Planning before anything moves: where tensors are placed, what ranks may share out, and how long each way takes."""

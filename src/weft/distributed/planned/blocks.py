@@ -12,7 +12,7 @@ from weft.distributed.planned.placement import Span
 from weft.spec.notation import Label, label_text
 
 
-class Run(NamedTuple):
+class LabelRun(NamedTuple):
     """Indices of a label: `length` from `start` on, and again every `step`, `times` times."""
 
     start: int
@@ -21,12 +21,12 @@ class Run(NamedTuple):
     step: int = 0
 
     @classmethod
-    def of(cls, span: Span) -> Run:
+    def of(cls, span: Span) -> LabelRun:
         return cls(span.start, span.extent)
 
 
-def runs_of(spans: Sequence[Span]) -> Iterator[Run]:
-    """Neighbouring spans that are equally long and lie evenly as one run; empty ones are left out, and end a run."""
+def runs_of(spans: Sequence[Span]) -> Iterator[LabelRun]:
+    """Neighbouring spans of one length, evenly spaced, as one run; empty ones are left out, and end a run."""
     found: list[list[Span]] = [[]]
     for span in spans:
         last = found[-1]
@@ -41,11 +41,11 @@ def runs_of(spans: Sequence[Span]) -> Iterator[Run]:
     for group in found:
         if group:
             step = group[1].start - group[0].start if len(group) > 1 else 0
-            yield Run(group[0].start, group[0].extent, len(group), step)
+            yield LabelRun(group[0].start, group[0].extent, len(group), step)
 
 
 @dataclass(frozen=True)
-class Among:
+class PieceLabel:
     """The label that counts the spans of a run."""
 
     label: Label
@@ -55,7 +55,7 @@ class Among:
 
 
 @dataclass(frozen=True)
-class Block:
+class LocalBlock:
     """A tensor in memory with the first index that it holds of each label; of labels not in `starts` it is 0.
 
     With `spans` its first dimension counts pieces: piece i holds the indices `spans[i]` of `pieces`, as many as it has.
@@ -69,7 +69,7 @@ class Block:
     pieces: Label | None = None
     spans: tuple[Span, ...] = ()
 
-    def cut(self, runs: Mapping[Label, Run]) -> tuple[torch.Tensor, tuple[Label, ...]]:
+    def cut(self, runs: Mapping[Label, LabelRun]) -> tuple[torch.Tensor, tuple[Label, ...]]:
         """A view of the runs, and its labels: of a run of several spans one more, in front, counts them."""
         tensor, term = self.tensor, self.term
         if self.pieces is not None:
@@ -79,7 +79,7 @@ class Block:
                 tensor, term = _narrowed(tensor, term, label, run, self.starts.get(label, 0))
         return tensor, term
 
-    def _of_pieces(self, run: Run) -> tuple[torch.Tensor, tuple[Label, ...]]:
+    def _of_pieces(self, run: LabelRun) -> tuple[torch.Tensor, tuple[Label, ...]]:
         assert self.pieces is not None
         if not run.length:
             return self.tensor[0].narrow(self.term.index(self.pieces), 0, 0), self.term
@@ -88,17 +88,17 @@ class Block:
         tensor = self.tensor[first : first + run.times].narrow(dim, 0, run.length)
         if run.times == 1:
             return tensor[0], self.term
-        return tensor, (Among(self.pieces), *self.term)
+        return tensor, (PieceLabel(self.pieces), *self.term)
 
-    def cut_addend(self, runs: Mapping[Label, Run]) -> torch.Tensor:
-        """The same with a dimension for every label of D, as C has."""
+    def cut_addend(self, runs: Mapping[Label, LabelRun]) -> torch.Tensor:
+        """The part `runs` of a block, with a dimension for every label of D, as C has."""
         tensor, term = self.cut(runs)
-        missing = sum(1 for label, run in runs.items() if run.times > 1 and Among(label) not in term)
+        missing = sum(1 for label, run in runs.items() if run.times > 1 and PieceLabel(label) not in term)
         return tensor[(None,) * missing]
 
 
 def _narrowed(
-    tensor: torch.Tensor, term: tuple[Label, ...], label: Label, run: Run, start: int
+    tensor: torch.Tensor, term: tuple[Label, ...], label: Label, run: LabelRun, start: int
 ) -> tuple[torch.Tensor, tuple[Label, ...]]:
     dims = [dim for dim, one in enumerate(term) if one == label]
     if run.times == 1:
@@ -111,4 +111,4 @@ def _narrowed(
         shape[dim] = run.length
     outer = [run.times] * len(dims), [run.step * strides[dim] for dim in dims]
     view = tensor.as_strided((*outer[0], *shape), (*outer[1], *strides), offset)
-    return view, (*(Among(label) for _ in dims), *term)
+    return view, (*(PieceLabel(label) for _ in dims), *term)

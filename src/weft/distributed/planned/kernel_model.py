@@ -1,4 +1,4 @@
-"""What contracting a part takes: what weft's planner predicts for this rank's share, spread over its parts.
+"""The predicted time of contracting a part: the planner's prediction for this rank's share, spread over its parts.
 
     seconds = launch + max((the share's time - launch) * the part's share of products, its bytes / bandwidth)
 
@@ -33,7 +33,7 @@ _RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelModel:
     """Times of contractions of one equation on one device; `types` are those of a, b and of sums."""
 
     terms: tuple[tuple[Label, ...], tuple[Label, ...], tuple[Label, ...]]
@@ -59,7 +59,7 @@ class Kernel:
         return _predicted(self, named[0], named[1], generation())[0]
 
     def stays(self, extents: Mapping[Label, int]) -> bool:
-        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels beside it."""
+        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels meanwhile."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
         return _predicted(self, named[0], named[1], generation())[1] in _STAYS
 
@@ -86,7 +86,7 @@ class Kernel:
 
 @lru_cache(maxsize=1024)
 def _predicted(
-    kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...], _generation: tuple[int, int]
+    kernel: KernelModel, a: tuple[int, ...], b: tuple[int, ...], _generation: tuple[int, int]
 ) -> tuple[float, str]:
     """Seconds for contiguous operands, and by what family; a roofline where the planner predicts nothing.
 

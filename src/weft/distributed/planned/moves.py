@@ -29,7 +29,7 @@ Wait = Callable[[Any, Ranks, str], None]  # for a collective that was begun, wit
 
 
 @dataclass(frozen=True)
-class Move:
+class MeshMove:
     """One collective along one dimension of the mesh: mode `source` becomes whole, mode `target` is split."""
 
     kind: Literal["all-gather", "all-to-all"]
@@ -42,9 +42,9 @@ class Move:
         return text if self.target is None else f"{text} to '{label_text(self.target)}'"
 
 
-def moves_between(term: Sequence[Label], held_as: Places, needed: Places) -> tuple[Move, ...]:
+def moves_between(term: Sequence[Label], held_as: Places, needed: Places) -> tuple[MeshMove, ...]:
     """The collectives that lead from one placement to another. What remains is each rank's own part of what it has."""
-    found: list[Move] = []
+    found: list[MeshMove] = []
     changed = {
         label for label in held_as
         if label is not None and [split == label for split in held_as] != [split == label for split in needed]
@@ -56,14 +56,14 @@ def moves_between(term: Sequence[Label], held_as: Places, needed: Places) -> tup
         alone = held_as.count(source) == 1 and source not in needed
         alone = alone and needed.count(target) == 1 and target not in held_as and term.count(target) == 1
         if alone and target is not None:
-            found.append(Move("all-to-all", line, source, target))
+            found.append(MeshMove("all-to-all", line, source, target))
         else:
-            found.append(Move("all-gather", line, source))
+            found.append(MeshMove("all-gather", line, source))
     return tuple(found)
 
 
 @dataclass(frozen=True)
-class Route:
+class TensorRoute:
     """A tensor's way from one placement to another. `shape` is that of the whole tensor."""
 
     name: str
@@ -74,7 +74,7 @@ class Route:
     mesh: tuple[int, ...]
 
     @cached_property
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> tuple[MeshMove, ...]:
         return moves_between(self.term, self.source, self.target)
 
     @property
@@ -86,14 +86,14 @@ class Route:
         """The moves in words."""
         return ", ".join(map(str, self.moves))
 
-    def without(self, label: Label, extent: int) -> Route:
-        """The same of a part of the tensor that has `extent` indices of a label that no move touches."""
+    def without(self, label: Label, extent: int) -> TensorRoute:
+        """The route of a part of the tensor that has `extent` indices of a label that no move touches."""
         shape = tuple(extent if one == label else size for one, size in zip(self.term, self.shape, strict=True))
         places = [tuple(None if one == label else one for one in places) for places in (self.source, self.target)]
-        return Route(self.name, self.term, shape, places[0], places[1], self.mesh)
+        return TensorRoute(self.name, self.term, shape, places[0], places[1], self.mesh)
 
     def span(self, dim: int, places: Sequence[Label | None], at: Sequence[int]) -> Span:
-        """What the rank at `at` has of one dimension under `places`."""
+        """The indices of one dimension that the rank at `at` has under `places`."""
         return held(self.term[dim], self.shape[dim], tuple(places), self.mesh, at)
 
     def run(self, tensor: torch.Tensor, at: Sequence[int], lines: Sequence[Ranks], wait: Wait) -> torch.Tensor:
@@ -115,7 +115,7 @@ class Route:
                 tensor = tensor.narrow(dim, want.start - have.start, want.extent)
         return tensor
 
-    def steps(self, item: int) -> list[tuple[Move, float, int]]:
+    def steps(self, item: int) -> list[tuple[MeshMove, float, int]]:
         """Each collective with the bytes of what it makes on the rank that has most, and the ranks it is among."""
         places, found = list(self.source), []
         first = (0,) * len(self.mesh)  # the chunks of the first ranks are the largest

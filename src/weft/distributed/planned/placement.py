@@ -1,6 +1,6 @@
-"""Where tensors lie: which mode is split along which dimension of a mesh of ranks, and which part a rank then has.
+"""The placement of tensors: the mode split along each dimension of a mesh of ranks, and the part that a rank has.
 
-A mode of extent n split p ways lies in chunks of ceil(n / p), the last of which may be short or empty: the rule of
+A mode of extent n split p ways is stored in chunks of ceil(n / p), the last of which may be short or empty: the rule of
 `torch.chunk` and of DTensor, so the shards of a DTensor are parts here as they are.
 """
 
@@ -85,7 +85,7 @@ def read_places(name: str, given: Any, term: Sequence[Label], mesh: Sequence[int
 
 
 def dtensor_places(name: str, tensor: Any, term: Sequence[Label], mesh: Sequence[int]) -> Places:
-    """The same of a DTensor's own placements."""
+    """Places of a tensor's modes from a DTensor's own placements."""
     found: list[Label | None] = []
     for one in tensor.placements:
         if one.is_partial():

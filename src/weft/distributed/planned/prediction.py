@@ -1,9 +1,10 @@
-"""What a strategy will take: the same steps in the same order as `execution` puts them, each with a predicted time.
+"""The predicted time of a strategy: the steps of `execution` in their order, each with a predicted time.
 
 The lane of transfers and the lane of contractions each do one thing at a time; a step waits for what it needs. Where
-kernels hold every multiprocessor (`Kernel.stays`) a transfer begins between them, and a contraction that begins beside
-transfers takes its own time after them: they run at once, and nothing is gained. Of what may begin at the same time the
-transfer does, its stream has the higher priority. What is predicted is rank 0, whose parts are the largest.
+kernels hold every multiprocessor (`KernelModel.stays`) a transfer begins between them, and a contraction that begins
+during transfers takes its own time after them: they run at once, and nothing is gained. Of two steps that may begin at
+the same time the transfer does, as its stream has the higher priority. The prediction is that of rank 0, whose parts
+are the largest.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.distributed.group.link import Link
-from weft.distributed.planned.kernel_model import Kernel
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.kernel_model import KernelModel
+from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed
-from weft.distributed.planned.problem import Problem
-from weft.distributed.planned.steps import Step, steps_of
+from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.steps import LoopStep, steps_of
 from weft.distributed.planned.strategy import Strategy, looped, strategies
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.spec.notation import Label
@@ -75,7 +76,7 @@ class _Lanes:
 @dataclass
 class _Simulation:
     strategy: Strategy
-    kernel: Kernel
+    kernel: KernelModel
     link: Link
     lanes: _Lanes = field(default_factory=_Lanes)
     sent: Counter[str] = field(default_factory=Counter)
@@ -127,12 +128,12 @@ class _Simulation:
         return done
 
     def _packing(self, tensor: Placed, scale: float) -> float:
-        """Seconds to copy a part of this rank's piece to where it is sent from; a whole piece is sent as it lies."""
+        """Seconds to copy a part of this rank's piece to where it is sent from; a whole piece is sent uncopied."""
         if self.strategy.parts == 1:
             return 0.0
         return self.kernel.pass_over(2 * scale * self.problem.bytes_of(tensor.name) / self.problem.size)
 
-    def _travel(self, name: str, route: Route, scale: float = 1.0, item: int | None = None) -> float:
+    def _travel(self, name: str, route: TensorRoute, scale: float = 1.0, item: int | None = None) -> float:
         """Seconds of a way, or of a share of the tensor; counts what is sent."""
         seconds = 0.0
         for move, size, ranks in route.steps(item or self.problem.items[name]):
@@ -143,26 +144,26 @@ class _Simulation:
         self.sent.update(self.link.loads(kind, size, ranks))
         return self.link.seconds(kind, size, ranks)
 
-    def _scale(self, step: Step) -> float:
+    def _scale(self, step: LoopStep) -> float:
         """The share of the loop's label that a part has."""
         assert self.strategy.loop is not None
         return step.spans[0].extent / max(1, self.whole[self.strategy.loop])
 
-    def _scale_of_pieces(self, step: Step) -> float:
+    def _scale_of_pieces(self, step: LoopStep) -> float:
         assert self.strategy.loop is not None
         rows = max(span.extent for span in step.spans)
         return rows * len(step.spans) / max(1, self.whole[self.strategy.loop])
 
     # -- D -------------------------------------------------------------------------------------------------------------
 
-    def _compute(self, at: int, step: Step, after: float) -> float:
+    def _compute(self, at: int, step: LoopStep, after: float) -> float:
         label = self.strategy.loop
         part = self.whole
         if label is not None:
             part = {**self.whole, label: sum(run.length * run.times for run in step.runs)}
         return self.lanes.put("compute", step.name, self.kernel.part(self.whole, part), after, self.stays, at)
 
-    def _send(self, at: int, step: Step, after: float, reduced: dict[int, float]) -> None:
+    def _send(self, at: int, step: LoopStep, after: float, reduced: dict[int, float]) -> None:
         strategy = self.strategy
         if strategy.reducing in ("range", "pieces"):
             seconds = self._sums(self._share(step))
@@ -170,7 +171,7 @@ class _Simulation:
         elif not strategy.reductions and strategy.way_of_d in ("range", "pieces"):
             self._leave(at, step, after)
 
-    def _share(self, step: Step) -> float:
+    def _share(self, step: LoopStep) -> float:
         return self._scale_of_pieces(step) if self.strategy.reducing == "pieces" else self._scale(step)
 
     def _sums(self, scale: float) -> float:
@@ -200,7 +201,7 @@ class _Simulation:
     def _extent(self, label: Label, places: tuple[Label | None, ...]) -> int:
         return self.problem.range(label, places, self.problem.at(0)).extent
 
-    def _leave(self, at: int, step: Step, after: float) -> None:
+    def _leave(self, at: int, step: LoopStep, after: float) -> None:
         route = self.strategy.leaving
         name = f"D: {route.said()}, part {step.part}"
         self.lanes.put("transfer", name, self._travel("d", route, self._scale(step)), after, step=at)
@@ -215,12 +216,12 @@ class _Simulation:
             self.lanes.put("transfer", f"D: {route.said()}", self._travel("d", route), after)
 
 
-def predicted(strategy: Strategy, kernel: Kernel, link: Link) -> Prediction:
+def predicted(strategy: Strategy, kernel: KernelModel, link: Link) -> Prediction:
     """One strategy's timeline."""
     return _Simulation(strategy, kernel, link).run()
 
 
-def ranked(problem: Problem, kernel: Kernel, link: Link) -> list[Prediction]:
+def ranked(problem: RankProblem, kernel: KernelModel, link: Link) -> list[Prediction]:
     """Every strategy, the best first. It follows from the arguments alone.
 
     The fastest, but of those within `_ALIKE` of it one that hides `_HIDDEN` of its transfers, or what comes nearest to

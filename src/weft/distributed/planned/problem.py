@@ -1,4 +1,4 @@
-"""What is asked of all ranks together: labels, extents, a mesh, and how each tensor is placed. Equal on every rank."""
+"""The problem that all ranks solve together: labels, extents, a mesh, each tensor's placement. Equal on every rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.spec.notation import Label
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A contraction of whole tensors, and where their parts lie."""
+class RankProblem:
+    """A contraction of whole tensors, and the placement of their parts."""
 
     a: Placed
     b: Placed

@@ -1,4 +1,4 @@
-"""What a distributed plan says of itself: what is shared out, what travels, when, and what bounds it."""
+"""The text of a distributed plan: what is shared out, what travels, when, and what bounds it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from weft.api.describe import find_target
 from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Placement
 from weft.distributed.planned.prediction import Prediction, ranked
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.strategy import Strategy
 from weft.spec.notation import label_text, term_text
 
 
 def explained(
-    problem: Problem, chosen: Prediction, candidates: Sequence[Prediction], link: Link, kernel: Kernel,
+    problem: RankProblem, chosen: Prediction, candidates: Sequence[Prediction], link: Link, kernel: KernelModel,
     ranks: Ranks | None,
 ) -> str:  # fmt: skip
     """The chosen way and its timeline, and what else was looked at."""
@@ -36,15 +36,15 @@ def explained(
     return "\n".join(lines)
 
 
-def title(problem: Problem) -> str:
-    """What is contracted, over how many ranks."""
+def title(problem: RankProblem) -> str:
+    """The title of a plan: what is contracted, over how many ranks."""
     terms = [term_text(each.term) for each in (problem.a, problem.b, problem.d)]
     ranks = f"{problem.size} {'rank' if problem.size == 1 else 'ranks'}"
     return f"{terms[0]},{terms[1]}->{terms[2]} over {ranks}, mesh {' x '.join(map(str, problem.mesh))}"
 
 
 def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> list[str]:
-    """What is shared out, and how every tensor moves; `names` are what A, B and D are called."""
+    """Lines on what is shared out, and how every tensor moves; `names` are what A, B and D are called."""
     problem, d = strategy.problem, names[2]
     splits = [
         f"'{label_text(label)}' ({_role(problem, label)}) along dimension {line}"
@@ -84,16 +84,16 @@ def others(chosen: Prediction, candidates: Sequence[Prediction]) -> list[str]:
 
 
 def paper(
-    problem: Problem, ranks: int, link: Link, kernel: Kernel, target: str | None
-) -> tuple[Problem, list[Prediction], Kernel]:
-    """The same whole tensors, placed alike on another number of ranks."""
+    problem: RankProblem, ranks: int, link: Link, kernel: KernelModel, target: str | None
+) -> tuple[RankProblem, list[Prediction], KernelModel]:
+    """A plan on paper: the whole tensors of `problem`, placed alike on another number of ranks."""
     other = replace(problem, mesh=(ranks,)) if ranks != problem.size else problem
     if target is not None:
         kernel = replace(kernel, target=find_target(target))
     return other, ranked(other, kernel, link), kernel
 
 
-def on_paper(problem: Problem, ranks: int, link: Link, kernel: Kernel, target: str | None) -> str:
+def on_paper(problem: RankProblem, ranks: int, link: Link, kernel: KernelModel, target: str | None) -> str:
     """The plan for hardware that is not here, and what it assumes."""
     one_problem, alone, _ = paper(problem, 1, link, kernel, target)
     other, candidates, kernel = paper(problem, ranks, link, kernel, target)
@@ -126,14 +126,14 @@ def _when(strategy: Strategy, how: str, after: bool = False) -> str:
     return ", after all parts" if after else ", before the first part"
 
 
-def _role(problem: Problem, label: object) -> str:
+def _role(problem: RankProblem, label: object) -> str:
     in_a, in_b = label in problem.a.term, label in problem.b.term
     if label not in problem.d.term:
         return "k"
     return "batch" if in_a and in_b else "m" if in_a else "n"
 
 
-def _shape(problem: Problem, placed: Placed) -> str:
+def _shape(problem: RankProblem, placed: Placed) -> str:
     shape = "x".join(map(str, problem.shapes[placed.name])) or "0-d"
     return f"{term_text(placed.term)} {shape}, {si(problem.bytes_of(placed.name), 'B')}"
 

@@ -20,9 +20,9 @@ from functools import cached_property
 from itertools import product
 from typing import Literal
 
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed, Places, Span, chunk, chunks
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.spec.notation import Label
 
 Way = Literal["still", "ahead", "range", "pieces"]
@@ -45,28 +45,28 @@ class Reduction:
 class Strategy:
     """One way; what follows from it for each tensor."""
 
-    problem: Problem
+    problem: RankProblem
     split: Places
     loop: Label | None = None
     parts: int = 1
 
     def needed(self, tensor: Placed) -> Places:
-        """How an operand, or D before its sums are complete, lies while it is computed."""
+        """The placement of an operand, or of D before its sums are complete, while it is computed."""
         whole = self.problem.shapes[tensor.name]
         extent = dict(zip(tensor.term, whole, strict=True))
         return tuple(
             label if label in extent and extent[label] == self.problem.extents[label] else None for label in self.split
         )
 
-    def route(self, tensor: Placed) -> Route:
+    def route(self, tensor: Placed) -> TensorRoute:
         """An operand's way to where it is needed."""
         return self._routes[tensor.name]
 
     @cached_property
-    def _routes(self) -> dict[str, Route]:
+    def _routes(self) -> dict[str, TensorRoute]:
         shapes, mesh = self.problem.shapes, self.problem.mesh
         return {
-            each.name: Route(each.name, each.term, shapes[each.name], each.places, self.needed(each), mesh)
+            each.name: TensorRoute(each.name, each.term, shapes[each.name], each.places, self.needed(each), mesh)
             for each in (self.problem.a, self.problem.b)
         }
 
@@ -84,17 +84,17 @@ class Strategy:
 
     @cached_property
     def summed(self) -> Places:
-        """How D lies when its sums are complete."""
+        """The placement of D when its sums are complete."""
         found = [None if self.problem.is_reduced(label) else label for label in self.split]
         for each in self.reductions:
             found[each.line] = each.target
         return tuple(found)
 
     @cached_property
-    def leaving(self) -> Route:
+    def leaving(self) -> TensorRoute:
         """The way of a finished D to its own placement."""
         d = self.problem.d
-        return Route("D", d.term, self.problem.shapes["d"], self.summed, d.places, self.problem.mesh)
+        return TensorRoute("D", d.term, self.problem.shapes["d"], self.summed, d.places, self.problem.mesh)
 
     def span(self, label: Label, rank: int) -> Span:
         """The indices that a rank computes."""
@@ -117,7 +117,7 @@ class Strategy:
 
     @cached_property
     def ways(self) -> dict[str, Way]:
-        """Of a, b, D's "sums" over ranks, and a finished "d"."""
+        """Ways to move a, b, D's "sums" over ranks, and a finished "d"."""
         problem, label = self.problem, self.loop
         found: dict[str, Way] = {}
         for tensor in (problem.a, problem.b):
@@ -157,7 +157,7 @@ class Strategy:
 
     @property
     def pieces(self) -> int:
-        """Of how many ranks' chunks each part has a share; 1 where a part is a range."""
+        """The number of ranks whose chunks share each part; 1 where a part is a range."""
         ways = self.ways
         for name in ("a", "b"):
             if ways[name] == "pieces":
@@ -200,7 +200,7 @@ def share(piece: Span, full: int, parts: int, step: int) -> Span:
     return Span(min(piece.start + found.start, piece.stop), min(piece.start + found.stop, piece.stop))
 
 
-def _way(route: Route, label: Label) -> Way:
+def _way(route: TensorRoute, label: Label) -> Way:
     """How a tensor moves in a loop over `label`."""
     if label not in route.term or route.term.count(label) > 1:
         return "ahead"
@@ -216,7 +216,7 @@ def _way(route: Route, label: Label) -> Way:
     return "ahead"
 
 
-def strategies(problem: Problem) -> Iterator[Strategy]:
+def strategies(problem: RankProblem) -> Iterator[Strategy]:
     """Every way that is looked at: what is split, without a loop; `looped` has the loops of each.
 
     A line of the mesh splits a label that some tensor has split there; where none has, any.
@@ -236,7 +236,7 @@ def strategies(problem: Problem) -> Iterator[Strategy]:
 
 
 def looped(first: Strategy) -> Iterator[Strategy]:
-    """The same in parts: over every label along which something that moves can move by parts."""
+    """Strategies in parts: over every label along which something that moves can move by parts."""
     problem = first.problem
     for label in () if problem.pairs else problem.labels:
         extent = first.span(label, 0).extent
@@ -251,12 +251,12 @@ def looped(first: Strategy) -> Iterator[Strategy]:
             yield found
 
 
-def _reduced_places(problem: Problem, line: int) -> bool:
+def _reduced_places(problem: RankProblem, line: int) -> bool:
     """Whether an operand is split there by a reduced label: its sum would come in another order on each rank."""
     return any(problem.is_reduced(tensor.places[line]) for tensor in (problem.a, problem.b))
 
 
-def _sound(problem: Problem, split: Places) -> bool:
+def _sound(problem: RankProblem, split: Places) -> bool:
     """A label is split along several lines only if a tensor is."""
     nested = {label for tensor in (problem.a, problem.b, problem.d) for label in tensor.places
               if label is not None and tensor.places.count(label) > 1}  # fmt: skip

@@ -32,7 +32,7 @@ class Timeline:
 
     `compute`, `transfer` and `orchestration` are seconds: in which something is contracted, in which something travels,
     and in which neither happens (checks, launches, waiting for other ranks before they send). The first two overlap.
-    Events of the lane "host" say what the host did; on a GPU that goes on beside the others.
+    Events of the lane "host" say what the host did; on a GPU that goes on alongside the others.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class Timeline:
 
     @property
     def bounds(self) -> str:
-        """What takes longest: "compute", "transfer" or "orchestration"."""
+        """The lane that takes longest: "compute", "transfer" or "orchestration"."""
         found = {"compute": self.compute, "transfer": self.transfer, "orchestration": self.orchestration}
         return max(found, key=lambda name: found[name])
 
@@ -89,7 +89,7 @@ class Timeline:
         return (COMPUTE, *self.transfers, *([HOST] if any(event.lane == HOST for event in self.events) else []))
 
     def shifted(self, seconds: float) -> Timeline:
-        """The same, begun so much later."""
+        """A timeline that begins `seconds` later."""
         return replace(self, events=tuple(
             replace(event, begin=event.begin + seconds, end=event.end + seconds) for event in self.events
         ))  # fmt: skip

@@ -1,1 +1,1 @@
-"""One call on one rank: what is asked is checked, parts travel and are contracted, sums are finished."""
+"""One call on one rank: the request is checked, parts travel and are contracted, sums are finished."""

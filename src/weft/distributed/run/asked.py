@@ -1,4 +1,4 @@
-"""What a rank is asked for, read and checked before anything moves; and what of it must be the same on all ranks."""
+"""The request of one rank, read and checked before anything moves; and its part that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weft.api.lookup import read_notation
 from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor
 from weft.distributed.gradient.calls import refuse_transforms
-from weft.distributed.planned.blocks import Block
+from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
-from weft.distributed.planned.problem import Problem
-from weft.distributed.run.work import Work
+from weft.distributed.planned.problem import RankProblem
+from weft.distributed.run.work import PartWork
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
@@ -39,7 +39,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class RankRequest:
     """A call on one rank: its tensors are this rank's parts."""
 
     equation: Equation
@@ -50,11 +50,11 @@ class Asked:
     options: Options
     places: Mapping[str, Places]  # of a, b, d, and of operands by name
     device_mesh: Any  # of DTensors; None where there are none
-    asking: tuple[str, ...] = ()  # "a", "b" and operands of which gradients are asked
+    asking: tuple[str, ...] = ()  # "a", "b" and operands that require gradients
     return_arg: bool = False
 
     def same(self) -> dict[str, Any]:
-        """What every rank must say alike."""
+        """The part of the request that must be equal on every rank."""
         options, algebra = self.options, self.options.algebra
         found: dict[str, Any] = {
             "the equation": self.notation,
@@ -74,15 +74,15 @@ class Asked:
         return found
 
     def shapes(self) -> dict[str, list[int]]:
-        """Those of this rank's parts."""
+        """Shapes of this rank's parts."""
         found = {"a": list(self.a.shape), "b": list(self.b.shape)}
         return {**found, **{key_of(name): list(tensor.shape) for name, tensor in self.options.tensors.items()}}
 
 
 def read_asked(
     call: str, equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
-) -> Asked:
-    """What a "contract" or a "plan" says on this rank; raises whatever is wrong with it."""
+) -> RankRequest:
+    """The request of a "contract" or a "plan" on this rank; raises whatever is wrong with it."""
     for name, why in REFUSED.items():
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
@@ -94,8 +94,8 @@ def read_asked(
 def asked_of(
     equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, options: Options,
     return_arg: bool = False,
-) -> Asked:  # fmt: skip
-    """The same of options that are read."""
+) -> RankRequest:  # fmt: skip
+    """The request of this rank, from options that are read."""
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})
     asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
@@ -120,13 +120,13 @@ def asked_of(
     meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
     asking += [key_of(name) for name, tensor in options.tensors.items() if asks(tensor)]
     device_mesh = meshes[0] if meshes else None
-    return Asked(
+    return RankRequest(
         equation, notation, mesh, local_a, local_b, options, places, device_mesh, tuple(asking), return_arg
     )  # fmt: skip
 
 
 def key_of(operand: str) -> str:
-    """What an operand of functions is called here, which may have any name."""
+    """The key of an operand of functions, which may have any name."""
     return f"operand '{operand}'"
 
 
@@ -140,21 +140,21 @@ def local(name: str, value: Any) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
-def placed_of(asked: Asked) -> dict[str, Placed]:
+def placed_of(asked: RankRequest) -> dict[str, Placed]:
     """A, B and operands of functions, by what they are called here."""
     terms = dict(zip("ab", asked.notation.inputs, strict=True))
     terms |= {key_of(name): tuple(modes) for name, (modes, _) in asked.options.operands.items()}  # type: ignore[arg-type]
     return {key: Placed(key, tuple(term), asked.places[key]) for key, term in terms.items()}
 
 
-def whole_shapes(asked: Asked, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
-    """Those of the whole tensors, from the shapes of every rank's parts; what is wrong every rank raises alike."""
+def whole_shapes(asked: RankRequest, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the whole tensors, from the shapes of every rank's parts; every rank raises the same errors."""
     placed = placed_of(asked)
     return {key: whole_shape(each, [one[key] for one in shapes], asked.mesh) for key, each in placed.items()}
 
 
-def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Problem, Request]:
-    """What all ranks are asked together; and the request of the whole tensors, which exist nowhere."""
+def problem_of(asked: RankRequest, shapes: Mapping[str, tuple[int, ...]]) -> tuple[RankProblem, Request]:
+    """The problem of all ranks together; and the request of the whole tensors, which exist nowhere."""
     whole, placed = dict(shapes), placed_of(asked)
     extents = mode_extents(asked.notation, (whole["a"], whole["b"]))
     d = Placed("d", asked.notation.output, asked.places["d"])
@@ -167,12 +167,12 @@ def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Pro
     if asked.return_arg:
         check_selected(request, added=False)
         items |= {name: items[name] + INDEX.itemsize for name in ("d", "sum")}
-    problem = Problem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items, asked.return_arg)
+    problem = RankProblem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items, asked.return_arg)
     return problem, request
 
 
 def computed(request: Request) -> dict[str, str]:
-    """What functions compute, which must be the same on all ranks: a constant in them is part of it."""
+    """The computations of functions as text, equal on all ranks: a constant in them is part of it."""
     functions, algebra = request.functions, request.algebra
     graphs = dict(zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True))
     if algebra is not None:
@@ -186,7 +186,7 @@ def _in_a_line(text: str) -> str:
     return line if len(line) <= 200 else f"{line[:120]}... ({digest})"
 
 
-def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
+def request_of(asked: RankRequest, whole: Mapping[str, tuple[int, ...]]) -> Request:
     """The request that `weft.contract` would make of the whole tensors; its errors are those of that call."""
     a, b = (
         torch.empty(whole[name], dtype=tensor.dtype, device="meta") for name, tensor in (("a", asked.a), ("b", asked.b))
@@ -199,28 +199,28 @@ def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
     return resolved(asked.notation, str(asked.equation), a, b, options)
 
 
-def work_of(asked: Asked, problem: Problem, request: Request) -> Work:
+def work_of(asked: RankRequest, problem: RankProblem, request: Request) -> PartWork:
     """The functions of a call, their operands still to come."""
     options = asked.options
     names = dict(zip(HOOKS, request.functions.names, strict=True))
-    aux: dict[str, Block] = {}
+    aux: dict[str, LocalBlock] = {}
     for name, label in options.indices.items():
         extent = problem.extents.get(label, 1)
         kind = torch.int64 if extent > 2**31 else torch.int32
-        aux[name] = Block(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
+        aux[name] = LocalBlock(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
     types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if asked.return_arg else ()))
     largest = check_selected(request, added=False) if asked.return_arg else False
     each = replace(options, accumulate=request.arithmetic.accumulate, operands={}, indices={}, kept_dtype=None)
-    return Work(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
+    return PartWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
 
 
-def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: Problem) -> Block:
+def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: RankProblem) -> LocalBlock:
     """An operand of functions that is whole on this rank."""
     broadcast = frozenset(
         label for label, extent in zip(term, tensor.shape, strict=True)
         if extent == 1 and problem.extents.get(label, 1) != 1
     )  # fmt: skip
-    return Block(tensor, tuple(term), {}, broadcast)
+    return LocalBlock(tensor, tuple(term), {}, broadcast)
 
 
 def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequence[Label]) -> None:

@@ -9,26 +9,26 @@ import torch
 
 from weft.distributed.group.lanes import Lane, Recorder, noted
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.placement import Places
 from weft.distributed.planned.steps import steps_of
 from weft.distributed.planned.strategy import Strategy
-from weft.distributed.run.work import Work
+from weft.distributed.run.work import PartWork
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
 
 
 @dataclass
-class Call:
+class RankCall:
     """The tensors of one call on one rank; C is None where it is not read."""
 
     strategy: Strategy
     rank: int
     lines: Sequence[Ranks]
-    work: Work
+    work: PartWork
     a: torch.Tensor
     b: torch.Tensor
-    c: Block | None
+    c: LocalBlock | None
     results: Sequence[torch.Tensor]
     alpha: Scalar = 1.0
     beta: Scalar = 1.0
@@ -43,31 +43,31 @@ class Call:
         self.lane: Lane
 
     def record(self, name: str, step: int, work: Callable[[], None]) -> None:
-        """Run something on the caller's stream or thread, and note when, where that is asked for."""
+        """Run something on the caller's stream or thread, and note when, where that is requested."""
         with noted(self.recorder, "compute", name, step):
             work()
 
-    def spans(self, places: Places) -> dict[Label, Run]:
+    def spans(self, places: Places) -> dict[Label, LabelRun]:
         """The indices of every label that this rank has under `places`."""
-        return {label: Run.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
+        return {label: LabelRun.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
 
     @property
     def finished_as(self) -> Places:
-        """How D lies when the epilogue is applied: where it stays, if nothing of it moves after its sums."""
+        """The placement of D when the epilogue is applied: the final one, if nothing of it moves after its sums."""
         strategy = self.strategy
         if strategy.reductions and not strategy.leaving.moves:
             return self.problem.d.places
         return strategy.summed
 
-    def empty(self, spans: Mapping[Label, Run], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+    def empty(self, spans: Mapping[Label, LabelRun], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
         shape = [spans[label].length for label in self.problem.d.term]
         return [torch.empty(shape, dtype=dtype, device=self.device) for dtype in dtypes]
 
-    def in_results(self, spans: Mapping[Label, Run]) -> list[torch.Tensor]:
+    def in_results(self, spans: Mapping[Label, LabelRun]) -> list[torch.Tensor]:
         """Views of those indices of D's part."""
         term, places = self.problem.d.term, self.problem.d.places
         starts = {label: self.problem.range(label, places, self.at).start for label in term}
         runs = {label: spans[label] for label in term}
-        return [Block(tensor, term, starts).cut(runs)[0] for tensor in self.results]
+        return [LocalBlock(tensor, term, starts).cut(runs)[0] for tensor in self.results]
 
 

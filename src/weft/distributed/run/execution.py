@@ -19,16 +19,16 @@ import torch
 
 from weft.distributed.group.collectives import all_gather
 from weft.distributed.group.lanes import Lane, Token, done, wait_for
-from weft.distributed.planned.blocks import Block, Run
-from weft.distributed.planned.moves import Route, padded
+from weft.distributed.planned.blocks import LabelRun, LocalBlock
+from weft.distributed.planned.moves import TensorRoute, padded
 from weft.distributed.planned.placement import Placed, Places
-from weft.distributed.planned.steps import Step
-from weft.distributed.run.call import Call
-from weft.distributed.run.sums import Sums
+from weft.distributed.planned.steps import LoopStep
+from weft.distributed.run.call import RankCall
+from weft.distributed.run.sums import RankSums
 from weft.spec.notation import Label, label_text
 
 
-class Execution(Call):
+class Execution(RankCall):
     """The order in which a call's parts travel and are contracted. `run` leaves D's part in `results`."""
 
     def run(self) -> None:
@@ -41,7 +41,9 @@ class Execution(Call):
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def _loop(self, ahead: Mapping[str, Callable[[], Block] | None], addend: Callable[[], Block | None]) -> None:
+    def _loop(
+        self, ahead: Mapping[str, Callable[[], LocalBlock] | None], addend: Callable[[], LocalBlock | None]
+    ) -> None:
         moving = [tensor for tensor in (self.problem.a, self.problem.b) if ahead[tensor.name] is None]
         fetched: list[dict[str, Token]] = []
         computed: list[Token] = []
@@ -57,9 +59,9 @@ class Execution(Call):
                 tokens[tensor.name] = self._fetch(tensor, step, at, after, kept)
             fetched.append(tokens)
 
-        sums = Sums(self)
+        sums = RankSums(self)
         fetch(0)
-        known: dict[str, Block] = {}
+        known: dict[str, LocalBlock] = {}
         for at, step in enumerate(self.steps):
             if at + 1 < len(self.steps):
                 fetch(at + 1)
@@ -83,8 +85,8 @@ class Execution(Call):
 
     # -- operands ------------------------------------------------------------------------------------------------------
 
-    def _ahead(self, tensor: Placed) -> Callable[[], Block] | None:
-        """A whole operand as it is needed, on its way or at hand; None where it comes by parts."""
+    def _ahead(self, tensor: Placed) -> Callable[[], LocalBlock] | None:
+        """A whole operand as it is needed, on its way or here already; None where it comes by parts."""
         way, route = self.strategy.way_of(tensor), self.strategy.route(tensor)
         local = self.local[tensor.name]
         if way in ("range", "pieces"):
@@ -96,22 +98,23 @@ class Execution(Call):
                               lambda: route.run(local, self.at, self.lines, wait_for))  # fmt: skip
         return lambda: self._block(tensor, token.wait(), self.strategy.needed(tensor))
 
-    def _own(self, tensor: Placed) -> Block:
+    def _own(self, tensor: Placed) -> LocalBlock:
         return self._block(tensor, self.local[tensor.name], tensor.places)
 
-    def _own_piece(self, tensor: Placed) -> Block:
-        """What is here of an operand that is gathered along the loop's label: of other labels what is needed."""
+    def _own_piece(self, tensor: Placed) -> LocalBlock:
+        """This rank's part of an operand gathered along the loop's label, cut to the needed indices of other labels."""
         block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
         runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
         starts = {**block.starts, **{label: run.start for label, run in runs.items()}}
-        return Block(block.cut(runs)[0], tensor.term, starts, block.broadcast)
+        return LocalBlock(block.cut(runs)[0], tensor.term, starts, block.broadcast)
 
-    def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> Block:
+    def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> LocalBlock:
         shape = self.problem.shapes[tensor.name]
-        return Block(value, tensor.term, self._starts(tensor.term, shape, places), self._broadcast(tensor.term, shape))
+        starts, broadcast = self._starts(tensor.term, shape, places), self._broadcast(tensor.term, shape)
+        return LocalBlock(value, tensor.term, starts, broadcast)
 
     def _starts(self, term: Sequence[Label], shape: Sequence[int], places: Places) -> dict[Label, int]:
-        route = Route("", tuple(term), tuple(shape), places, places, self.problem.mesh)
+        route = TensorRoute("", tuple(term), tuple(shape), places, places, self.problem.mesh)
         return {label: route.span(dim, places, self.at).start for dim, label in enumerate(term)}
 
     def _broadcast(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
@@ -120,33 +123,33 @@ class Execution(Call):
             if extent == 1 and self.problem.extents[label] != 1
         )  # fmt: skip
 
-    def _fetch(self, tensor: Placed, step: Step, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
+    def _fetch(self, tensor: Placed, step: LoopStep, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
         """Part of an operand, on the lane, once the part before the last is done with its memory."""
         assert step.part is not None
         assert self.label is not None
         route, way = self.strategy.route(tensor), self.strategy.way_of(tensor)
         work = self._range(tensor, route, step) if way == "range" else self._pieces(tensor, route, step)
 
-        def fetch() -> Block:
+        def fetch() -> LocalBlock:
             kept[at % 2] = None
             return work()
 
         return self.lane.put(f"{tensor.name}: {route.said()}, part {step.part}", at, fetch, after)
 
-    def _range(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+    def _range(self, tensor: Placed, route: TensorRoute, step: LoopStep) -> Callable[[], LocalBlock]:
         span, label = step.spans[0], self.label
         assert label is not None
-        here = self._own(tensor).cut({label: Run.of(span)})[0]
+        here = self._own(tensor).cut({label: LabelRun.of(span)})[0]
         part = route.without(label, span.extent)
 
-        def work() -> Block:
+        def work() -> LocalBlock:
             value = part.run(here, self.at, self.lines, wait_for)
             found = self._block(tensor, value, self.strategy.needed(tensor))
-            return Block(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
+            return LocalBlock(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
 
         return work
 
-    def _pieces(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+    def _pieces(self, tensor: Placed, route: TensorRoute, step: LoopStep) -> Callable[[], LocalBlock]:
         label = self.label
         assert label is not None
         line = self.lines[route.moves[0].line]
@@ -154,11 +157,11 @@ class Execution(Call):
         rows = max(span.extent for span in step.spans)
         mine = step.spans[line.rank]
         own = self._own(tensor)
-        here = own.cut({label: Run.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
+        here = own.cut({label: LabelRun.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
         needed = self.spans(self.strategy.needed(tensor))
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
-        def work() -> Block:
+        def work() -> LocalBlock:
             part = padded(here, rows, dim)
             value = part.new_empty((line.size, *part.shape))
             if value.numel():
@@ -168,11 +171,11 @@ class Execution(Call):
                 if one != label and one not in own.broadcast:
                     value = value.narrow(1 + at, needed[one].start - own.starts[one], needed[one].length)
             starts = {one: needed[one].start for one in tensor.term}
-            return Block(value, tensor.term, starts, own.broadcast, label, step.spans)
+            return LocalBlock(value, tensor.term, starts, own.broadcast, label, step.spans)
 
         return work
 
-    def _addend(self) -> Callable[[], Block | None]:
+    def _addend(self) -> Callable[[], LocalBlock | None]:
         """C where it is added: as it came, or on its way to where D is finished."""
         c, places = self.c, self.problem.d.places
         if c is None:
@@ -182,11 +185,11 @@ class Execution(Call):
         split = tuple(None if label in c.broadcast else label for label in places)
         wanted = tuple(None if label in c.broadcast else label for label in target)
         shape = tuple(1 if label in c.broadcast else self.problem.extents[label] for label in term)
-        route = Route("c", term, shape, split, wanted, self.problem.mesh)
+        route = TensorRoute("c", term, shape, split, wanted, self.problem.mesh)
         tensor, broadcast = c.tensor, c.broadcast
         starts = self._starts(term, shape, wanted)
         if not route.moves:
-            block = Block(route.run(tensor, self.at, self.lines, wait_for), term, starts, broadcast)
+            block = LocalBlock(route.run(tensor, self.at, self.lines, wait_for), term, starts, broadcast)
             return lambda: block
         token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines, wait_for))
-        return lambda: Block(token.wait(), term, starts, broadcast)
+        return lambda: LocalBlock(token.wait(), term, starts, broadcast)

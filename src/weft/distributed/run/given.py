@@ -12,8 +12,8 @@ from weft.spec.dtypes import dtype_name
 
 
 @dataclass(frozen=True)
-class Given:
-    """This rank's parts; `asking` are the names of those of which gradients are asked."""
+class RankTensors:
+    """This rank's parts; `asking` are the names of those that require gradients."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -22,7 +22,7 @@ class Given:
     asking: Sequence[str]
 
     def same(self) -> dict[str, Any]:
-        """What every rank must have alike: the backward pass moves the same tensors on all of them."""
+        """Facts that must be equal on every rank: the backward pass moves the same tensors on all of them."""
         return {
             "which tensors require a gradient": ", ".join(self.asking) or "none",
             "the type of c": None if self.c is None else dtype_name(self.c.dtype),

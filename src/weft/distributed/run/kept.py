@@ -31,7 +31,7 @@ def kept_or_made(
 ) -> DistributedPlan:
     """The plan of an earlier call that said the same on every rank, else one that all of them make now.
 
-    `said`: all that this rank says, its parts' shapes included; None for what cannot be told apart.
+    `said`: all that this rank says, its parts' shapes included; None for what cannot be distinguished.
     """
     place = None if said is None else _PLANS.place((ranks.group, ranks.name, said))
     plans: BoundedCache | None = None if place is None else _PLANS.get(place)
@@ -57,7 +57,7 @@ def said_of(
     ranks: Ranks, over: tuple[Any, Any], equation: Any, a: Any, b: Any, placements: Any, link: Any,
     options: Mapping[str, Any],
 ) -> Hashable | None:  # fmt: skip
-    """All that a call says on this rank; `over` are its group and mesh. None for what cannot be told apart."""
+    """All that a call says on this rank; `over` are its group and mesh. None for what cannot be distinguished."""
     prints = fingerprints(tuple(options.get(name) for name in HOOKS))
     if prints is None or type(options.get("algebra", "")) is not str:
         return None

@@ -15,17 +15,17 @@ from weft.distributed.gradient.calls import Gradients, asking
 from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.blocks import Block
-from weft.distributed.planned.kernel_model import Kernel
-from weft.distributed.planned.moves import Route
+from weft.distributed.planned.blocks import LocalBlock
+from weft.distributed.planned.kernel_model import KernelModel
+from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed, Places, held, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.report import explained, on_paper, title
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import (
-    Asked,
+    RankRequest,
     asked_of,
     aux_block,
     check_part,
@@ -37,7 +37,7 @@ from weft.distributed.run.asked import (
     work_of,
 )
 from weft.distributed.run.execution import Execution
-from weft.distributed.run.given import Given
+from weft.distributed.run.given import RankTensors
 from weft.distributed.run.selecting import BUDGET, MeasuredCalls, Selecting, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
@@ -58,8 +58,8 @@ class DistributedPlan:
     """
 
     def __init__(
-        self, asked: Asked, problem: Problem, request: Request, ranks: Ranks, lines: tuple[Ranks, ...], link: Any,
-        agree: bool, agree_backward: bool,
+        self, asked: RankRequest, problem: RankProblem, request: Request, ranks: Ranks, lines: tuple[Ranks, ...],
+        link: Any, agree: bool, agree_backward: bool,
     ) -> None:  # fmt: skip
         self.problem, self.ranks, self.lines = problem, ranks, lines
         self.agree, self.agree_backward = agree, agree_backward
@@ -72,7 +72,7 @@ class DistributedPlan:
         target = target_of(resolve_backend(backend if backend != "reference" else "auto", device), device)
         arithmetic = request.arithmetic
         algebra: Algebra | None = asked.options.algebra
-        self.kernel = Kernel(
+        self.kernel = KernelModel(
             (problem.a.term, problem.b.term, problem.d.term), (asked.a.dtype, asked.b.dtype, arithmetic.accumulate),
             target, algebra, asked.options.precision,
         )  # fmt: skip
@@ -122,14 +122,15 @@ class DistributedPlan:
         return title(self.problem)
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
-        """What ranks share out, what travels in which parts, bytes on each link, the predicted timeline, its bound.
+        """The plan as text: what ranks share out, what travels in which parts, bytes on each link, timeline and bound.
 
         With `ranks`, a plan on paper: the same whole tensors, placed alike on so many ranks in one dimension, over
         `link` (a preset's name, as "nvlink+ib", or a `Link`), on GPUs such as this one or as `target` names ("h200",
         "sm_90"). It lists what it assumes.
 
         Of a plan that was made of tensors which require gradients it lists the steps of the backward pass, too, each
-        with its own plan. It asks no other rank: a plan that no backward pass has used yet is as this rank predicts it.
+        with its own plan. No other rank is involved: a plan that no backward pass has used yet is what this rank
+        predicts.
         """
         if ranks is None and link is None and target is None:
             text = explained(self.problem, self.prediction, self.candidates, self.link, self.kernel, self.ranks)
@@ -162,7 +163,7 @@ class DistributedPlan:
         return paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)[1][0].timeline
 
     def forced(self, prediction: Prediction) -> DistributedPlan:
-        """The same plan by another of its `candidates`. Every rank takes the same one."""
+        """This plan by another of its `candidates`. Every rank takes the same one."""
         found = object.__new__(DistributedPlan)
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
@@ -200,7 +201,7 @@ class DistributedPlan:
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
         extents: Mapping[str, int], options: Options,
     ) -> DistributedPlan:  # fmt: skip
-        """The same as this rank alone would have it."""
+        """The plan that `beside` would make, made by this rank alone."""
         asked = asked_of(text, a, b, self.problem.mesh, placements, options)
         placed = placed_of(asked)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
@@ -227,12 +228,12 @@ class DistributedPlan:
         c, beta = addition(c, beta, None)
         with call_context(lambda: what):
 
-            def check() -> Given:
+            def check() -> RankTensors:
                 if read_flag("validate", validate):
                     check_supported(self._request)
                 return self._checked(a, b, c, alpha, beta, operands)
 
-            def same(given: Given) -> dict[str, Any]:
+            def same(given: RankTensors) -> dict[str, Any]:
                 factors = {"alpha": alpha, "beta": beta, "validate": validate}
                 return {**factors, "whether c is given": c is not None, **given.same()}
 
@@ -264,8 +265,8 @@ class DistributedPlan:
         return kept[0] if len(kept) == 1 else tuple(kept)
 
     def execute(
-        self, a: torch.Tensor, b: torch.Tensor, c: Block | None, operands: Mapping[str, torch.Tensor], alpha: Scalar,
-        beta: Scalar, recorder: Recorder | None = None,
+        self, a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None, operands: Mapping[str, torch.Tensor],
+        alpha: Scalar, beta: Scalar, recorder: Recorder | None = None,
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, of parts that are checked; nothing is recorded for gradients."""
         launches = recorder if a.device.type == "cuda" else None  # on a CPU the host contracts by itself
@@ -282,7 +283,7 @@ class DistributedPlan:
 
     def _checked(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None
-    ) -> Given:
+    ) -> RankTensors:
         from weft.plans.checks import check_unscaled, checked_scalar
 
         asked, problem = self._asked, self.problem
@@ -310,14 +311,14 @@ class DistributedPlan:
             check_part(f"operand '{name}'", tensor, given[name], self._term(name))
             given[name] = tensor
         named = {"a": x, "b": y, "c": addend, **{key_of(name): tensor for name, tensor in given.items()}}
-        return Given(x, y, addend, given, asking(named, asked.options.algebra))
+        return RankTensors(x, y, addend, given, asking(named, asked.options.algebra))
 
     def _check_addend(self, c: torch.Tensor) -> None:
         from weft.plans.checks import check_addend
 
         check_addend(c.detach(), self.shape, self._request.arithmetic.accumulate, self.device)
 
-    def _addend(self, c: torch.Tensor, what: str, agree: bool) -> Block:
+    def _addend(self, c: torch.Tensor, what: str, agree: bool) -> LocalBlock:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
         problem, d = self.problem, self.problem.d
         every = self.ranks.exchanged(what, list(c.shape)) if agree else None
@@ -332,7 +333,7 @@ class DistributedPlan:
             whole_shape(Placed("c", d.term, places), every, problem.mesh)
         elif broadcast and any(c.shape[d.term.index(label)] != 1 for label in broadcast):
             raise ShapeError(f"c has no one extent along {', '.join(map(label_text, broadcast))}")
-        return Block(c, d.term, {}, frozenset(broadcast))
+        return LocalBlock(c, d.term, {}, frozenset(broadcast))
 
     def _term(self, name: str) -> tuple[Label, ...]:
         return tuple(self._asked.options.operands[name][0])  # type: ignore[arg-type]
@@ -349,7 +350,7 @@ class DistributedPlan:
             placed = self._placed(name)
             key, term, places = placed.name, placed.term, placed.places
             if any(label is not None for label in places):
-                route = Route(key, term, problem.shapes[key], places, nowhere, problem.mesh)
+                route = TensorRoute(key, term, problem.shapes[key], places, nowhere, problem.mesh)
                 with noted(recorder, "transfer", f"{key}: {route.said()}", -1):
                     tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines, wait_for)
             aux[name] = aux_block(name, term, tensor, problem)

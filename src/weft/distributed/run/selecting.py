@@ -14,14 +14,14 @@ from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation
 from weft.distributed.group.lanes import Recorder, done, wait_for
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.planned.blocks import Block
-from weft.distributed.planned.moves import Route, padded
+from weft.distributed.planned.blocks import LocalBlock
+from weft.distributed.planned.moves import TensorRoute, padded
 from weft.distributed.planned.placement import Placed, Span, chunk, coordinates, held
-from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.strategy import Reduction
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.run.execution import Execution
-from weft.distributed.run.given import Given
+from weft.distributed.run.given import RankTensors
 from weft.oracle.validate import Sample, Sampled
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -34,7 +34,7 @@ class Parts:
 
     placed: Placed
     shape: tuple[int, ...]
-    problem: Problem
+    problem: RankProblem
     ranks: Ranks
     tensor: torch.Tensor
 
@@ -73,10 +73,10 @@ class Parts:
 
 
 def sampled_of(
-    problem: Problem, request: Request, ranks: Ranks, given: Given, operands: Mapping[str, Placed], c: Block | None,
-    factors: tuple[Scalar, Scalar],
+    problem: RankProblem, request: Request, ranks: Ranks, given: RankTensors, operands: Mapping[str, Placed],
+    c: LocalBlock | None, factors: tuple[Scalar, Scalar],
 ) -> Sampled:  # fmt: skip
-    """Elements of the whole D that validate a call; `operands` says how those of functions lie. Every rank calls it."""
+    """Elements of the whole D that validate a call; `operands` has placements of operands. Every rank calls it."""
 
     def parts(placed: Placed, shape: tuple[int, ...], tensor: torch.Tensor) -> Parts:
         return Parts(placed, shape, problem, ranks, tensor.detach())
@@ -86,15 +86,15 @@ def sampled_of(
         places = tuple(None if label in c.broadcast else label for label in problem.d.places)
         shape = tuple(1 if label in c.broadcast else problem.extents[label] for label in problem.d.term)
         addend = parts(Placed("c", problem.d.term, places), shape, c.tensor)
-    beside = {
+    operands_of_functions = {
         name: parts(placed, problem.shapes[placed.name], given.operands[name]) for name, placed in operands.items()
     }
     a, b = (parts(each, problem.shapes[each.name], tensor)
             for each, tensor in ((problem.a, given.a), (problem.b, given.b)))  # fmt: skip
-    return Sampled.of(request, a, b, addend, *factors, beside)
+    return Sampled.of(request, a, b, addend, *factors, operands_of_functions)
 
 
-def starts(problem: Problem, rank: int) -> list[int]:
+def starts(problem: RankProblem, rank: int) -> list[int]:
     """Where a rank's part of D begins along each mode."""
     at = problem.at(rank)
     return [problem.range(label, problem.d.places, at).start for label in problem.d.term]
@@ -145,30 +145,33 @@ def measured_calls(call: Call, device: torch.device, exchanged: Exchanged, budge
     every = exchanged("the times of measured calls", [timeline.seconds for _, timeline in found])
     seconds = tuple(max(each) for each in zip(*every, strict=True))
     began, timeline = found[sorted(range(len(seconds)), key=seconds.__getitem__)[len(seconds) // 2]]
-    told = exchanged("the timelines of a measured call", [began, [astuple(event) for event in timeline.events]])
-    first = min(began for began, _ in told)
+    reported = exchanged("the timelines of a measured call", [began, [astuple(event) for event in timeline.events]])
+    first = min(began for began, _ in reported)
     timelines = [
-        Timeline("measured", tuple(Event(*event) for event in events)).shifted(began - first) for began, events in told
+        Timeline("measured", tuple(Event(*event) for event in events)).shifted(began - first)
+        for began, events in reported
     ]
     return MeasuredCalls(seconds, tuple(timelines))
 
 
-class Pair(NamedTuple):
-    """What was selected: values, and where they lie; -1 where there was nothing to select from."""
+class SelectedPair(NamedTuple):
+    """Selected values, and their indices; -1 where there was nothing to select from."""
 
     values: torch.Tensor
     places: torch.Tensor
 
-    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
-        return Pair(change(self.values), change(self.places))
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> SelectedPair:
+        return SelectedPair(change(self.values), change(self.places))
 
 
 class Selecting(Execution):
-    """A call of which D and the indices are asked; it moves tensors whole, not by parts."""
+    """A call that returns D and the indices; it moves tensors whole, not by parts."""
 
-    def _loop(self, ahead: Mapping[str, Callable[[], Block] | None], addend: Callable[[], Block | None]) -> None:
+    def _loop(
+        self, ahead: Mapping[str, Callable[[], LocalBlock] | None], addend: Callable[[], LocalBlock | None]
+    ) -> None:
         blocks = {name: found() for name, found in ahead.items() if found is not None}
-        own: list[Pair] = []
+        own: list[SelectedPair] = []
         self.record("all parts", 0, lambda: own.append(self._selected(blocks)))
         (pair,) = own
         for each in self.strategy.reductions:
@@ -176,8 +179,8 @@ class Selecting(Execution):
             pair = self.lane.put(what, -1, partial(self._over, pair, each), [done(self.device)]).wait()
         self._leave(self._finished(pair))
 
-    def _selected(self, blocks: Mapping[str, Block]) -> Pair:
-        """Of the indices that this rank computes."""
+    def _selected(self, blocks: Mapping[str, LocalBlock]) -> SelectedPair:
+        """The selected values among the indices that this rank computes."""
         spans = self.spans(self.strategy.split)
         values, along = self.work.select(blocks["a"], blocks["b"], spans)
         places = torch.zeros(values.shape, dtype=INDEX, device=self.device)
@@ -186,11 +189,11 @@ class Selecting(Execution):
         for label, index in zip(reduced, along, strict=True):
             whole = places * self.problem.extents[label] + index + spans[label].start
             places = torch.where(index < 0, index, whole)
-        return Pair(values, places)
+        return SelectedPair(values, places)
 
     # -- over ranks ----------------------------------------------------------------------------------------------------
 
-    def _over(self, pair: Pair, reduction: Reduction) -> Pair:
+    def _over(self, pair: SelectedPair, reduction: Reduction) -> SelectedPair:
         """The best over the ranks of a line: all of it on each of them, or a chunk along a label of D."""
         line, shape = self.lines[reduction.line], pair.values.shape
         if reduction.target is not None:
@@ -202,8 +205,8 @@ class Selecting(Execution):
         count = pair.values.numel()
         return found.each(lambda each: self._gathered(each, line)[:count].view(shape))
 
-    def _scattered(self, pair: Pair, line: Ranks) -> Pair:
-        """Of equal pieces along the first dimension this rank's, the best of all ranks'."""
+    def _scattered(self, pair: SelectedPair, line: Ranks) -> SelectedPair:
+        """This rank's piece along the first dimension, cut in equal pieces: the best values of all ranks."""
         rows = -(-pair.values.shape[0] // line.size)
         sent = pair.each(lambda each: padded(each, rows * line.size))
         came = sent.each(torch.empty_like)
@@ -221,19 +224,20 @@ class Selecting(Execution):
 
     # -- finish and leave ----------------------------------------------------------------------------------------------
 
-    def _finished(self, pair: Pair) -> Pair:
+    def _finished(self, pair: SelectedPair) -> SelectedPair:
         """D in place of the values."""
         term, spans = self.problem.d.term, self.spans(self.finished_as)
         here = self._starts(term, self.problem.shapes["d"], self.strategy.summed)
-        values, places = pair.each(lambda each: Block(each, term, here).cut({label: spans[label] for label in term})[0])
+        runs = {label: spans[label] for label in term}
+        values, places = pair.each(lambda each: LocalBlock(each, term, here).cut(runs)[0])
         (out,) = self.empty(spans, self.work.types[:1])
         if out.numel():
             self.record("finish", 0, partial(self.work.finish, values, [out], spans, None, self.alpha, self.beta))
-        return Pair(out, places)
+        return SelectedPair(out, places)
 
-    def _leave(self, pair: Pair) -> None:
+    def _leave(self, pair: SelectedPair) -> None:
         d = self.problem.d
-        route = Route("D", d.term, self.problem.shapes["d"], self.finished_as, d.places, self.problem.mesh)
+        route = TensorRoute("D", d.term, self.problem.shapes["d"], self.finished_as, d.places, self.problem.mesh)
 
         def work() -> None:
             for tensor, result in zip(pair, self.results, strict=True):
@@ -242,7 +246,7 @@ class Selecting(Execution):
         self.lane.put(f"D: {route.said() or 'stays'}", -1, work, [done(self.device)]).wait()
 
 
-def best(pieces: Pair, largest: bool) -> Pair:
+def best(pieces: SelectedPair, largest: bool) -> SelectedPair:
     """Along the first dimension: the larger (or smaller) value, NaN before all others; of equals the first index."""
     values, places = pieces.each(lambda each: each[0])
     for value, place in zip(pieces.values[1:], pieces.places[1:], strict=True):
@@ -251,4 +255,4 @@ def best(pieces: Pair, largest: bool) -> Pair:
         ahead = torch.where(equal, place < places, ahead | (value.isnan() & ~values.isnan()))
         ahead = (place >= 0) & (ahead | (places < 0))
         values, places = torch.where(ahead, value, values), torch.where(ahead, place, places)
-    return Pair(values, places)
+    return SelectedPair(values, places)

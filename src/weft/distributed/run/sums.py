@@ -17,39 +17,39 @@ import torch
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.group.lanes import Token, done, wait_for
-from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded
 from weft.distributed.planned.placement import Span, chunk
-from weft.distributed.planned.steps import Step
+from weft.distributed.planned.steps import LoopStep
 from weft.distributed.planned.strategy import Reduction
-from weft.distributed.run.call import Call
+from weft.distributed.run.call import RankCall
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
 
 
-class Sums:
+class RankSums:
     """D of one call on one rank."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RankCall) -> None:
         self.call, self.strategy, self.work = call, call.strategy, call.work
         self.label, self.term = call.label, call.problem.d.term
-        self.addend: Block | None = None
+        self.addend: LocalBlock | None = None
         self.reductions = self.strategy.reductions
         self.reducing, self.moving = self.strategy.reducing, self.strategy.way_of_d
         self.by_parts = self.label is not None and self.label in self.term
         self.split, self.summed = call.spans(self.strategy.split), call.spans(self.strategy.summed)
         self.contractions = max(1, sum(len(step.runs) for step in call.steps)) if self.label is not None else 1
         self.done = 0
-        self.partial: list[Block] | None = None  # sums that go on from part to part, where they are not D itself
-        self.whole: list[Block] | None = None  # D, where its parts do not go anywhere on their own
-        self.held: dict[int, list[Block]] = {}  # the same of each part
+        self.partial: list[LocalBlock] | None = None  # sums that go on from part to part, where they are not D itself
+        self.whole: list[LocalBlock] | None = None  # D, where its parts do not go anywhere on their own
+        self.held: dict[int, list[LocalBlock]] = {}  # the same of each part
         self.reduced: dict[int, Token] = {}
         self.leaving: dict[int, tuple[Token, Any]] = {}
 
     # -- compute -------------------------------------------------------------------------------------------------------
 
-    def compute(self, at: int, step: Step, blocks: Mapping[str, Block]) -> None:
+    def compute(self, at: int, step: LoopStep, blocks: Mapping[str, LocalBlock]) -> None:
         """All contractions of one part."""
         out = self._target(at, step)
         if self.label is None:
@@ -60,19 +60,20 @@ class Sums:
         else:
             runs = step.runs
             if at == len(self.call.steps) - 1 and not self.done and not runs:
-                runs = (Run(self.split[self.label].start, 0),)  # nothing to sum: D is what that makes
+                runs = (LabelRun(self.split[self.label].start, 0),)  # nothing to sum: D is what that makes
             for run in runs:
                 self.done += 1
                 self._contract(blocks, out, {self.label: run}, self.done == 1, self.done == self.contractions)
 
     def _contract(
-        self, blocks: Mapping[str, Block], out: Sequence[Block], runs: dict[Label, Run], first: bool, last: bool
-    ) -> None:
+        self, blocks: Mapping[str, LocalBlock], out: Sequence[LocalBlock], runs: dict[Label, LabelRun],
+        first: bool, last: bool,
+    ) -> None:  # fmt: skip
         if not all(block.tensor.numel() for block in out):
             return
         call = self.call
         alpha, beta, hooks = call.alpha, call.beta, [*BOTH]
-        addend: Block | None
+        addend: LocalBlock | None
         if self.reductions:
             alpha, beta, addend = 1.0, 1.0, None if first else out[0]
         else:
@@ -86,16 +87,16 @@ class Sums:
             blocks["a"], blocks["b"], out, runs, spans=self.split, addend=addend, alpha=alpha, beta=beta, hooks=hooks
         )
 
-    def _going_on(self, out: Sequence[Block]) -> Sequence[Block]:
+    def _going_on(self, out: Sequence[LocalBlock]) -> Sequence[LocalBlock]:
         """Where sums go on: in D itself, if it has their type."""
         if self.by_parts or self.contractions == 1 or self.work.types == (self.work.sum_type,):
             return out
         if self.partial is None:
             tensor = torch.empty(out[0].tensor.shape, dtype=self.work.sum_type, device=self.call.device)
-            self.partial = [Block(tensor, self.term, out[0].starts)]
+            self.partial = [LocalBlock(tensor, self.term, out[0].starts)]
         return self.partial
 
-    def _target(self, at: int, step: Step) -> Sequence[Block]:
+    def _target(self, at: int, step: LoopStep) -> Sequence[LocalBlock]:
         """Where a part is contracted to."""
         way = self.reducing if self.reductions else self.moving
         if way == "pieces" and self.reductions:
@@ -103,7 +104,7 @@ class Sums:
             return self.held[at]
         if way in ("range", "pieces"):
             assert self.label is not None
-            spans = {**self.split, self.label: Run.of(step.spans[0])}
+            spans = {**self.split, self.label: LabelRun.of(step.spans[0])}
             self.held[at] = self._blocks(spans)
             return self.held[at]
         if self.whole is None:
@@ -111,15 +112,15 @@ class Sums:
             self.whole = self._as_results() if direct else self._blocks(self.split)
         return self.whole
 
-    def _as_results(self) -> list[Block]:
+    def _as_results(self) -> list[LocalBlock]:
         starts = {label: self.summed[label].start for label in self.term}
-        return [Block(tensor, self.term, starts) for tensor in self.call.results]
+        return [LocalBlock(tensor, self.term, starts) for tensor in self.call.results]
 
-    def _blocks(self, spans: Mapping[Label, Run]) -> list[Block]:
+    def _blocks(self, spans: Mapping[Label, LabelRun]) -> list[LocalBlock]:
         """New memory: of sums in the order in which the first reduction sends them, else of D and further results."""
         starts = {label: spans[label].start for label in self.term}
         if not self.reductions:
-            return [Block(tensor, self.term, starts) for tensor in self.call.empty(spans, self.work.types)]
+            return [LocalBlock(tensor, self.term, starts) for tensor in self.call.empty(spans, self.work.types)]
         shape = [spans[label].length for label in self.term]
         target = self.reductions[0].target
         if target is None:
@@ -130,13 +131,13 @@ class Sums:
             rows = self._rows(self.reductions[0], shape[dim])
             flat = torch.empty((rows, *rest), dtype=self.work.sum_type, device=self.call.device)
             tensor = flat[: shape[dim]].movedim(0, dim)
-        return [Block(tensor, self.term, starts)]
+        return [LocalBlock(tensor, self.term, starts)]
 
     def _rows(self, reduction: Reduction, extent: int) -> int:
         ranks = self.call.lines[reduction.line].size
         return ranks * -(-extent // ranks)
 
-    def _pieces(self, step: Step) -> Block:
+    def _pieces(self, step: LoopStep) -> LocalBlock:
         """New memory for a share of every rank's chunk of the label along which sums are scattered."""
         assert self.label is not None
         dim = self.term.index(self.label)
@@ -144,11 +145,11 @@ class Sums:
         rest = [self.split[label].length for label in self.term if label != self.label]
         flat = torch.empty((len(step.spans), rows, *rest), dtype=self.work.sum_type, device=self.call.device)
         starts = {label: self.split[label].start for label in self.term}
-        return Block(flat.movedim(1, 1 + dim), self.term, starts, frozenset(), self.label, step.spans)
+        return LocalBlock(flat.movedim(1, 1 + dim), self.term, starts, frozenset(), self.label, step.spans)
 
     # -- over ranks ----------------------------------------------------------------------------------------------------
 
-    def send(self, at: int, step: Step, computed: Token) -> None:
+    def send(self, at: int, step: LoopStep, computed: Token) -> None:
         """Put a part's sum over ranks on the lane, or the part itself where it is finished."""
         lane = self.call.lane
         if at not in self.held:
@@ -167,14 +168,14 @@ class Sums:
         ]
         return ", ".join(texts)
 
-    def _scattered(self, block: Block) -> torch.Tensor:
+    def _scattered(self, block: LocalBlock) -> torch.Tensor:
         """This rank's share of a part that has one of every rank; in D's order."""
         line = self.call.lines[self.reductions[0].line]
         flat = block.tensor.movedim(1 + self.term.index(block.pieces), 1).contiguous()
         found = self._reduce_scatter(flat.flatten(0, 1), line)
         return found.movedim(0, self.term.index(block.pieces))
 
-    def _reduced(self, block: Block) -> torch.Tensor:
+    def _reduced(self, block: LocalBlock) -> torch.Tensor:
         """Sums over the ranks of every line that shares out a reduced label, one line after the other."""
         tensor = block.tensor
         for each in self.reductions:
@@ -233,25 +234,25 @@ class Sums:
         span = step.spans[0]
         if self.reducing == "pieces":
             span = step.spans[self.call.lines[self.reductions[0].line].rank]
-        out = self._finished(value, {**self.summed, self.label: Run.of(span)}, at)
+        out = self._finished(value, {**self.summed, self.label: LabelRun.of(span)}, at)
         self.held.pop(at)
         if out is not None:
             self._leave(at, step, out, done(self.call.device))
 
-    def _finished(self, sums: torch.Tensor, have: Mapping[Label, Run], at: int) -> list[torch.Tensor] | None:
+    def _finished(self, sums: torch.Tensor, have: Mapping[Label, LabelRun], at: int) -> list[torch.Tensor] | None:
         """The finished part where it leaves on its own; None where it stays, or leaves with all others."""
         call = self.call
         there = call.spans(call.finished_as)
         want = {label: _common(have[label], there[label]) for label in self.term}
         starts = {label: have[label].start for label in self.term}
-        value = Block(sums, self.term, starts).cut(want)[0]
+        value = LocalBlock(sums, self.term, starts).cut(want)[0]
         alone = self.moving in ("range", "pieces")
         if alone:
             out = call.empty(want, self.work.types)
         elif self.strategy.leaving.moves:
             if self.whole is None:
                 self.whole = [
-                    Block(tensor, self.term, {label: there[label].start for label in self.term})
+                    LocalBlock(tensor, self.term, {label: there[label].start for label in self.term})
                     for tensor in call.empty(there, self.work.types)
                 ]
             out = [block.cut(want)[0] for block in self.whole]
@@ -265,26 +266,26 @@ class Sums:
 
     # -- leave ---------------------------------------------------------------------------------------------------------
 
-    def _leave(self, at: int, step: Step, tensors: list[torch.Tensor], after: Token) -> None:
+    def _leave(self, at: int, step: LoopStep, tensors: list[torch.Tensor], after: Token) -> None:
         """Put a finished part's way to where it stays on the lane."""
         work = partial(self._gather_pieces if self.moving == "pieces" else self._gather_range, step, tensors)
         what = f"D: {self.strategy.leaving.said()}, part {step.part}"
         self.leaving[at] = self.call.lane.put(what, at, work, [after]), tensors
 
-    def _gather_range(self, step: Step, tensors: Sequence[torch.Tensor]) -> None:
+    def _gather_range(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
         call, label = self.call, self.label
         assert label is not None
         span = step.spans[0]
         route = self.strategy.leaving.without(label, span.extent)
         places = call.spans(call.problem.d.places)
-        have = {**places, label: Run.of(span)}
+        have = {**places, label: LabelRun.of(span)}
         want = {**places, label: _common(have[label], places[label])}
         for tensor, place in zip(tensors, call.in_results(want), strict=True):
             value = route.run(tensor, call.at, call.lines, wait_for)
-            place.copy_(Block(value, self.term, {one: have[one].start for one in self.term}).cut(
+            place.copy_(LocalBlock(value, self.term, {one: have[one].start for one in self.term}).cut(
                 {one: want[one] for one in self.term})[0])  # fmt: skip
 
-    def _gather_pieces(self, step: Step, tensors: Sequence[torch.Tensor]) -> None:
+    def _gather_pieces(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
         call, label = self.call, self.label
         assert label is not None
         assert step.part is not None
@@ -304,12 +305,12 @@ class Sums:
             wait_for(all_gather(line, whole, part), line, f"all-gather of D, part {step.part}")
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
-                    place = call.in_results({**places, **others, label: Run.of(span)})[at]
+                    place = call.in_results({**places, **others, label: LabelRun.of(span)})[at]
                     value = piece[: span.extent].movedim(0, dim)  # of other labels the ranks of the line keep their own
-                    place.copy_(Block(value, self.term, starts).cut(others)[0])
+                    place.copy_(LocalBlock(value, self.term, starts).cut(others)[0])
 
     def end(self) -> None:
-        """What does not go by parts: sums over ranks, then D's way; and wait for all that is on its way."""
+        """Move what does not go by parts: sums over ranks, then D; and wait for all that is on its way."""
         call = self.call
         if self.reductions and self.reducing == "ahead":
             assert self.whole is not None
@@ -333,9 +334,9 @@ class Sums:
         call.lane.put(f"D: {route.said()}", -1, work, [done(call.device)]).wait()
 
 
-def _common(one: Run, other: Run) -> Run:
+def _common(one: LabelRun, other: LabelRun) -> LabelRun:
     start = max(one.start, other.start)
-    return Run(start, max(0, min(one.start + one.length, other.start + other.length) - start))
+    return LabelRun(start, max(0, min(one.start + one.length, other.start + other.length) - start))
 
 
 def _in_place(front: torch.Tensor, rows: int) -> torch.Tensor:

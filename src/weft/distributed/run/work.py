@@ -1,4 +1,4 @@
-"""What is computed of parts: products with functions, sums that go on from part to part, and what follows a sum."""
+"""Computations on parts: products with functions, sums that go on from part to part, and what follows a sum."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.entry import contraction
-from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
 
-Spans = Mapping[Label, Run]
+Spans = Mapping[Label, LabelRun]
 _one_at_a_time = threading.Lock()  # on a CPU: a lane reduces by the same kernels, which have all cores to themselves
 
 
 @dataclass(frozen=True)
-class Work:
+class PartWork:
     """The functions of a call and what they take, ready for any part of it.
 
     `taken` has for each hook the names that its function takes; `aux` has for each name a block of the whole tensor
@@ -31,7 +31,7 @@ class Work:
     """
 
     taken: Mapping[str, tuple[str, ...]]
-    aux: Mapping[str, Block]
+    aux: Mapping[str, LocalBlock]
     options: Options
     sum_type: torch.dtype
     types: tuple[torch.dtype, ...]  # of D and of what else the epilogue yields
@@ -48,8 +48,8 @@ class Work:
         return self.options.algebra
 
     def multiply(
-        self, a: Block, b: Block, out: Sequence[Block], runs: Spans, *, spans: Spans, addend: Block | None,
-        alpha: Scalar, beta: Scalar, hooks: Sequence[str],
+        self, a: LocalBlock, b: LocalBlock, out: Sequence[LocalBlock], runs: Spans, *, spans: Spans,
+        addend: LocalBlock | None, alpha: Scalar, beta: Scalar, hooks: Sequence[str],
     ) -> None:  # fmt: skip
         """One contraction of the indices `runs` of the loop's label, into the same of `out`.
 
@@ -63,7 +63,7 @@ class Work:
         self._call((term_a, term_b), x, y, c, [one.cut(runs) for one in out], alpha, beta, options)
 
     def finish(
-        self, sums: torch.Tensor, out: Sequence[torch.Tensor], spans: Spans, addend: Block | None, alpha: Scalar,
+        self, sums: torch.Tensor, out: Sequence[torch.Tensor], spans: Spans, addend: LocalBlock | None, alpha: Scalar,
         beta: Scalar,
     ) -> None:  # fmt: skip
         """D from complete sums: alpha, C, the epilogue. `spans` are the indices that `sums` has of every label."""
@@ -76,8 +76,8 @@ class Work:
         c = self._cut(addend, spans)
         self._call((self.term, ()), sums, self._one(sums.device), c, places, alpha, beta, options)
 
-    def select(self, a: Block, b: Block, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Values as they are selected of these indices, and where they lie along each reduced mode, counted from here.
+    def select(self, a: LocalBlock, b: LocalBlock, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Values as they are selected of these indices, and their index along each reduced mode, counted from here.
         """
         (x, term_a), (y, term_b) = a.cut({}), b.cut({})
         options = replace(self._taking(self.options, spans, ("a_fn", "b_fn")), out_dtype=self.sum_type)
@@ -104,7 +104,7 @@ class Work:
     def _one(self, device: torch.device) -> torch.Tensor:
         return torch.ones((), dtype=self.sum_type, device=device)
 
-    def _cut(self, addend: Block | None, runs: Spans) -> torch.Tensor | None:
+    def _cut(self, addend: LocalBlock | None, runs: Spans) -> torch.Tensor | None:
         """C's elements of these indices."""
         if addend is None:
             return None
@@ -138,7 +138,7 @@ def _guard(tensor: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 def alone(algebra: Algebra) -> Algebra:
-    """The same reduction of values that are not combined with anything."""
+    """An algebra that reduces values alike, without combining them with anything."""
     return Algebra(_first, algebra.reduce, algebra.identity, f"{algebra.name}, of sums", algebra.requires)
 
 

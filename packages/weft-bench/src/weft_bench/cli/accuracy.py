@@ -57,7 +57,7 @@ PRECISIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccuracyRow:
     """One product. All errors are relative; None where the device has no such precision."""
 
     precision: str
@@ -71,12 +71,12 @@ class Row:
 
 def measured(
     device: torch.device, depths: Sequence[int] = DEPTHS, side: int = SIDE, step: Callable[[str], None] = lambda _: None
-) -> list[Row]:
+) -> list[AccuracyRow]:
     """Every precision, kind of values and K, on one device."""
     return list(_rows(device, depths, side, step))
 
 
-def _rows(device: torch.device, depths: Sequence[int], side: int, step: Callable[[str], None]) -> Iterator[Row]:
+def _rows(device: torch.device, depths: Sequence[int], side: int, step: Callable[[str], None]) -> Iterator[AccuracyRow]:
     for values in ("normal", "uniform"):
         for k in depths:
             step(f"{values} K={k}")
@@ -87,7 +87,7 @@ def _rows(device: torch.device, depths: Sequence[int], side: int, step: Callable
                     yield _row(precision, values, a, b, exact)
 
 
-def _row(precision: Precision, values: str, a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor) -> Row:
+def _row(precision: Precision, values: str, a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor) -> AccuracyRow:
     from weft.api.contract import contract
     from weft.errors import UnsupportedError
     from weft.testing import expectation, max_error_over_bound
@@ -98,9 +98,9 @@ def _row(precision: Precision, values: str, a: torch.Tensor, b: torch.Tensor, ex
     try:
         d = contract("mk,nk->mn", x, y, **options)
     except UnsupportedError as error:
-        return Row(precision.name, values, k, None, None, None, str(error).splitlines()[0])
+        return AccuracyRow(precision.name, values, k, None, None, None, str(error).splitlines()[0])
     reference, bound = expectation("mk,nk->mn", x, y, **options)
-    return Row(
+    return AccuracyRow(
         precision.name, values, k, _relative(d, reference), _relative(d, exact),
         max_error_over_bound(d, reference, bound),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _relative(d: torch.Tensor, reference: torch.Tensor) -> float:
     return float((d.double() - reference).norm() / reference.norm())
 
 
-def page(rows: Sequence[Row], about: str) -> str:
+def page(rows: Sequence[AccuracyRow], about: str) -> str:
     """The rows as Markdown: a table for each figure and kind of values, precisions down and K across."""
     figures = {
         "computed": "Error of the product of the stored values, relative to the result",
@@ -144,7 +144,7 @@ def _cell(value: float | None) -> str:
     return "not here" if value is None else f"{value:.1e}"
 
 
-def write(rows: Sequence[Row], folder: Path, device: torch.device, side: int) -> None:
+def write(rows: Sequence[AccuracyRow], folder: Path, device: torch.device, side: int) -> None:
     """`accuracy.json` and `README.md` in a folder, with the machine and the command."""
     from weft.machine.provenance import command, commit
     from weft.machine.stamp import device_stamp

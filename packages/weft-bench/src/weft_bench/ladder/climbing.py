@@ -20,7 +20,7 @@ from weft.machine.stamp import device_stamp
 from weft.machine.timing import measure
 from weft_bench.environment import disclose
 from weft_bench.ladder.ladders import ladder
-from weft_bench.ladder.problems import Problem, Run
+from weft_bench.ladder.problems import LadderProblem, Run
 from weft_bench.ladder.record import Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, Rung, Size, predicted_gain, published_gain
 from weft_bench.profiling.profile import profiled
@@ -102,7 +102,7 @@ class _Bench:
 
     def __init__(self, how: How) -> None:
         self._how = how
-        self._problem: Problem | None = None
+        self._problem: LadderProblem | None = None
         self._error: Callable[[Run], float] = lambda run: math.nan
 
     def step(self, name: str, number: int, flight: Flight, rung: Rung) -> Step:
@@ -129,13 +129,13 @@ class _Bench:
             found.wrong = f"{type(broken).__name__}: {str(broken).strip().partition(chr(10))[0]}"
         return found
 
-    def _checked(self, problem: Problem, run: Run) -> float:
+    def _checked(self, problem: LadderProblem, run: Run) -> float:
         if problem != self._problem:
             self._error = lambda run: math.nan  # the old reference makes room for the new one
             self._error, self._problem = problem.checker(self._how.device), problem
         return self._error(run)
 
-    def _time(self, found: Step, problem: Problem, run: Run) -> None:
+    def _time(self, found: Step, problem: LadderProblem, run: Run) -> None:
         how = self._how
         sampling, call = Sampling(budget=how.budget), problem.call(run)
         sets = TimedSets(problem.tensors(how.device), how.device, sampling)
@@ -149,7 +149,7 @@ class _Bench:
                            "memory": floor.memory, "launch": floor.launch}  # fmt: skip
             found.share = floor.seconds / summary.median
 
-    def _profile(self, found: Step, problem: Problem, run: Run, recipe: RungRecipe) -> None:
+    def _profile(self, found: Step, problem: LadderProblem, run: Run, recipe: RungRecipe) -> None:
         how = self._how
         subject = Subject(found.name, problem.call(run), problem.tensors(how.device), how.device, recipe, None,
                           problem.text)  # fmt: skip
@@ -158,7 +158,7 @@ class _Bench:
         found.profile = counted.to_dict()
 
 
-def floor_of(problem: Problem, known: Ceilings | None) -> Floor | None:
+def floor_of(problem: LadderProblem, known: Ceilings | None) -> Floor | None:
     """The least time of a problem in a graph; a matrix that only moves is held against the rate of a copy.
 
     None where no ceilings are known, or none for its products.

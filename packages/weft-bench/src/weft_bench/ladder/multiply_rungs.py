@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.errors import DTypeError
-from weft_bench.ladder.problems import Contraction, product
+from weft_bench.ladder.problems import LadderContraction, product
 from weft_bench.ladder.published import NETWORKS, SLIDES, product_kernel, slides
 from weft_bench.ladder.rung import Flight, Ladder, Prediction, Published, Rung, Size
 
@@ -86,17 +86,17 @@ FP16 = (
 )  # fmt: skip
 
 
-def _single(size: Size, kind: str) -> Contraction:
+def _single(size: Size, kind: str) -> LadderContraction:
     _only(size, (torch.float32,), "fp32")
     return product(*_extents(size), torch.float32)
 
 
-def _tf32(size: Size, kind: str) -> Contraction:
+def _tf32(size: Size, kind: str) -> LadderContraction:
     _only(size, (torch.float32,), "tf32")
     return product(*_extents(size), torch.float32, "tf32")
 
 
-def _half(size: Size, kind: str) -> Contraction:
+def _half(size: Size, kind: str) -> LadderContraction:
     _only(size, (torch.float16, torch.bfloat16), "fp16")
     return product(*_extents(size), size.dtype or torch.float16)
 

@@ -1,9 +1,9 @@
 """The problem of a flight's rungs: tensors of one call, its work, and whether a result is right.
 
-    Product          D = A B, through the oracle's bounds:  run(a, b, d)
-    Contraction      a case of the benchmarks, the same:    run(a, b, d)
-    Transposition    bit for bit; or a copy, or in place:   run(x, d), run(x)
-    TwoSite          Y = G X M, held against float64:       run(g, x, m, y)
+    Product              D = A B, through the oracle's bounds:  run(a, b, d)
+    LadderContraction    a case of the benchmarks, the same:    run(a, b, d)
+    Transposition        bit for bit; or a copy, or in place:   run(x, d), run(x)
+    TwoSite              Y = G X M, held against float64:       run(g, x, m, y)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft_bench.profiling.subject import Arguments
 Run = Callable[..., torch.Tensor]
 
 
-class Problem(Protocol):
+class LadderProblem(Protocol):
     """The computation that rungs of a flight share."""
 
     @property
@@ -53,7 +53,7 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class Contraction:
+class LadderContraction:
     """A contraction of two operands."""
 
     case: Case
@@ -91,9 +91,9 @@ class Contraction:
         return run
 
 
-def product(m: int, n: int, k: int, dtype: torch.dtype, precision: str | None = None) -> Contraction:
+def product(m: int, n: int, k: int, dtype: torch.dtype, precision: str | None = None) -> LadderContraction:
     """A product of matrices stored by rows, the result of the operands' type."""
-    return Contraction(Case("product", "mk,kn->mn", ((m, k), (k, n)), (dtype,) * 3, precision=precision))
+    return LadderContraction(Case("product", "mk,kn->mn", ((m, k), (k, n)), (dtype,) * 3, precision=precision))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from weft.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-    from weft_bench.ladder.problems import Problem
+    from weft_bench.ladder.problems import LadderProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Flight:
 
     name: str
     says: str
-    problem: Callable[[Size, str], Problem]  # for a size and the `kind` of a rung
+    problem: Callable[[Size, str], LadderProblem]  # for a size and the `kind` of a rung
     rungs: tuple[Rung, ...]
 
     def before(self, rung: Rung) -> Rung | None:

@@ -8,7 +8,7 @@ import torch
 
 from weft.errors import DTypeError
 from weft_bench.cases import Case, tccg
-from weft_bench.ladder.problems import Contraction, TwoSite
+from weft_bench.ladder.problems import LadderContraction, TwoSite
 from weft_bench.ladder.published import GETT, NETWORKS
 from weft_bench.ladder.rung import Flight, Ladder, Prediction, Published, Rung, Size
 
@@ -71,17 +71,17 @@ PHYSICAL, BOND, BATCH = 16, 256, 256
 _TCCG = {"methods": 20, "functions": 15, "sums": 13}
 
 
-def _methods(size: Size, kind: str) -> Contraction:
-    return Contraction(_case("methods", size))
+def _methods(size: Size, kind: str) -> LadderContraction:
+    return LadderContraction(_case("methods", size))
 
 
-def _functions(size: Size, kind: str) -> Contraction:
+def _functions(size: Size, kind: str) -> LadderContraction:
     name = "leaky_relu"
-    return Contraction(replace(_case("functions", size), a_fn=name, b_fn=name, epilogue=name))
+    return LadderContraction(replace(_case("functions", size), a_fn=name, b_fn=name, epilogue=name))
 
 
-def _sums(size: Size, kind: str) -> Contraction:
-    return Contraction(_case("sums", size))
+def _sums(size: Size, kind: str) -> LadderContraction:
+    return LadderContraction(_case("sums", size))
 
 
 def _two_site(size: Size, kind: str) -> TwoSite:

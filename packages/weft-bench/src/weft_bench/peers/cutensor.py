@@ -211,7 +211,7 @@ def _refuse(case: Case, tensors: Tensors) -> None:
 
 def _operation(
     case: Case, tensors: Tensors, library: Library, compute: str, fused: frozenset[str]
-) -> tuple[_Operand, _Operand, cutensor_library.Contraction]:
+) -> tuple[_Operand, _Operand, cutensor_library.CutensorContraction]:
     """The steps on A and B before the library sees them, and the contraction as it sees it."""
     a = _operand(case, 0, tensors.a, fused)
     b = _operand(case, 1, tensors.b, fused)
@@ -287,7 +287,7 @@ def _after(case: Case) -> list[str]:
 
 
 def _runner(
-    case: Case, operation: cutensor_library.Contraction, plan: cutensor_library.Plan, a: _Operand, b: _Operand
+    case: Case, operation: cutensor_library.CutensorContraction, plan: cutensor_library.Plan, a: _Operand, b: _Operand
 ) -> Call:
     """One timed call: the kernels before, the contraction, the kernels after."""
     device = a.sample.device

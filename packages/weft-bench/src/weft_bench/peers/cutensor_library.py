@@ -129,9 +129,9 @@ class Library:
 
     def contraction(
         self, a: Tensor, a_operator: int, b: Tensor, b_operator: int, d: Tensor, compute: str
-    ) -> Contraction:
+    ) -> CutensorContraction:
         """Describe ``D = alpha op_a(A) op_b(B) + beta C``, C lying as D; `compute` ends a CUTENSOR_COMPUTE_DESC_*."""
-        return Contraction(self, a, a_operator, b, b_operator, d, compute)
+        return CutensorContraction(self, a, a_operator, b, b_operator, d, compute)
 
     def permutation(self, a: Tensor, operator: int, d: Tensor, compute: str) -> Permutation:
         """Describe ``D = alpha op(A)``, A's modes in D's order; `compute` as for `contraction`."""
@@ -204,7 +204,7 @@ class Operation:
         )  # fmt: skip
 
 
-class Contraction(Operation):
+class CutensorContraction(Operation):
     """See `Library.contraction`."""
 
     def __init__(

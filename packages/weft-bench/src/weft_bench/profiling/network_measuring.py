@@ -21,7 +21,7 @@ from weft.machine.roofline import contraction_floor, floor_time
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import Timing, measure
 from weft.networks.network import Network
-from weft.networks.steps import Call
+from weft.networks.steps import ContractionCall
 from weft.networks.unrolled import Unrolled
 from weft_bench.machine.energy import SECONDS, Energy, call_energy, sensor_of, synchroniser
 from weft_bench.profiling.launches import traced
@@ -29,7 +29,7 @@ from weft_bench.profiling.network_profile import NetworkProfile, StepTime
 from weft_bench.timed_sets import Sampling
 
 LONGEST = 2.0  # seconds of a call in slices that is still timed as a whole
-Planned = Call | Unrolled
+Planned = ContractionCall | Unrolled
 _NO_COUNTERS = "they are read of plans: profile a step by itself, weft.plan of its contraction"
 
 
