@@ -48,11 +48,11 @@ def chosen_and_built(
         chosen = perf_counter()
         found, launch = choice.built()
         if (found.best is choice.best and generation() == before) or admitted(found):
-            _tell(found, chosen - begun, perf_counter() - chosen)
+            tell(found, chosen - begun, perf_counter() - chosen)
             return found, launch
 
 
-def _tell(choice: Choice, planning: float, building: float) -> None:
+def tell(choice: Choice, planning: float, building: float) -> None:
     """A line for the log."""
     if not log.isEnabledFor(logging.INFO):
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Schedule, Target
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
-from weft.plans.building import chosen_and_built
+from weft.plans.building import chosen_and_built, tell
 from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
@@ -84,10 +85,12 @@ def served(asked: ServiceRequest, specialize: str) -> Served:
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
     if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
+        begun = perf_counter()
         first = library(*asked[:4])
         if isinstance(first, Choice):
             why = "asked for" if specialize == LIBRARY else "it needs no compiling"
             look_at = promotion.looks_at(first.best.seconds) if specialize == "auto" else None
+            tell(first, perf_counter() - begun, 0.0)
             return Served(*first.built(), Tier(LIBRARY, why, look_at=look_at))
         if specialize == LIBRARY:
             raise UnsupportedError(f"the library tier cannot do this: {first}")

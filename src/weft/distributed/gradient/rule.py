@@ -108,7 +108,7 @@ class RankProduct(Product):
     ) -> DifferentiatedPlan:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
-        options = self._asked((None, None, None, *operands))
+        options = self._requested((None, None, None, *operands))
         return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, _sources(spec), sketched)
 
     def _block(self, plan: DifferentiatedPlan, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
