@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import weft
 from weft.planner import promotion
-from weft.plans import guard, promoting
+from weft.plans import guard, promoting, tiers
 
 PREDICTED = 1e-3  # seconds of the library tier, by decree
 
@@ -110,3 +111,25 @@ def test_the_guard_is_turned_off_by_its_variable(monkeypatch: pytest.MonkeyPatch
     assert not guard.watches(weft.planner.schedule.Target("cpu"))
     monkeypatch.setenv("WEFT_GUARD", "0")
     assert not guard.watches(target)
+
+
+def test_what_was_measured_to_be_slow_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the library to a kernel that the model praises, and back when the device shows it to be slow: once."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
+    weft.planner.validity.outdate()
+    a, b = operands()
+    plan = planned()
+    first = plan._first().choice.best
+    engine = weft.plan("ik,kj->ij", a, b, specialize="now")._first().choice
+    praised = replace(engine, best=replace(engine.best, seconds=0.1 * first.seconds), ranked=(engine.best,))
+    offer = tiers.Offer("specialised", 0.1 * first.seconds, 0.0, praised)
+    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer] if serving == "library" else []))
+    served = []
+    for _ in range(8 * CALLS):
+        plan(a, b)
+        served.append(plan.schedule)
+        Clock.takes = 1.0 if plan.schedule == engine.best.schedule else first.seconds
+    assert engine.best.schedule in served
+    assert served[-1] == first.schedule
+    assert served.count(engine.best.schedule) < 3 * CALLS

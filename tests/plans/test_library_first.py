@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer]))
 
 
-LOOK, BEGIN, SWITCH = 3, 5, 13  # the calls of `soon`
+LOOK, BEGIN, SWITCH = 3, 8, 13  # the calls of `soon`
 
 
 def operands(seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

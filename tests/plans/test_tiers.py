@@ -42,12 +42,13 @@ def planned(**options: Any) -> weft.Plan:
 
 
 def promoted_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
-    """Make compiling half as dear as this many calls lose; returns the call that is to run the other kernel."""
+    """Make compiling take half as long as this many calls; returns the call that is to run the other kernel."""
     plan = planned(specialize="never")
-    lost = 1e-6
-    monkeypatch.setattr(promotion, "expected", lambda description, target: plan._first().choice.best.seconds - lost)
+    seconds = plan._first().choice.best.seconds
+    monkeypatch.setattr(promotion, "expected", lambda description, target: seconds - 1e-6)
     monkeypatch.setattr(promotion, "FASTER", 1.0)
-    monkeypatch.setattr(promotion, "COMPILING", calls / 2 * lost * 1.001)
+    monkeypatch.setattr(promotion, "_WORTH", 0.0)
+    monkeypatch.setattr(promotion, "COMPILING", calls / 2 * seconds * 1.001)
     return calls + 1
 
 

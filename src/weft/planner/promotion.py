@@ -1,10 +1,10 @@
 """When a better kernel takes over from the one that serves: a rule of predicted times alone, and what it has decided.
 
 A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
-loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once a
-part of what preparing costs is lost, and takes over at the call at which twice that is lost: by then it is there, and
-nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A change to
-a specialised kernel is kept on disk, and the next process prepares that kernel first.
+loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once
+that is worth while. It takes over after as many calls as take twice the time that preparing takes: by then it is there,
+and nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A
+change to a specialised kernel is kept on disk, and the next process prepares that kernel first.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ COMPILING_CPU = _FITTED("compiling_cpu")  # and those of one function for a CPU
 LOADING = _FITTED("loading")  # seconds that planning and loading one takes that is compiled already
 LOOKING = _FITTED("looking")  # seconds that it takes to find out what would be better
 TESTING = _FITTED("testing")  # seconds of the self-test of a family that is new to the machine
-MADE = _FITTED("made")  # times that a specialised kernel takes of what memory or arithmetic alone would
+MADE = _FITTED("made")  # times that a specialised kernel takes of what memory alone would
+MADE_PRODUCTS = _FITTED("made_products")  # and of what arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 
 _PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
-_MARGIN = 2  # times of what preparing takes that calls have lost when the better kernel takes over
-_EARLY = 4  # the part of the calls until then after which it is prepared
+_WORTH = 0.02  # seconds that calls have lost before a better kernel is prepared
+_MARGIN = 2  # times of what preparing takes that pass until the better kernel takes over
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ def taken_over(tier: Tier, call: int, seconds: float, offer: Name, better: float
     lost = seconds - better
     if better > FASTER * seconds:
         return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
-    calls = math.floor(_MARGIN * ready / lost)
-    return Tier(tier.name, tier.why, offer, call + calls // _EARLY, call + calls, lost)
+    begin = call + math.floor(min(_WORTH, ready) / lost)
+    return Tier(tier.name, tier.why, offer, begin, begin + math.floor(_MARGIN * ready / seconds), lost)
 
 
 def expected(description: Description, target: Target) -> float:
@@ -103,7 +104,7 @@ def expected(description: Description, target: Target) -> float:
         if layout is not None:
             extents, strides = [mode.extent for mode in modes], [mode.strides[tensor] for mode in modes]
             size += layout.dtype.itemsize * distinct_elements(extents, strides)
-    return LEAST + MADE * max(size / by.memory_rate, seconds)
+    return LEAST + max(MADE * size / by.memory_rate, MADE_PRODUCTS * seconds)
 
 
 def _rate(contraction: Contraction, target: Target) -> float:

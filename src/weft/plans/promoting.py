@@ -46,6 +46,7 @@ class PromotingLaunch:
         self._arrival: Arrival | None = None
         self._guard: Guard | None = None
         self._corrections, self._reason = 0, ""
+        self._measured: dict[Any, float] = {}  # seconds of schedules that the device has shown
         self._count = count(1)
         self._due = self._sample = self._next = inf  # calls: of a change of kernels, of a timing, and the earlier one
         self._lock = Lock()
@@ -147,7 +148,7 @@ class PromotingLaunch:
         found = plain
         try:
             for offer in offers(self._asked, plain.name):
-                tier = promotion.taken_over(plain, call, self._seconds, offer.name, offer.seconds, offer.ready)
+                tier = promotion.taken_over(plain, call, self._seconds, offer.name, self._of(offer), offer.ready)
                 if tier.switch_at is None:
                     found = found if found.switch_at is not None else tier
                 elif found.switch_at is None or tier.switch_at < found.switch_at:
@@ -155,6 +156,13 @@ class PromotingLaunch:
         except (WeftError, RuntimeError, MemoryError) as error:
             found = replace(plain, why=f"{plain.why}; nothing better can be planned: {_first_words(error)}")
         self._say(self._serving._replace(tier=found))
+
+    def _of(self, offer: Offer) -> float:
+        """Seconds of a call of an offer: measured where it served before, else predicted."""
+        return offer.seconds if offer.choice is None else self._measured.get(offer.choice.best.schedule, offer.seconds)
+
+    def _is_known_to_be_slow(self, choice: Choice) -> bool:
+        return self._measured.get(choice.best.schedule, 0.0) > self._seconds
 
     def _begin(self, tier: Tier) -> None:
         """Prepare the kernel that takes over."""
@@ -172,12 +180,12 @@ class PromotingLaunch:
         if isinstance(built, str):
             log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
             self._say(self._serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
-        elif not is_faster(built[0], self._seconds):
+        elif not is_faster(built[0], self._seconds) or self._is_known_to_be_slow(built[0]):
             self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
         else:
             log.info("%s: %s takes over at call %d", self._asked.description.text, built[0].best.schedule, call)
             self._settle(Served(*built, Tier(name, f"it took over at call {tier.switch_at}{self._reason}")), call)
-            if name == SPECIALISED or self._corrections:
+            if name == SPECIALISED:
                 promotion.promote(built[0], self._asked.workspace_limit, tier)
             else:
                 self._look(call)
@@ -207,10 +215,11 @@ class PromotingLaunch:
             return
         self._guard = None
         self._arm(sample=inf)
-        if self._arrival is not None or not guard.is_grossly_wrong(seconds, self._seconds):
-            return
-        with self._lock:
-            self._correct(seconds, call)
+        self._measured[self._serving.choice.best.schedule] = seconds
+        if guard.is_grossly_wrong(seconds, self._seconds):
+            with self._lock:
+                self._arrival = self._offer = None  # what was on its way was thought to be better than less
+                self._correct(seconds, call)
 
     def _correct(self, seconds: float, call: int) -> None:
         """Change to what is better by what was measured, if anything is."""
@@ -218,7 +227,8 @@ class PromotingLaunch:
         told = f"{schedule} took {duration(seconds)} where {duration(predicted)} were predicted"
         log.info("%s: %s", self._asked.description.text, told)
         self._seconds, self._corrections = seconds, self._corrections + 1
-        offer = corrected(self._asked, self._serving.choice, seconds) if self._corrections <= _CORRECTIONS else None
+        known = self._measured
+        offer = corrected(self._asked, self._serving.choice, known) if self._corrections <= _CORRECTIONS else None
         plain = replace(self._serving.tier, then=None, switch_at=None, look_at=None, why=told)
         if offer is None:
             self._say(self._serving._replace(tier=plain))

@@ -7,7 +7,7 @@ specialised    a kernel that is compiled for these extents; on a CPU weft's engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -26,7 +26,7 @@ from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, imported
-from weft.planner.schedule import Description, Schedule, Target
+from weft.planner.schedule import Description, Ranked, Schedule, Target
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
 from weft.plans.building import chosen_and_built, tell
@@ -248,20 +248,23 @@ def made(asked: ServiceRequest, offer: Offer) -> Built:
     return chosen_and_built(*asked, known)
 
 
-def corrected(asked: ServiceRequest, serving: Choice, seconds: float) -> Offer | None:
-    """A better kernel than one that took `seconds` on the device; None where none is predicted to be.
+def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, float]) -> Offer | None:
+    """A better kernel than the one that serves, which is among those `measured`; None where none is predicted to be.
 
-    The model is as far off for the other schedules of its family: their predicted times grow as its own did.
+    `measured`: seconds by schedule. The model is as far off for the other schedules of the same family: their predicted
+    times grow as that of what serves did.
     """
-    off = seconds / serving.best.seconds
+    seconds = measured[serving.best.schedule]
+    off, same = seconds / serving.best.seconds, serving.best.schedule.family
     ranked = list(serving.ranked)
     if isinstance(other := library(*asked[:4]), Choice) and other.best not in ranked:
         ranked.append(other.best)
-    same = serving.best.schedule.family
-    by_time = sorted(
-        (replace(rank, seconds=rank.seconds * (off if rank.schedule.family == same else 1.0)) for rank in ranked),
-        key=lambda rank: rank.seconds,
-    )
+
+    def expected(rank: Ranked) -> float:
+        known = measured.get(rank.schedule)
+        return known if known is not None else rank.seconds * (off if rank.schedule.family == same else 1.0)
+
+    by_time = sorted((replace(rank, seconds=expected(rank)) for rank in ranked), key=lambda rank: rank.seconds)
     best = by_time[0]
     if best.schedule == serving.best.schedule or best.seconds * GROSS > seconds:
         return None
