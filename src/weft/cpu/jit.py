@@ -21,6 +21,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from weft.base.log import log
+from weft.base.settings import turns_off
 from weft.cpu import packed
 from weft.cpu.machine_code import Code, CodeStore
 from weft.machine.store import cache_directory
@@ -49,7 +50,7 @@ def fault() -> str | None:
 
 
 def turned_off() -> bool:
-    return os.environ.get("WEFT_NUMBA", "1").lower() in ("0", "off", "no", "false")
+    return turns_off(os.environ.get("WEFT_NUMBA"))
 
 
 @lru_cache

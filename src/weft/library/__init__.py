@@ -1,1 +1,1 @@
-"""Contractions, permutations and groups in torch's own operations: what runs before anything is compiled."""
+"""Contractions and permutations in torch's own operations: what runs before anything is compiled."""

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from weft.base.files import write_whole
+from weft.base.settings import turns_off
 from weft.errors import WeftWarning
 
 PACKAGE = "weft_kernels"  # of the distribution weft-kernels
 _MAGIC = b"weft pack 1\n"
 _HEAD = len(_MAGIC) + 32 + 8  # the digest of the index, and its length
-_OFF = ("0", "off", "no", "false")
 
 
 def folder() -> Path | None:
     """Where the shelves lie; None where there is no pack, or ``WEFT_KERNELS=0`` turns it off."""
     chosen = os.environ.get("WEFT_KERNELS")
     if chosen is not None:
-        return None if chosen.lower() in _OFF else Path(chosen)
+        return None if turns_off(chosen) else Path(chosen)
     return _installed()
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from weft.base.settings import turns_off
 from weft.machine.counts import distinct_elements
 from weft.machine.store import Store
 from weft.planner.code_digest import of_schedule
@@ -70,8 +71,7 @@ class Tier:
 
 def begins_with_library(kind: str) -> bool:
     """Whether "auto" begins with the library tier on a kind of device, where `WEFT_TIERS` is not 0."""
-    turned_off = os.environ.get("WEFT_TIERS", "1").lower() in ("0", "off", "no", "false")
-    return kind in ("cpu", "cuda", "hip") and not turned_off
+    return kind in ("cpu", "cuda", "hip") and not turns_off(os.environ.get("WEFT_TIERS"))
 
 
 def looks_at(seconds: float) -> int:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from weft.base.settings import turns_off
 from weft.errors import WeftWarning
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
@@ -51,7 +52,7 @@ _warned: set[_Place] = set()
 def applies(backend: str, target: Target) -> bool:
     """Whether families are tested before they are used for a target: one that is here, and no interpreter."""
     setting = os.environ.get("WEFT_SELFTEST", "1").lower()
-    if setting in ("0", "off", "no", "false") or backend not in ("triton", "cpu"):
+    if turns_off(setting) or backend not in ("triton", "cpu"):
         return False
     if target.kind == "interpreter":
         return setting == "interpreter"

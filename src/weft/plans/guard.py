@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
+from weft.base.settings import turns_off
 from weft.planner.schedule import Target
 
 SAMPLES = 3  # calls that are timed of a schedule; the quickest counts
 FIRST, EVERY = 2, 3  # calls after a schedule began to serve: when the first is timed, and how many apart the others are
 LATENCY = 5e-5  # seconds of a call that may be no kernel's
-_GROSS = 1.5  # times of the prediction that a call may take
+GROSS = 1.5  # times of the prediction that a call may take
 
 
 class Guard:
@@ -49,10 +50,9 @@ class Guard:
 
 def watches(target: Target) -> bool:
     """Whether calls on a target are timed: on GPUs, unless that is turned off."""
-    turned_off = os.environ.get("WEFT_GUARD", "1").lower() in ("0", "off", "no", "false")
-    return target.kind in ("cuda", "hip") and not turned_off
+    return target.kind in ("cuda", "hip") and not turns_off(os.environ.get("WEFT_GUARD"))
 
 
 def is_grossly_wrong(seconds: float, predicted: float) -> bool:
     """Whether a measured time shows that a prediction was wrong."""
-    return seconds > _GROSS * predicted + LATENCY
+    return seconds > GROSS * predicted + LATENCY

@@ -30,12 +30,12 @@ from weft.planner.schedule import Description, Ranked, Schedule, Target
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
 from weft.plans.building import chosen_and_built, tell
+from weft.plans.guard import GROSS
 from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 from weft.spec.permutation import Permutation
 
-GROSS = 1.5  # times of its prediction that a schedule may take before another one is looked for
 if torch.version.cuda is not None or torch.version.hip is not None:
     for name in chain(*AT_HAND["triton"].values()):
         imported(name)  # with weft, and not while calls go on
