@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 from weft.gpu.common import driver as launching
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch
+from weft.spec import Layout
 
 
 class FakeDriver:
@@ -23,6 +24,8 @@ class FakeDriver:
 
     def __init__(self, sizes: list[int], status: int = 0) -> None:
         self.sizes, self.status, self.seen = sizes, status, []  # type: ignore[var-annotated]
+        self.encoded: list[Any] = []
+        self.map_status = 0
 
     def cuFuncGetParamInfo(self, function: Any, at: Any, offset: Any, size: Any) -> int:
         if at.value >= len(self.sizes):
@@ -32,11 +35,20 @@ class FakeDriver:
 
     def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
         given = config._obj
-        kinds = {8: ctypes.c_int64, 4: ctypes.c_int32}
+        kinds = {128: ctypes.c_int64, 8: ctypes.c_int64, 4: ctypes.c_int32}
         values = [kinds[size].from_address(at).value for size, at in zip(self.sizes, params, strict=True)]
         follows = given.attributes[0].id, given.attributes[0].value, given.count
         self.seen.append(((given.grid_x, given.block_x, given.shared), given.stream, values, follows))
         return self.status
+
+    def cuTensorMapEncodeTiled(self, place: Any, element: int, rank: int, tensor: Any, *rest: Any) -> int:
+        extents, strides, block = (list(each) for each in rest[:3])
+        self.encoded.append((element, rank, extents, strides, block, rest[5]))
+        return self.cuTensorMapReplaceAddress(place, tensor)
+
+    def cuTensorMapReplaceAddress(self, place: Any, tensor: Any) -> int:
+        ctypes.c_int64.from_address(place.value).value = tensor.value or 0
+        return self.map_status
 
     def cuDeviceGet(self, device: Any, ordinal: int) -> int:
         device._obj.value = ordinal
@@ -112,6 +124,52 @@ def test_so_is_a_kernel_whose_parameters_are_others(driver: FakeDriver) -> None:
     assert parameter_sizes({"alpha": "fp32"}) is None
 
 
+MAPPED = {"a": "tensordesc<fp16[64, 32]>", "c": "constexpr", "d": "*fp32", "alpha": "i64", "numbers": ("i32",)}
+FORM = {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": [64, 32], "fp4_padded": False}
+
+
+@pytest.fixture
+def mapped(driver: FakeDriver) -> DirectLaunch:
+    """A launch of a kernel that takes a tensor map, a pointer, a factor, and a number that is fixed."""
+    driver.sizes = [128, 4, 4, 8, 8, 8, 8, 4, 8, 8]
+    cubin = compiled(MAPPED, tensordesc_meta=[FORM])
+    assert Cubin.from_bytes(cubin.to_bytes()) == cubin
+    layout = Layout((100, 48), (56, 1), torch.float16)
+    launch = DirectLaunch.of(cubin, 77, 12, 0, fixed=(9,), maps=[layout])
+    assert launch is not None
+    return launch
+
+
+def test_a_tensor_map_is_written_once_and_follows_its_tensor(driver: FakeDriver, mapped: DirectLaunch) -> None:
+    mapped(0x1000, 0x2000, -3)
+    mapped(0x1000, 0x2000, -3)
+    mapped(0x4000, 0x5000, 7)
+    mapped.at(5, (11,))(0x6000, 0x7000, 1)
+    behind = [100, 48, 56, 1]
+    assert [values for _, _, values, _ in driver.seen] == [
+        [0x1000, *behind, 0x2000, -3, 9, 0, 0],
+        [0x1000, *behind, 0x2000, -3, 9, 0, 0],
+        [0x4000, *behind, 0x5000, 7, 9, 0, 0],
+        [0x6000, *behind, 0x7000, 1, 11, 0, 0],
+    ]
+    assert driver.encoded == [(10, 2, [48, 100], [112], [32, 64], 3)] * 2
+
+
+def test_a_tensor_map_that_the_driver_does_not_write_is_an_error(driver: FakeDriver, mapped: DirectLaunch) -> None:
+    driver.map_status = 1
+    with pytest.raises(RuntimeError, match="writes no tensor map: CUDA_ERROR_OF_THE_TEST"):
+        mapped(0x1000, 0x2000, -3)
+    assert not driver.seen
+    driver.map_status = 0
+    mapped(0x1000, 0x2000, -3)
+    assert len(driver.encoded) == 2
+
+
+@pytest.mark.parametrize("other", [None, FORM | {"fp4_padded": True}, FORM | {"is_im2col": True}], ids=str)
+def test_a_tensor_map_of_another_kind_is_left_to_triton(driver: FakeDriver, other: Any) -> None:
+    assert DirectLaunch.of(compiled(MAPPED, tensordesc_meta=[other]), 77, 12, 0) is None
+
+
 def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
     driver.status = 700
     launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 0)
@@ -148,8 +206,19 @@ class TestOnADevice:
         plan(a, b)
         kernels = [kernel for each in plan._variants.values() for kernel in getattr(each.launch, "kernels", ())]
         assert kernels
-        assert all(kernel._direct is not None for kernel in kernels if "tensordesc" not in str(kernel.layouts))
+        assert all(kernel._direct is not None for kernel in kernels)
         torch.testing.assert_close(plan(a, b, alpha=-0.5), torch.relu(-0.5 * (a @ b)))
+
+    def test_those_with_tensor_maps_too(self) -> None:
+        if torch.cuda.get_device_capability() < (9, 0):
+            pytest.skip("no tensor memory accelerator")
+        pairs = [[torch.rand(1024, 1024, device="cuda").half() for _ in range(2)] for _ in range(3)]
+        plan = weft.plan("mk,kn->mn", *pairs[0], epilogue=torch.relu, backend="triton", specialize="now")
+        for a, b in pairs * 2:
+            torch.testing.assert_close(plan(a, b), torch.relu(a @ b), rtol=2e-3, atol=1e-3)
+        kernels = [kernel for each in plan._variants.values() for kernel in getattr(each.launch, "kernels", ())]
+        assert kernels
+        assert all(kernel._direct is not None for kernel in kernels)
 
     def test_streams_and_threads(self) -> None:
         sizes = (5, 17, 33, 64)

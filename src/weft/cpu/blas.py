@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cpu.exactness import exact_products, shortened
 from weft.cpu.host import HUGE, advise, costs, multiplies_bytes, reach
+from weft.machine.exactness import exact_products, shortened
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Mode, Role, Strides
 from weft.spec.dtypes import dtype_name

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import dispatch_modes, is_transforming
-from weft.cpu.exactness import shortened
 from weft.errors import WeftError
+from weft.machine.exactness import shortened
 from weft.spec.notation import parse
 
 Product = Callable[[Tensor, Tensor], Tensor]

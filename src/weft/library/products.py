@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.library.exact import guarded, multiplies_brains, widens
+from weft.library.exact import multiplies_brains, widens
+from weft.machine.exactness import guarded
 from weft.planner.schedule import Scalar
 from weft.spec import Arithmetic
 
@@ -80,9 +81,12 @@ class MatrixProducts:
         add: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
         if types.way == "widening":
             multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
-        self._multiply, self._add = (guarded(call, types.a, kind) for call in (multiply, add))
+        self._multiply, self._add = (guarded(call, types.a, types.result, kind) for call in (multiply, add))
         self._dot = torch.dot if kind == "cpu" and not batched else None  # of two vectors many times as quick as mm
-        self._real = guarded(torch.matmul, types.result.to_real(), kind) if types.way == "parts" else torch.matmul
+        self._real = torch.matmul
+        if types.way == "parts":
+            real = types.result.to_real()
+            self._real = guarded(torch.matmul, real, real, kind)
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
         """Workspace bytes of a product, besides its result."""

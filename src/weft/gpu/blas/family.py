@@ -6,26 +6,18 @@ One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
+from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, ResourceError, Scalar, Target
-from weft.spec import Contraction, Mode
+from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import dtype_name
-
-_SWITCHES = {  # process-wide permissions of torch for less exact products or sums
-    torch.float32: ("allow_tf32",),
-    torch.complex64: ("allow_tf32",),
-    torch.float16: ("allow_fp16_reduced_precision_reduction",),
-    torch.bfloat16: ("allow_bf16_reduced_precision_reduction",),
-}
 
 
 class BlasLaunch:
@@ -39,31 +31,33 @@ class BlasLaunch:
         if schedule.swap_ab:
             rows, columns, left, right = columns, rows, right, left
         self.swap_ab = schedule.swap_ab
-        self._multiply: Any = torch.bmm if batch else torch.mm
-        self._add: Any = torch.baddbmm if batch else torch.addmm
-        if contraction.d.dtype != contraction.arithmetic.product:
-            self._multiply, self._add = (
-                partial(call, out_dtype=contraction.d.dtype) for call in (self._multiply, self._add)
+        multiply: Any = torch.bmm if batch else torch.mm
+        add: Any = torch.baddbmm if batch else torch.addmm
+        product, result = contraction.arithmetic.product, contraction.d.dtype
+        if result != product:
+            multiply, add = (partial(call, out_dtype=result) for call in (multiply, add))
+        self._multiply, self._add = (guarded(call, product, result, "cuda") for call in (multiply, add))
+        layouts = contraction.a, contraction.b, contraction.c, contraction.d
+        self._left, self._right, self._addend, self._result = (
+            _view((*batch, *modes), tensor, layouts[tensor])
+            for modes, tensor in (
+                ((rows, depth), left), ((depth, columns), right), ((rows, columns), 2), ((rows, columns), 3)
             )
-        self._switches = _SWITCHES.get(contraction.arithmetic.product, ())
-        self._left = _view((*batch, rows, depth), left)
-        self._right = _view((*batch, depth, columns), right)
-        self._addend = _view((*batch, rows, columns), 2)
-        self._result = _view((*batch, rows, columns), 3)
+        )  # fmt: skip
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         cublas.make_ready(d.device)
-        a, b = (x.conj() if flag else x for x, flag in zip((a, b), self._conjugate, strict=True))
+        of_a, of_b = self._conjugate
+        a, b = a.conj() if of_a else a, b.conj() if of_b else b
         left, right = (b, a) if self.swap_ab else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
-        with _exact(self._switches):
-            if c is None and alpha == 1:
-                self._multiply(left, right, out=result)
-            else:
-                addend = _seen(c, self._addend) if c is not None else result
-                self._add(addend, left, right, beta=beta if c is not None else 0, alpha=alpha, out=result)
+        if c is None and alpha == 1:
+            self._multiply(left, right, out=result)
+        else:
+            addend = _seen(c, self._addend) if c is not None else result
+            self._add(addend, left, right, beta=beta if c is not None else 0, alpha=alpha, out=result)
 
 
 class Tf32Launch:
@@ -75,9 +69,9 @@ class Tf32Launch:
         if schedule.swap_ab:
             rows, columns, left, right = columns, rows, right, left
         self.swap_ab = schedule.swap_ab
-        self._left = _view((outer, rows, depth), left)
-        self._right = _view((outer, depth, columns), right)
-        self._addend, self._result = (_view((outer, rows, columns), tensor) for tensor in (2, 3))
+        self._left = _view((outer, rows, depth), left, None)
+        self._right = _view((outer, depth, columns), right, None)
+        self._addend, self._result = (_view((outer, rows, columns), tensor, None) for tensor in (2, 3))
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -90,31 +84,21 @@ class Tf32Launch:
         cublas.tf32(_seen(left, self._left), _seen(right, self._right), result, float(alpha.real), added)
 
 
-def _seen(tensor: Tensor, view: tuple[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+MatrixView: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
+
+
+def _seen(tensor: Tensor, view: MatrixView | None) -> Tensor:
     """The tensor as the library sees it; mostly it is that already."""
-    shape, strides = view
-    return tensor if tensor.shape == shape and tensor.stride() == strides else tensor.as_strided(shape, strides)
+    return tensor if view is None else tensor.as_strided(*view)
 
 
-@contextmanager
-def _exact(names: Sequence[str]) -> Iterator[None]:
-    """Take back, for the call, whatever permission the process has given for less exact sums and products."""
-    switches = torch.backends.cuda.matmul
-    given = [name for name in names if getattr(switches, name)]
-    for name in given:
-        setattr(switches, name, False)
-    try:
-        yield
-    finally:
-        for name in given:
-            setattr(switches, name, True)
-
-
-def _view(modes: tuple[Mode | None, ...], tensor: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a tensor as the library sees it; a missing mode has extent 1."""
+def _view(modes: tuple[Mode | None, ...], tensor: int, layout: Layout | None) -> MatrixView | None:
+    """A tensor as the library sees it, a missing mode with extent 1; None where it has that layout."""
     shape = tuple(mode.extent if mode is not None else 1 for mode in modes)
     run = math.prod(shape)
-    return shape, tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
+    strides = tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
+    same = layout is not None and (layout.shape, layout.strides) == (shape, strides)
+    return None if same else (shape, strides)
 
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]

@@ -45,6 +45,23 @@ TRITON_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
+class GluonLayout:
+    """A layout of tiles, by its name in Gluon's language and what that takes."""
+
+    name: str
+    given: tuple[Any, ...]
+
+    @property
+    def meant(self) -> Any:
+        layout = getattr(import_module("triton.experimental.gluon.language"), self.name)
+        return layout(*map(_as_lists, self.given))
+
+
+def _as_lists(value: Any) -> Any:
+    return list(map(_as_lists, value)) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceFunction:
     """A kernel by its module and name. The module is imported when it is compiled."""
 
@@ -138,6 +155,8 @@ def spelled(value: Any) -> str:
         return repr(value)
     if isinstance(value, ElementType):
         return value.name
+    if isinstance(value, GluonLayout):
+        return repr(value)
     if isinstance(value, tuple):
         return f"{type(value).__name__}({', '.join(map(spelled, value))})"
     identity = getattr(value, "identity", None)

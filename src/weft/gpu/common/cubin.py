@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from weft.gpu.common.tensor_maps import MapForm
 from weft.planner.schedule import Target
 
-FORMAT = 1  # of the bytes
+FORMAT = 2  # of the bytes
 TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
 _SIZES = {"*": 8, "i64": 8, "i32": 4}
 
@@ -28,6 +30,7 @@ class Cubin:
     tensor_memory: int  # columns
     pdl: bool  # launched as dependent by program
     sizes: tuple[int, ...] | None  # bytes of each parameter; None where only Triton's launcher knows how to pass them
+    maps: tuple[MapForm, ...]  # of the parameters that are tensor maps, in order
     triton: str  # the version that compiled it
 
     @cached_property
@@ -44,11 +47,12 @@ class Cubin:
         threads = metadata.num_warps * metadata.warp_size
         plain = metadata.num_ctas == 1 and not metadata.launch_cooperative_grid
         scratch = metadata.global_scratch_size or metadata.profile_scratch_size
-        sizes = parameter_sizes(compiled.src.signature) if plain and not scratch else None
+        maps = MapForm.all_of(compiled)
+        sizes = parameter_sizes(compiled.src.signature, maps) if plain and not scratch and maps is not None else None
         return cls(
             bytes(compiled.asm["cubin"]), metadata.name, threads, block_barriers(ptx), metadata.shared,
             getattr(metadata, "tmem_size", None) or 0, bool(metadata.launch_pdl),
-            None if sizes is None else tuple(sizes), __version__,
+            None if sizes is None else tuple(sizes), maps or (), __version__,
         )  # fmt: skip
 
     def to_bytes(self) -> bytes:
@@ -64,8 +68,9 @@ class Cubin:
             facts = json.loads(head)
             if facts.pop("format") != FORMAT or not code.startswith(b"\x7fELF"):
                 raise ValueError
-            sizes = facts.pop("sizes")
-            return cls(code=code, sizes=None if sizes is None else tuple(sizes), **facts)
+            sizes, maps = facts.pop("sizes"), facts.pop("maps")
+            forms = tuple([MapForm(element, size, swizzle, tuple(block)) for element, size, swizzle, block in maps])
+            return cls(code=code, sizes=None if sizes is None else tuple(sizes), maps=forms, **facts)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError("it is no cubin of this version") from None
 
@@ -80,12 +85,20 @@ def excess(shared: int, tensor_memory: int, target: Target) -> str | None:
     return None
 
 
-def parameter_sizes(signature: dict[str, Any]) -> list[int] | None:
-    """Bytes of each parameter that a kernel takes at run time, in order; None where one is no pointer or integer."""
+def parameter_sizes(signature: dict[str, Any], maps: Sequence[MapForm] = ()) -> list[int] | None:
+    """Bytes of each parameter that a kernel takes at run time, in order; None where one is no pointer, integer or
+    tensor map of these."""
     found: list[int] = []
+    forms = iter(maps)
     for kind in signature.values():
         for each in kind if isinstance(kind, tuple) else (kind,):
             if each == "constexpr":
+                continue
+            if str(each).startswith("tensordesc"):
+                form = next(forms, None)
+                if form is None:
+                    return None
+                found += form.sizes
                 continue
             size = _SIZES.get("*" if str(each).startswith("*") else each)
             if size is None:

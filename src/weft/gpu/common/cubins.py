@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from weft.gpu.common.constants import DeviceFunction, UnspelledError, calls, spelled
 from weft.gpu.common.cubin import Cubin
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.machine import pack
 from weft.machine.stamp import package_version
 from weft.machine.store import Store
@@ -119,7 +120,7 @@ def told(capability: int) -> str:
 def key_of(recipe: Recipe) -> str | None:
     """A digest of all that a kernel is made of; None where that cannot be said, or only Triton can launch it."""
     layouts = [*recipe.layouts, *recipe.pointers]
-    if any(layout is not None and not isinstance(layout, Layout) for layout in layouts):
+    if any(layout is not None and not isinstance(layout, (Layout, TensorMap)) for layout in layouts):
         return None
     code = of_kernel(recipe.function.module)
     if code is None:
@@ -139,6 +140,8 @@ def key_of(recipe: Recipe) -> str | None:
 
 def _pointer(layout: Any) -> str:
     """A tensor as the compiler takes it."""
+    if isinstance(layout, TensorMap):
+        return f"map {layout.layout.dtype} {layout.block} {layout.swizzle_bytes}"
     return "none" if layout is None else f"{layout.dtype}{' aligned' * (layout.alignment % 16 == 0)}"
 
 

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from itertools import islice
 from threading import Lock
 from typing import Any
 
 import torch
 
 from weft.gpu.common.cubin import Cubin
+from weft.gpu.common.tensor_maps import BYTES, EncodedMap
+from weft.spec import Layout
 
 
 @cache
@@ -85,45 +88,54 @@ class _Config(ctypes.Structure):
 
 
 class DirectLaunch:
-    """A loaded kernel on a grid; call it with one integer for each parameter, but for the last that are fixed."""
+    """A loaded kernel on a grid; call it with one integer for each parameter, but for the last that are fixed.
+
+    A tensor map is one parameter, the address of its tensor; `maps` are the layouts of those tensors.
+    """
 
     def __init__(
-        self, driver: Any, function: int, programs: int, threads: int, shared: int, sizes: Sequence[int], pdl: bool,
-        device: int, fixed: Sequence[int] = (),
+        self, driver: Any, function: int, cubin: Cubin, programs: int, device: int, fixed: Sequence[int] = (),
+        maps: Sequence[Layout] = (),
     ) -> None:  # fmt: skip
         self._driver, self.device = driver, device
-        self._made_of = (threads, shared, sizes, pdl, device)
+        self._made_of = cubin, device, maps
         self._function = ctypes.c_void_p(function)
-        count, changing = len(sizes) + SCRATCH, len(sizes) - len(fixed)
-        self._pack = struct.Struct(f"={changing}q").pack_into  # a smaller number is the first bytes of its word
-        self._words = (ctypes.c_int64 * count)(*[0] * changing, *fixed)
-        start = ctypes.addressof(self._words)
-        self._params = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
+        words = _Words(cubin, fixed, [EncodedMap(driver, *each) for each in zip(cubin.maps, maps, strict=True)])
+        self._words, self._kept, self._maps = words.changing, words.kept, words.maps
+        self._pack = struct.Struct(f"={len(self._words)}q").pack_into  # a smaller number is the first bytes of its word
+        self._params = (ctypes.c_void_p * len(words.places))(*words.places)
         self._attribute = _Attribute(_FOLLOWS, b"", 1, b"")
         self._config = _Config(
-            programs, 1, 1, threads, 1, 1, shared, None, ctypes.pointer(self._attribute), 1 if pdl else 0
+            programs, 1, 1, cubin.threads, 1, 1, cubin.shared, None, ctypes.pointer(self._attribute), int(cubin.pdl)
         )
         self._by_reference = ctypes.byref(self._config)
         self._lock = Lock()  # threads share the buffer until the driver has read it
 
     @classmethod
     def of(
-        cls, cubin: Cubin, function: int, programs: int, device: int, fixed: Sequence[int] = ()
-    ) -> DirectLaunch | None:
+        cls, cubin: Cubin, function: int, programs: int, device: int, fixed: Sequence[int] = (),
+        maps: Sequence[Layout] = (),
+    ) -> DirectLaunch | None:  # fmt: skip
         """A launch of the kernel that is loaded as `function`; None where it needs more than is known here."""
         driver, sizes = loaded_driver(), cubin.sizes
         if driver is None or sizes is None or not _agrees(driver, function, sizes):
             return None
-        return cls(driver, function, programs, cubin.threads, cubin.shared, sizes, cubin.pdl, device, fixed)
+        if cubin.maps and not hasattr(driver, "cuTensorMapReplaceAddress"):
+            return None
+        return cls(driver, function, cubin, programs, device, fixed, maps)
 
     def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
         """A launch of this kernel on another grid, with other fixed parameters."""
-        return DirectLaunch(self._driver, self._function.value or 0, programs, *self._made_of, fixed)
+        cubin, device, maps = self._made_of
+        return DirectLaunch(self._driver, self._function.value or 0, cubin, programs, device, fixed, maps)
 
     def __call__(self, *words: int) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""
         with self._lock:
             self._pack(self._words, 0, *words)
+            for at, each in self._maps:
+                if status := each.move(words[at]):
+                    raise RuntimeError(f"CUDA's driver writes no tensor map: {error_name(self._driver, status)}")
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
             if status == _NO_CONTEXT:  # a thread that has not used CUDA before
@@ -131,6 +143,33 @@ class DirectLaunch:
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
+
+
+class _Words:
+    """Where the parameters of a launch stand: those that change from call to call, and those that are kept."""
+
+    def __init__(self, cubin: Cubin, fixed: Sequence[int], maps: Sequence[EncodedMap]) -> None:
+        sizes = list(cubin.sizes or ())
+        kept = [number for each in maps for number in each.numbers] + list(fixed) + [0] * SCRATCH
+        count = len(sizes) + SCRATCH - len(kept)
+        self.changing, self.kept = (ctypes.c_int64 * count)(), (ctypes.c_int64 * len(kept))(*kept)
+        changing, others, waiting = _addresses(self.changing), _addresses(self.kept), iter(maps)
+        #: Addresses of the parameters, and the maps with the place of their tensors among what changes.
+        self.places: list[int] = []
+        self.maps: list[tuple[int, EncodedMap]] = []
+        for at, place in enumerate(changing):
+            if sizes[len(self.places)] != BYTES:
+                self.places.append(place)
+                continue
+            each = next(waiting)
+            self.maps.append((at, each))
+            self.places += [each.address, *islice(others, len(each.numbers))]
+        self.places += others
+
+
+def _addresses(words: Any) -> Iterator[int]:
+    start = ctypes.addressof(words)
+    return iter(range(start, start + 8 * len(words), 8))
 
 
 def launches_are_hooked() -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from weft.gpu.common.dependent import can_pdl
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, prefer_carveout
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.planner.registry import triton_fault
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
@@ -98,24 +99,6 @@ def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
 def wide_index(axes: Iterable[TiledAxis]) -> bool:
     """Whether an index along some axis needs 64 bits."""
     return any([axis.extent + LONGEST_TILE >= 2**31 for axis in axes])  # noqa: C419  a list: planning asks this often
-
-
-class TensorMap(NamedTuple):
-    """A matrix that a kernel reads tile by tile through the tensor memory accelerator (TMA)."""
-
-    layout: Layout
-    block: tuple[int, ...]
-
-    def descriptor(self, tensor: Any) -> Any:
-        """The descriptor of `tensor`, which has this layout, as the kernel takes it."""
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
-
-    @property
-    def spelled_place(self) -> str:
-        """How a signature says where a box stands in shared memory: not at all, the compiler chooses."""
-        return ""
 
 
 class _Pointer:
@@ -253,17 +236,22 @@ class KernelLaunch:
         return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, *numbers, grid=(1,), **given)
 
     def _load(self, target: Target) -> None:
-        """Have the kernel on the current GPU: by weft's own loader, or by Triton where only that can launch it."""
-        if target.kind == "cuda":
-            self.loaded = on_device(self, target)
-            if self.loaded is not None:
-                fixed, loaded = self.numbers or (), self.loaded
-                self._direct = DirectLaunch.of(loaded.cubin, loaded.function, self.programs, loaded.device, fixed)
-        if self._direct is None:
+        """Have the kernel on the current GPU: by weft's own loader, or by Triton where only that can load it."""
+        self.loaded = on_device(self, target) if target.kind == "cuda" else None
+        if self.loaded is None:
             self._compiled = self._initialised()
             if target.kind == "cuda":
                 self.loaded = by_triton(self._compiled, torch.cuda.current_device())
-        if self.carveout is not None and self.loaded is not None:
+        if self.loaded is None:
+            return
+        loaded, maps = self.loaded, [layout.layout for layout in self.layouts if isinstance(layout, TensorMap)]
+        self._direct = DirectLaunch.of(
+            loaded.cubin, loaded.function, self.programs, loaded.device, self.numbers or (), maps
+        )
+        if self._direct is None and self._compiled is None:  # Triton launches what Triton loads
+            self._compiled = self._initialised()
+            self.loaded = by_triton(self._compiled, loaded.device)
+        if self.carveout is not None:
             prefer_carveout(self.loaded.function, self.carveout)
 
     def _initialised(self) -> Any:
@@ -283,7 +271,11 @@ class KernelLaunch:
         if self._run is None:
             self._run = self._bound()
         pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent()
-        self._run(*tensors, *self._factors(alpha, beta), *pointers, *self._numbers)
+        given = (
+            layout.descriptor(tensor) if isinstance(layout, TensorMap) else tensor
+            for tensor, layout in zip(tensors, self.layouts, strict=True)
+        )  # fmt: skip
+        self._run(*given, *self._factors(alpha, beta), *pointers, *self._numbers)
 
     def _bound(self) -> Callable[..., Any]:
         """Triton's launcher of the kernel, the constants bound."""

@@ -11,23 +11,26 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LEAST_DOT, VECTOR
 from weft.gpu.common.dependent import is_short
 from weft.gpu.common.launch import (
     KernelLaunch,
-    TensorMap,
     common_reasons,
     pointer_layouts,
 )
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.model import predict, tma_params
 from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, n_parts, tensor_map
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
+
+KERNEL = DeviceFunction("weft.gpu.tma.kernel", "tma_kernel")
 
 # Of A's rows; of B's columns; of their second part along n where there is one.
 OperandMaps: TypeAlias = tuple[TensorMap, TensorMap, TensorMap | None]
@@ -48,24 +51,23 @@ class TmaLaunch:
 
     def __init__(
         self,
-        maps: OperandMaps,
+        in_parts: bool,  # B's columns by two maps
         swap_ab: bool,  # rows are B's and columns A's
         multiply: KernelLaunch,
         reduce: KernelLaunch | None = None,
         partials: Layout | None = None,
     ) -> None:
         self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
-        self._maps = maps
+        self._in_parts = in_parts
         self._swap_ab = swap_ab
         self._partials = partials
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        rows, columns, rest = self._maps
         if self._swap_ab:
             a, b = b, a
-        operands = rows.descriptor(a), columns.descriptor(b), rest.descriptor(b) if rest is not None else None
+        operands = a, b, b if self._in_parts else None
         if self._partials is None:
             self.kernels[0]((*operands, *self._stored(c, d, None)), alpha, beta, aux)
             return
@@ -119,22 +121,22 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> Launch:
     """The kernel of a schedule, and the reduction of its split-K partials, ready to launch."""
-    from weft.gpu.tma.kernel import tma_kernel
-
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
     constants = {"PARAMS": params, "OP": operation(contraction)}
     maps = operand_maps(contraction, schedule)
+    in_parts = maps[2] is not None
     accumulate = contraction.arithmetic.accumulate
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
         return KernelLaunch(
-            tma_kernel, (*maps, c, d, partials), constants, accumulate.is_floating_point, target, params.programs,
+            KERNEL, (*maps, c, d, partials), constants, accumulate.is_floating_point, target, params.programs,
             schedule.warps, schedule.stages, pointer_layouts(contraction), pdl=is_short(contraction),
         )  # fmt: skip
 
     if params.splits == 1:
-        return TmaLaunch(maps, schedule.swap_ab, multiply(contraction.c, contraction.d, None))
+        return TmaLaunch(in_parts, schedule.swap_ab, multiply(contraction.c, contraction.d, None))
     partials = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), accumulate)
     product = multiply(None, None, partials)
-    return TmaLaunch(maps, schedule.swap_ab, product, reduce_launch(contraction, params, partials, target), partials)
+    reduce = reduce_launch(contraction, params, partials, target)
+    return TmaLaunch(in_parts, schedule.swap_ab, product, reduce, partials)

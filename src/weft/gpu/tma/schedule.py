@@ -10,7 +10,7 @@ from itertools import product
 from operator import attrgetter
 
 from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR, sm_count
-from weft.gpu.common.launch import TensorMap
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B, D, TiledAxis, by_stride
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role

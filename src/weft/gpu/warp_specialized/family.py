@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from weft.gpu.common.constants import DeviceFunction, GluonLayout
 from weft.gpu.common.dependent import is_short
-from weft.gpu.common.launch import KernelLaunch, TensorMap
+from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.tma import family as tma
 from weft.gpu.tma.family import OperandMaps, TmaLaunch, operand_maps
 from weft.gpu.tma.schedule import TmaSchedule
 from weft.gpu.warp_specialized.gluon_probe import refusal
-from weft.gpu.warp_specialized.model import matrix_layout, ws_params
+from weft.gpu.warp_specialized.model import matrix_layout, swizzle_bytes, ws_params
 from weft.gpu.warp_specialized.model import predict as predict_pipelined
 from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM, WARPS
 from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
 from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
 from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
-    from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 
@@ -42,14 +43,18 @@ class SwizzledTensorMap(TensorMap):
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
         shape, strides = list(self.layout.shape), list(self.layout.strides)
-        return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared)
+        return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared.meant)
 
     @property
     def spelled_place(self) -> str:
-        return f",{self.shared}"
+        return f",{self.shared.meant}"
 
     @property
-    def shared(self) -> NVMMASharedLayout:
+    def swizzle_bytes(self) -> int:
+        return swizzle_bytes(self.block[-1] * self.layout.dtype.itemsize)
+
+    @property
+    def shared(self) -> GluonLayout:
         *_, rows, columns = self.block
         return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
 
@@ -62,23 +67,14 @@ def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMap
 class WsLaunch(TmaLaunch):
     """Launches of kernels that read no C, and store D, or partials, by TMA or from registers."""
 
-    def __init__(
-        self,
-        maps: OperandMaps,
-        result: SwizzledTensorMap | None,  # of D, or of partials; None where D is stored from registers
-        swap_ab: bool,
-        multiply: KernelLaunch,
-        reduce: KernelLaunch | None = None,
-        partials: Layout | None = None,
-    ) -> None:
-        super().__init__(maps, swap_ab, multiply, reduce, partials)
-        self._result = result
-
     def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
-        to = d if partials is None else partials
-        return (to if self._result is None else self._result.descriptor(to),)
+        return (d if partials is None else partials,)
 
 
+_ROOM = "weft.gpu.warp_specialized"
+KERNEL = DeviceFunction(f"{_ROOM}.kernel", "ws_kernel")
+SMEM_TRANSFORM_KERNEL = DeviceFunction(f"{_ROOM}.smem_transform_kernel", "smem_transform_kernel")
+STATIONARY_KERNEL = DeviceFunction(f"{_ROOM}.stationary_kernel", "stationary_kernel")
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 
 __all__ = ["NAME", "WsSchedule", "build", "predict", "schedules", "supports"]
@@ -138,29 +134,24 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
         pdl=is_short(contraction),
     )  # fmt: skip
     if params.tma.splits == 1:
-        return WsLaunch(maps, map_d, schedule.swap_ab, multiply)
+        return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)
     partials = partials_layout(contraction, schedule, tiles)
     reduce = reduce_launch(contraction, params.tma, partials, target, schedule.tail_splits, params.stream_k)
-    return WsLaunch(maps, map_d, schedule.swap_ab, multiply, reduce, partials)
+    return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply, reduce, partials)
 
 
-def _kernel(schedule: WsSchedule) -> Any:
-    from weft.gpu.warp_specialized.kernel import ws_kernel
-    from weft.gpu.warp_specialized.smem_transform_kernel import smem_transform_kernel
-
-    return smem_transform_kernel if schedule.consumers == SMEM_TRANSFORM else ws_kernel
+def _kernel(schedule: WsSchedule) -> DeviceFunction:
+    return SMEM_TRANSFORM_KERNEL if schedule.consumers == SMEM_TRANSFORM else KERNEL
 
 
 def _build_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> Launch:
-    from weft.gpu.warp_specialized.stationary_kernel import stationary_kernel
-
     contraction = in_kernel_order(contraction, schedule)
     params = stationary_params(contraction, schedule, target)
     maps = swizzled_maps(contraction, schedule)
     constants = {"PARAMS": params, "OP": operation(contraction)}
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        stationary_kernel, (*maps, contraction.d), constants, real, target, params.tma.programs, schedule.warps, 1,
+        STATIONARY_KERNEL, (*maps, contraction.d), constants, real, target, params.tma.programs, schedule.warps, 1,
         pdl=is_short(contraction),
     )  # fmt: skip
-    return WsLaunch(maps, None, schedule.swap_ab, multiply)
+    return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from weft.gpu.common.constants import GluonLayout, meant
 from weft.gpu.common.constraints import GROUP_ROWS, LINE, sm_count
 from weft.gpu.common.cost import (
     KEPT_BYTES,
@@ -36,10 +37,6 @@ from weft.gpu.warp_specialized.schedule import (
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
-
-if TYPE_CHECKING:
-    from triton.experimental.gluon.language import NVMMASharedLayout
-
 
 SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a tile
 
@@ -84,15 +81,21 @@ class WsParams(NamedTuple):
     a_first: tuple[int, int]  # [consumer] first stage of its pipeline of A
     b_first: tuple[int, int]  # the same of B
     rounds: int  # of a pipeline until a transformer meets the same stage again: each has barriers of its own
-    a_layout: NVMMASharedLayout  # of tiles of A in shared memory, as matrices
-    b_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part along n
+    a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
+    b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
     d_dims: tuple[TmaDim, ...]
     d_along_n: bool
     d_shape: tuple[int, int]  # of a subtile as it lies in D
-    d_layout: NVMMASharedLayout
+    d_layout: GluonLayout
     transforms: tuple[tuple[TransformLines, ...], ...]  # [transformer]; smem_transform only
     tail_splits: TailSplits  # smem_transform only
     stream_k: StreamK | None
+
+    @property
+    def meant(self) -> WsParams:
+        """The parameters as Gluon takes them."""
+        a, b, d = meant(self.a_layout), meant(self.b_layouts), meant(self.d_layout)
+        return self._replace(a_layout=a, b_layouts=b, d_layout=d)
 
 
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
@@ -170,14 +173,16 @@ def rounds(stages: int, transformers: int) -> int:
     return math.lcm(stages, max(1, transformers)) // stages
 
 
-def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
+def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> GluonLayout:
     """How a tile of so many rows and columns lies in shared memory, its contiguous side as it is in memory."""
-    from triton.experimental.gluon.language import NVMMASharedLayout
-
     rows, columns = shape
     line = (columns if along_k else rows) * size
-    swizzle = next(width for width in (128, 64, 32) if line % width == 0)
-    return NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=rank)
+    return GluonLayout("NVMMASharedLayout", (swizzle_bytes(line), 8 * size, rank))
+
+
+def swizzle_bytes(line: int) -> int:
+    """The widest order in shared memory for lines of so many bytes."""
+    return next(width for width in (128, 64, 32) if line % width == 0)
 
 
 def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple[AccumulatorParams, ...], ...]:

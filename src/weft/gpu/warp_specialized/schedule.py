@@ -9,8 +9,8 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, SHARED_MEMORY, VECTOR, sm_count
-from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.splits import StreamK, most_splits, stream
+from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B, D
 from weft.gpu.tma.model import TmaDim
 from weft.gpu.tma.schedule import (

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from weft.gpu.common.constants import GluonLayout, meant
 from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.swap_ab import in_kernel_order
@@ -19,10 +20,6 @@ from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
-
-if TYPE_CHECKING:
-    from triton.experimental.gluon.language import DistributedLinearLayout, NVMMASharedLayout
-
 
 ROWS = 16  # of an output tile, for each warp of a consumer
 LEAST_RUN = 16  # rows that lie together: results are stored in lines of as many elements
@@ -140,9 +137,15 @@ class StationaryParams(NamedTuple):
     product_bits: int  # of an element
     pipelines: int  # of tiles of A
     stages: int  # of each
-    a_layout: NVMMASharedLayout  # of tiles of A in shared memory, as matrices
-    b_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part along n
-    store_layouts: tuple[DistributedLinearLayout, ...]  # of subtiles of each part, in registers
+    a_layout: GluonLayout  # of tiles of A in shared memory, as matrices
+    b_layouts: tuple[GluonLayout, ...]  # of B, for each part along n
+    store_layouts: tuple[GluonLayout, ...]  # of subtiles of each part, in registers
+
+    @property
+    def meant(self) -> StationaryParams:
+        """The parameters as Gluon takes them."""
+        a, b, stored = meant(self.a_layout), meant(self.b_layouts), meant(self.store_layouts)
+        return self._replace(a_layout=a, b_layouts=b, store_layouts=stored)
 
 
 def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
@@ -182,23 +185,23 @@ def _subtiles(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:
         first += width
 
 
-def _store_layout(width: int, along_n: bool, warps: int) -> DistributedLinearLayout:
+def _store_layout(width: int, along_n: bool, warps: int) -> GluonLayout:
     """How a subtile of so many columns lies in registers when it is stored.
 
     Matrix instructions leave two neighbours of a row to each lane, and 8 x 8 elements to a warp's lanes: of float32, 32
     bytes of a line of D would be stored at once. Lanes exchange half of what they hold, and it is twice as much.
     """
-    from triton.experimental.gluon.language import DistributedLinearLayout
-
-    registers = [[0, 1], [8, 0], *([0, 1 << bit] for bit in range(3, width.bit_length() - 1))]
-    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
-    farther = [0, 8] if along_n else [8, 0]
+    registers = [(0, 1), (8, 0), *((0, 1 << bit) for bit in range(3, width.bit_length() - 1))]
+    lanes = [(0, 2), (0, 4), (1, 0), (2, 0), (4, 0)]
+    farther = (0, 8) if along_n else (8, 0)
     if farther in registers:
         registers.remove(farther)
         registers.insert(1, lanes[0])
         lanes[0] = farther
-    apart = [[ROWS << bit, 0] for bit in range(warps.bit_length() - 1)]
-    return DistributedLinearLayout(registers, lanes, apart, [], [ROWS * warps, width])
+    apart = tuple((ROWS << bit, 0) for bit in range(warps.bit_length() - 1))
+    return GluonLayout(
+        "DistributedLinearLayout", (tuple(registers), tuple(lanes), apart, (), (ROWS * warps, width))
+    )
 
 
 _FITTED = fitted("stationary")

@@ -1,0 +1,134 @@
+"""Products of matrices by torch with IEEE arithmetic and wide sums, whatever the process is set to allow.
+
+What torch allows is asked of its core: the modules of `torch.backends` take microseconds for the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.machine.ceilings import float32_products
+
+_SINGLE = (torch.float32, torch.complex64)
+_HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def guarded(call: Callable[..., Any], product: torch.dtype, result: torch.dtype, kind: str) -> Callable[..., Any]:
+    """The call with IEEE products: torch's permissions for less exact ones are suspended meanwhile.
+
+    `product` and `result` are the types of factors and of what is stored, `kind` that of the device.
+    """
+    if product in _SINGLE:
+        if kind == "cpu":
+            return _of_single_precision(call, shortened, exact_products)
+        return _of_single_precision(call, _shortened_on_a_gpu, partial(float32_products, tf32=False))
+    if kind == "cpu" or product not in _HALVES:
+        return call
+    if result is product:  # sums of the splits of a product are in the result's type
+        call = _with_wide_sums(call, _HALVES[product])
+    return _with_wide_accumulators(call) if product is torch.float16 else call
+
+
+def _of_single_precision(
+    call: Callable[..., Any], shortens: Callable[[], bool], ieee: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    def exactly(*args: Any, **options: Any) -> Any:
+        if shortens():
+            with ieee():
+                return call(*args, **options)
+        return call(*args, **options)
+
+    return exactly
+
+
+def _with_wide_sums(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    asked = getattr(torch._C, f"_get_cublas_allow_{name}_reduced_precision_reduction")
+    let = getattr(torch._C, f"_set_cublas_allow_{name}_reduced_precision_reduction")
+
+    def exactly(*args: Any, **options: Any) -> Any:
+        given = asked()  # since torch 2.9 with what is allowed of split sums
+        allowed, *rest = given if isinstance(given, tuple) else (given,)
+        if not allowed:
+            return call(*args, **options)
+        let(False, *rest)
+        try:
+            return call(*args, **options)
+        finally:
+            let(True, *rest)
+
+    return exactly
+
+
+def _with_wide_accumulators(call: Callable[..., Any]) -> Callable[..., Any]:
+    asked = getattr(torch._C, "_get_cublas_allow_fp16_accumulation", None)
+    if asked is None:
+        return call
+    let = torch._C._set_cublas_allow_fp16_accumulation
+
+    def exactly(*args: Any, **options: Any) -> Any:
+        if not asked():
+            return call(*args, **options)
+        let(False)
+        try:
+            return call(*args, **options)
+        finally:
+            let(True)
+
+    return exactly
+
+
+def _shortened_on_a_gpu() -> bool:
+    """Whether torch may make float32 products in TF32."""
+    if _precision is None:
+        return torch._C._get_cublas_allow_tf32()
+    return _precision("cuda", "matmul") not in ("none", "ieee")
+
+
+_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # since torch 2.9
+
+
+def shortened() -> bool:
+    """Whether torch may round the factors of float32 products on the CPU (`torch.set_float32_matmul_precision`)."""
+    if _precision is None:  # one setting for all devices
+        return torch.get_float32_matmul_precision() != "highest"
+    return _precision("mkldnn", "matmul") not in ("none", "ieee")
+
+
+class _Switch:
+    """oneDNN, which alone shortens products on the CPU, switched off while anyone needs that; MKL takes over."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._enabled = True
+
+    def off(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._enabled = torch.backends.mkldnn.set_flags(False, None, None, None)[0]
+            self._users += 1
+
+    def back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                torch.backends.mkldnn.set_flags(self._enabled, None, None, None)
+
+
+_ONEDNN = _Switch()
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """While this lasts, float32 matrix products on the CPU round their factors nowhere in the process."""
+    _ONEDNN.off()
+    try:
+        yield
+    finally:
+        _ONEDNN.back()
