@@ -91,7 +91,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 def test_the_driver_gets_each_parameter_in_its_place(driver: FakeDriver) -> None:
     launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 1)
     assert launch is not None
-    launch(0x7F0000001000, -3, -5, 6, 0x7F0000002000)
+    launch((0x7F0000001000, -3, -5, 6, 0x7F0000002000))
     [(grid, stream, values, follows)] = driver.seen
     assert grid == (12, 128, 8192)
     assert stream == 4243
@@ -102,7 +102,7 @@ def test_the_driver_gets_each_parameter_in_its_place(driver: FakeDriver) -> None
 def test_a_launch_that_follows_nobody_says_so(driver: FakeDriver) -> None:
     launch = DirectLaunch.of(compiled(SIGNATURE, launch_pdl=False), 77, 12, 0)
     assert launch is not None
-    launch(1, 2, 3, 4, 5)
+    launch((1, 2, 3, 4, 5))
     assert driver.seen[0][3][2] == 0
 
 
@@ -141,10 +141,10 @@ def mapped(driver: FakeDriver) -> DirectLaunch:
 
 
 def test_a_tensor_map_is_written_once_and_follows_its_tensor(driver: FakeDriver, mapped: DirectLaunch) -> None:
-    mapped(0x1000, 0x2000, -3)
-    mapped(0x1000, 0x2000, -3)
-    mapped(0x4000, 0x5000, 7)
-    mapped.at(5, (11,))(0x6000, 0x7000, 1)
+    mapped((0x1000, 0x2000, -3))
+    mapped((0x1000, 0x2000, -3))
+    mapped((0x4000, 0x5000, 7))
+    mapped.at(5, (11,))((0x6000, 0x7000, 1))
     behind = [100, 48, 56, 1]
     assert [values for _, _, values, _ in driver.seen] == [
         [0x1000, *behind, 0x2000, -3, 9, 0, 0],
@@ -158,10 +158,10 @@ def test_a_tensor_map_is_written_once_and_follows_its_tensor(driver: FakeDriver,
 def test_a_tensor_map_that_the_driver_does_not_write_is_an_error(driver: FakeDriver, mapped: DirectLaunch) -> None:
     driver.map_status = 1
     with pytest.raises(RuntimeError, match="writes no tensor map: CUDA_ERROR_OF_THE_TEST"):
-        mapped(0x1000, 0x2000, -3)
+        mapped((0x1000, 0x2000, -3))
     assert not driver.seen
     driver.map_status = 0
-    mapped(0x1000, 0x2000, -3)
+    mapped((0x1000, 0x2000, -3))
     assert len(driver.encoded) == 2
 
 
@@ -175,14 +175,14 @@ def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
     launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 0)
     assert launch is not None
     with pytest.raises(RuntimeError, match="did not launch a kernel: CUDA_ERROR_OF_THE_TEST"):
-        launch(1, 2, 3, 4, 5)
+        launch((1, 2, 3, 4, 5))
 
 
 def test_a_thread_without_a_context_gets_that_of_the_device(driver: FakeDriver) -> None:
     driver.status = 201
     launch = DirectLaunch.of(compiled(SIGNATURE), 77, 12, 3)
     assert launch is not None
-    launch(1, 2, 3, 4, 5)
+    launch((1, 2, 3, 4, 5))
     assert driver.context == 103
     assert [values for _, _, values, _ in driver.seen] == [[1, 2, 3, 4, 5, 0, 0]] * 2
 

@@ -12,7 +12,8 @@ import weft
 from cpu.extended import Extended, check_exact
 from cpu.problems import TARGET, Problem, operands
 from weft.fn.pointwise import TritonFunction
-from weft.library import algebras, exact, family, permutations
+from weft.library import algebras, family, permutations
+from weft.machine import exactness
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Contraction
 
@@ -110,6 +111,37 @@ def test_is_chosen_and_built_quickly() -> None:
         assert min(seconds) < 2e-4
 
 
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_no_sum_of_halves_is_shortened(stored: torch.dtype) -> None:
+    """Nor are the permissions others after the product than before it."""
+    factors = torch.bfloat16 if stored is torch.bfloat16 else torch.float16
+    switches, seen = torch.backends.cuda.matmul, []
+    names = ["allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"]
+    names.append("allow_fp16_accumulation")
+    before = [getattr(switches, name) for name in names]
+
+    def product() -> None:
+        seen.append([getattr(switches, name) for name in names])
+
+    try:
+        for allowed in (True, False):
+            for name in names:
+                setattr(switches, name, allowed)
+            exactness.guarded(product, factors, stored, "cuda")()
+            assert [getattr(switches, name) for name in names] == [allowed] * 3
+        wanted = {torch.float16: [False, True, False], torch.bfloat16: [True, False, True]}
+        assert seen == [wanted.get(stored, [True, True, False]), [False] * 3]
+        with pytest.raises(RuntimeError, match="no room"):
+            exactness.guarded(_failing, factors, stored, "cuda")()
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(switches, name, value)
+
+
+def _failing() -> None:
+    raise RuntimeError("no room")
+
+
 @pytest.mark.parametrize("way", ["fp32_precision", "allow_tf32"])
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_no_product_is_shortened(way: str, kind: str) -> None:
@@ -126,7 +158,7 @@ def test_no_product_is_shortened(way: str, kind: str) -> None:
 
     try:
         setattr(switches, way, True if way == "allow_tf32" else "tf32")
-        exact.guarded(product, torch.float32, kind)()
+        exactness.guarded(product, torch.float32, torch.float32, kind)()
         assert seen == (["ieee"] if kind == "cuda" else [False])
         assert switches.fp32_precision == "tf32"
     finally:

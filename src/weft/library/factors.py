@@ -132,5 +132,10 @@ class Seen:
     def __init__(self, view: View) -> None:
         self._view = view
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is to be done to see it so."""
+        return self._view.whole
+
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         return self._view.of(tensor)

@@ -31,6 +31,7 @@ class LibraryPart:
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._adds = isinstance(self._sums, Matrices) and self._sums.adds
         self._follows = scheme.follows
+        self._plain = self._sums.plain if isinstance(self._sums, Matrices) and not scheme.follows else None
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
@@ -39,6 +40,9 @@ class LibraryPart:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
+        if self._plain is not None and c is None and alpha == 1:
+            self._plain(a, b, d)
+            return
         sums = self._sums
         if c is not None and beta != 0:
             if self._adds and alpha != 0 and isinstance(sums, Matrices):

@@ -101,6 +101,18 @@ class MatrixProducts:
             return 8 * batch * (digits * min(k, _EXACT) * (rows + columns) + 3 * rows * columns)
         return 0
 
+    def plain(self, swapped: bool) -> Callable[[Tensor, Tensor, Tensor], None]:
+        """The product of two tensors, written to a third; `swapped`: the second is the left factor."""
+        multiply = self._multiply
+
+        def product(a: Tensor, b: Tensor, d: Tensor) -> None:
+            multiply(a, b, out=d)
+
+        def turned(a: Tensor, b: Tensor, d: Tensor) -> None:
+            multiply(b, a, out=d)
+
+        return turned if swapped else product
+
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place; where it `fuses`."""
         if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN

@@ -6,6 +6,7 @@ ways to run: `made`, sums in memory of their own with a dimension for each mode,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -106,6 +107,11 @@ class Matrices:
         )
         self._c = seen.in_layout(contraction.c) if seen is not None and contraction.c is not None else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
+        seen_whole = all(isinstance(each, Seen) and each.is_whole for each in (self._left, self._right))
+        #: Writes the product of A and B to D, each as it lies; None where one is to be seen otherwise.
+        self.plain: Callable[[Tensor, Tensor, Tensor], None] | None = None
+        if seen_whole and self._d is not None and self._d.whole:
+            self.plain = self._products.plain(self._swapped)
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
 

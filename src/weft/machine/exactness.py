@@ -30,9 +30,7 @@ def guarded(call: Callable[..., Any], product: torch.dtype, result: torch.dtype,
         return _of_single_precision(call, _shortened_on_a_gpu, partial(float32_products, tf32=False))
     if kind == "cpu" or product not in _HALVES:
         return call
-    if result is product:  # sums of the splits of a product are in the result's type
-        call = _with_wide_sums(call, _HALVES[product])
-    return _with_wide_accumulators(call) if product is torch.float16 else call
+    return _of_halves(call, _HALVES[product], split=result is product)
 
 
 def _of_single_precision(
@@ -47,40 +45,34 @@ def _of_single_precision(
     return exactly
 
 
-def _with_wide_sums(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-    asked = getattr(torch._C, f"_get_cublas_allow_{name}_reduced_precision_reduction")
+def _of_halves(call: Callable[..., Any], name: str, split: bool) -> Callable[..., Any]:
+    """`split`: sums of the parts of a product would be rounded to the result's type, which is that of the factors."""
+    asked = getattr(torch._C, f"_get_cublas_allow_{name}_reduced_precision_reduction") if split else _no
     let = getattr(torch._C, f"_set_cublas_allow_{name}_reduced_precision_reduction")
+    narrows = getattr(torch._C, "_get_cublas_allow_fp16_accumulation", _no) if name == "fp16" else _no
 
     def exactly(*args: Any, **options: Any) -> Any:
-        given = asked()  # since torch 2.9 with what is allowed of split sums
-        allowed, *rest = given if isinstance(given, tuple) else (given,)
-        if not allowed:
+        given, narrow = asked(), narrows()
+        rounds, *rest = given if isinstance(given, tuple) else (given,)  # and what is allowed of split sums
+        if not rounds and not narrow:
             return call(*args, **options)
-        let(False, *rest)
+        if rounds:
+            let(False, *rest)
+        if narrow:
+            torch._C._set_cublas_allow_fp16_accumulation(False)
         try:
             return call(*args, **options)
         finally:
-            let(True, *rest)
+            if rounds:
+                let(True, *rest)
+            if narrow:
+                torch._C._set_cublas_allow_fp16_accumulation(True)
 
     return exactly
 
 
-def _with_wide_accumulators(call: Callable[..., Any]) -> Callable[..., Any]:
-    asked = getattr(torch._C, "_get_cublas_allow_fp16_accumulation", None)
-    if asked is None:
-        return call
-    let = torch._C._set_cublas_allow_fp16_accumulation
-
-    def exactly(*args: Any, **options: Any) -> Any:
-        if not asked():
-            return call(*args, **options)
-        let(False)
-        try:
-            return call(*args, **options)
-        finally:
-            let(True)
-
-    return exactly
+def _no() -> bool:
+    return False
 
 
 def _shortened_on_a_gpu() -> bool:

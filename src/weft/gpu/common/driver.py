@@ -88,7 +88,7 @@ class _Config(ctypes.Structure):
 
 
 class DirectLaunch:
-    """A loaded kernel on a grid; call it with one integer for each parameter, but for the last that are fixed.
+    """A loaded kernel on a grid; call it with an integer for each parameter, but for the last that are fixed.
 
     A tensor map is one parameter, the address of its tensor; `maps` are the layouts of those tensors.
     """
@@ -129,7 +129,7 @@ class DirectLaunch:
         cubin, device, maps = self._made_of
         return DirectLaunch(self._driver, self._function.value or 0, cubin, programs, device, fixed, maps)
 
-    def __call__(self, *words: int) -> None:
+    def __call__(self, words: Sequence[int]) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""
         with self._lock:
             self._pack(self._words, 0, *words)
@@ -174,12 +174,15 @@ def _addresses(words: Any) -> Iterator[int]:
 
 def launches_are_hooked() -> bool:
     """Whether somebody, a profiler say, has hooked Triton's launches."""
-    runtime = getattr(sys.modules.get("triton.knobs"), "runtime", None)
-    return runtime is not None and bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
+    knobs = sys.modules.get("triton.knobs")
+    if knobs is None:
+        return False
+    runtime = knobs.runtime
+    return bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
 
 
 def _called(hook: Any) -> Any:
-    """The calls of a chain of hooks; before there were chains, the hook itself."""
+    """The calls of a chain of hooks, or the hook itself where somebody has set one."""
     return getattr(hook, "calls", hook)
 
 

@@ -35,7 +35,7 @@ if interpreting():
 
     correct(import_module("triton.runtime.interpreter"))
 
-_DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
+_DOUBLES, _WORDS = struct.Struct("=2d"), struct.Struct("=2q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
 LONGEST_TILE = 4096  # no tile is longer along one axis
@@ -189,13 +189,15 @@ class KernelLaunch:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
         direct = self._direct
         if direct is not None and not launches_are_hooked():
-            given = [tensors[at].data_ptr() for at in self._given]
-            others = [x.data_ptr() for x in aux if x is not None] if self.pointers else ()
+            words = [tensors[at].data_ptr() for at in self._given]
+            words += self._factors(alpha, beta)
+            if self.pointers:
+                words += [x.data_ptr() for x in aux if x is not None]
             if direct.device == torch._C._cuda_getDevice():
-                direct(*given, *self._factors(alpha, beta), *others)
+                direct(words)
             else:
                 with torch.cuda.device(direct.device):
-                    direct(*given, *self._factors(alpha, beta), *others)
+                    direct(words)
             return
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run_by_triton(tensors, alpha, beta, aux)
@@ -271,10 +273,7 @@ class KernelLaunch:
         if self._run is None:
             self._run = self._bound()
         pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent()
-        given = (
-            layout.descriptor(tensor) if isinstance(layout, TensorMap) else tensor
-            for tensor, layout in zip(tensors, self.layouts, strict=True)
-        )  # fmt: skip
+        given = map(_as_triton_takes_it, tensors, self.layouts)
         self._run(*given, *self._factors(alpha, beta), *pointers, *self._numbers)
 
     def _bound(self) -> Callable[..., Any]:
@@ -292,14 +291,27 @@ class KernelLaunch:
         return (None,) if "pointers" in self.kernel.arg_names and not self.pointers else ()
 
     def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:
-        return self._bits(alpha), self._bits(beta)
-
-    def _bits(self, value: Scalar) -> int:
-        """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
         if self._real:
-            bits: int = _WORD.unpack(_DOUBLE.pack(value))[0]
-            return bits
-        return int(value)  # type: ignore[arg-type]
+            return words_of(alpha, beta)
+        return int(alpha), int(beta)  # type: ignore[arg-type]
+
+
+def words_of(first: Scalar, second: Scalar) -> tuple[int, ...]:
+    """Real numbers as the 64 bits that they travel in: Triton would pass a Python float in single precision."""
+    return _WORDS.unpack(_DOUBLES.pack(first, second))
+
+
+def _as_triton_takes_it(tensor: Any, layout: Layout | TensorMap | None) -> Any:
+    """A tensor by its descriptor where the kernel takes one, and of the type that the kernel sees."""
+    if tensor is None or layout is None:
+        return tensor
+    if isinstance(layout, TensorMap):
+        return layout.descriptor(tensor)
+    if tensor.dtype == layout.dtype:
+        return tensor
+    if tensor.dtype.is_complex and layout.dtype.itemsize < tensor.dtype.itemsize:
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(layout.dtype)
 
 
 def _nothing(*_: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.gpu.common.launch import KernelLaunch, type_reason
+from weft.gpu.common.launch import KernelLaunch, type_reason, words_of
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Layout
 
@@ -17,7 +17,7 @@ class ComplexKernelLaunch(KernelLaunch):
     """A kernel that takes complex factors, each in two parts."""
 
     def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:
-        return tuple(self._bits(float(part)) for part in (alpha.real, alpha.imag, beta.real, beta.imag))
+        return *words_of(alpha.real, alpha.imag), *words_of(beta.real, beta.imag)
 
 
 def function_reason(

@@ -10,7 +10,7 @@ from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, mi
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
 from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch, tile_constants
-from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
+from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
@@ -19,22 +19,20 @@ KERNEL = DeviceFunction("weft.gpu.permute.kernel", "permute_kernel")
 
 
 class PermuteLaunch:
-    """A built permutation; tensors are seen as the words that the kernel moves."""
+    """A built permutation; the kernel sees tensors as the words that it moves."""
 
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
         words, scale = in_words(permutation), real(permutation.scale)
         layouts = (words.x, words.c, words.d)
         constants = {"numbers": None} | tile_constants(words, schedule)
         constants |= {"SCALE": TRITON_TYPES[scale] if words.scaled else None, "CONJUGATE": permutation.conjugate}
-        self._types = [layout and layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
             KERNEL, layouts, constants, scale.is_floating_point, target, programs(words, schedule),
             schedule.warps, stages=1, carveout=CARVEOUT,
         )  # fmt: skip
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
-        tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
-        self.launch(tensors, _real(alpha), _real(beta))
+        self.launch((x, c, d), _real(alpha), _real(beta))
 
 
 def _real(value: Scalar) -> Scalar:

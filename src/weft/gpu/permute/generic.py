@@ -24,7 +24,7 @@ from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch, collecting
 from weft.gpu.common.tiling import TENSORS, AlignedRun, B
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.generic_model import NAME, GenericPermuteSchedule, predict, rooms, schedule, too_long
-from weft.gpu.permute.schedule import in_words, view_as
+from weft.gpu.permute.schedule import in_words
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
 
@@ -50,7 +50,6 @@ class GenericPermuteLaunch:
     def __init__(self, permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> None:
         words = in_words(permutation)
         params, numbers = laid(words, schedule)
-        self._types = [layout and layout.dtype for layout in (words.x, words.c, words.d)]
         key = _structure(words, permutation, params, schedule.warps, target)
         kernel = _KERNELS.get(key) if not collecting() else None
         if kernel is None:
@@ -61,9 +60,8 @@ class GenericPermuteLaunch:
         self.launch = kernel.at(schedule.programs, numbers)
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
-        tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
         alpha, beta = (each.real if isinstance(each, complex) else each for each in (alpha, beta))
-        self.launch(tensors, alpha, beta)
+        self.launch((x, c, d), alpha, beta)
 
 
 def structures(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> list[Hashable]:

@@ -13,7 +13,7 @@ from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch
 from weft.gpu.permute.model import CARVEOUT, permute_params
-from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, view_as
+from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
@@ -58,15 +58,13 @@ class PermutePairLaunch:
         for name, each, move in zip("XY", words, (first, second), strict=True):
             own = tile_constants(each, move.schedule)
             constants |= {f"{name}_{constant}": value for constant, value in own.items()}
-        self._types = [layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
             KERNEL, layouts, constants, True, target, first.programs + second.programs,
             max(first.schedule.warps, second.schedule.warps), stages=1, carveout=CARVEOUT,
         )  # fmt: skip
 
     def __call__(self, x: Tensor, d: Tensor, y: Tensor, e: Tensor) -> None:
-        tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, d, y, e), self._types, strict=True)]
-        self.launch(tensors, 1.0, 0.0)
+        self.launch((x, d, y, e), 1.0, 0.0)
 
 
 def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -40,15 +40,6 @@ def in_words(permutation: Permutation) -> Permutation:
 
     c = typed(permutation.c) if permutation.c is not None else None
     return replace(permutation, modes=modes, compute=word, x=typed(permutation.x), c=c, d=typed(permutation.d))
-
-
-def view_as(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> Any:
-    """The memory of a tensor as elements of another type; only its address and type matter to a kernel."""
-    if tensor is None or dtype is None or tensor.dtype == dtype:
-        return tensor
-    if tensor.dtype.is_complex and dtype.itemsize < tensor.dtype.itemsize:
-        tensor = torch.view_as_real(tensor)
-    return tensor.view(dtype)
 
 
 NAME = "permute"
