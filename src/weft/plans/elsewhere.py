@@ -1,7 +1,8 @@
 """Planning and compiling in another process, while calls go on in this one.
 
-One process of compilers serves all plans of a device. It starts with the first kernel that is wanted, takes some
-seconds to import what it needs, and ends with this process or when nothing was wanted of it for a while.
+One process of compilers, as many as half of the cores, serves all plans of a device. It starts with the first kernel
+that is wanted, takes some seconds to import what it needs, and ends with this process or when nothing was wanted of it
+for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from weft.planner.schedule import Description, Target
 from weft.selftest.gate import awaited
 from weft.tune.compile_worker import chosen_of
 
-JOBS = 2  # kernels that are compiled at once
 IDLE = 60.0  # seconds after which compilers that nobody wants end
 STARTING = 4.0  # seconds until the first kernel of a process of compilers is begun
 
@@ -62,13 +62,13 @@ _OTHERS = "what else could have been chosen is known to another process"
 
 def _used(target: Target, ask: Any) -> Future[Any]:
     """The answer of compilers, which are started where there are none."""
-    from weft.tune.compile_pool import Compiler
+    from weft.tune.compile_pool import Compiler, default_jobs
 
     place = target, os.getpid()
     with _lock:
         pool = _pools.get(place)
         if pool is None:
-            pool = _pools[place] = Compiler(target, "triton", JOBS)
+            pool = _pools[place] = Compiler(target, "triton", max(2, default_jobs() // 2))
         future: Future[Any] = ask(pool)
         if (old := _timers.pop(place, None)) is not None:
             old.cancel()

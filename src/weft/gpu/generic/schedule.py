@@ -25,7 +25,8 @@ NAME = "at_hand"
 
 LARGE = 2**23  # bytes of all operands from which runs are stated to the compiler: each statement is one more kernel
 STRIP = 16  # indices of B's run in a tile whose columns follow D's run besides
-MOST_SPLITS = 64
+MOST_SPLITS = 1024
+FEW = 16  # sums, whose many parts are reduced side by side
 # Modes that there is room for: along m and n, along k, and of which a program has one index. More room is more
 # instructions, which a small contraction waits for; kernels for anything in between would be as many more.
 ROOMS = ((2, 2, 1), (3, 3, 1), (6, 4, 1), (4, 8, 4), (8, 16, 16), (16, 32, 32))
@@ -208,7 +209,8 @@ def over_parts(contraction: Contraction) -> GenericSchedule:
     """How the parts of a split reduction are reduced."""
     every = by_stride(contraction.of_role(Role.M), D)
     depth = contraction.of_role(Role.K)
-    return GenericSchedule("lanes", Group((), 1), (Group((), 1),), (Group(every, 64),), Group(depth, 16), 4,
+    columns, steps = (64, 16) if contraction.m > FEW else (4, 256)
+    return GenericSchedule("lanes", Group((), 1), (Group((), 1),), (Group(every, columns),), Group(depth, steps), 4,
                         together=True, depth_first=True)  # fmt: skip
 
 
