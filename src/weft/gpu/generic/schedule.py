@@ -25,8 +25,8 @@ NAME = "at_hand"
 
 LARGE = 2**23  # bytes of all operands from which runs are stated to the compiler: each statement is one more kernel
 STRIP = 16  # indices of B's run in a tile whose columns follow D's run besides
-MOST_SPLITS = 1024
-FEW = 16  # sums, whose many parts are reduced side by side
+MOST_SPLITS, MOST_OF_ONE = 64, 1024  # of sums, and of a single sum, whose parts are added in no time
+FEW = 16  # sums, whose parts are added side by side
 # Modes that there is room for: along m and n, along k, and of which a program has one index. More room is more
 # instructions, which a small contraction waits for; kernels for anything in between would be as many more.
 ROOMS = ((2, 2, 1), (3, 3, 1), (6, 4, 1), (4, 8, 4), (8, 16, 16), (16, 32, 32))
@@ -217,11 +217,12 @@ def over_parts(contraction: Contraction) -> GenericSchedule:
 def _split(contraction: Contraction, schedule: GenericSchedule, target: Target) -> GenericSchedule | None:
     """The tiles with every sum split over programs, where the tiles alone cannot fill the device."""
     wanted = WAVES * sm_count(target) // max(schedule.tiles, 1)
-    splits = min(wanted, schedule.steps // LEAST_SPLIT_STEPS, MOST_SPLITS)
+    sums = contraction.extent_of(Role.BATCH, Role.M, Role.N)
+    splits = min(wanted, schedule.steps // LEAST_SPLIT_STEPS, MOST_OF_ONE if sums == 1 else MOST_SPLITS)
     if splits < 2:
         return None
     splits = -(-schedule.steps // -(-schedule.steps // splits))
-    size = contraction.extent_of(Role.BATCH, Role.M, Role.N) * contraction.arithmetic.accumulate.itemsize
+    size = sums * contraction.arithmetic.accumulate.itemsize
     return replace(schedule, splits=splits, workspace_bytes=splits * size)
 
 
