@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fn.compiled_cuda import HOST, library
-from fn.function_cases import CASES, Case, wrong_elements
+from fn.function_cases import CASES, wrong_elements
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.cuda.emit import inlined

@@ -81,8 +81,8 @@ INLINE uint8 to_byte(float x, int32 fraction, int32 bias, uint32 past, uint32 le
   const uint32 small = uint32(bits_of(of_bits(int32(size)) + of_bits(scale)) - scale);
   const uint32 half = uint32((bias - 127) * (1 << 23) + (1 << (shift - 1)) - 1);
   const uint32 rounded = (size + ((size >> shift) & 1) + half) >> shift;
-  const uint32 special = size > 0x7f800000u ? 0x7fu : largest;
-  return uint8((size >= past ? special : size < least ? small : rounded) | ((bits >> 24) & 0x80));
+  const uint32 found = size >= past || rounded > largest ? largest : rounded;
+  return uint8((size > 0x7f800000u ? 0x7fu : size < least ? small : found) | ((bits >> 24) & 0x80));
 }
 
 INLINE float from_float8_e4m3fn(uint8 x) { return from_byte(x, 3, 7, 0x7f, 0x7f); }
