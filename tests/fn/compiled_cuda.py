@@ -62,3 +62,25 @@ def library(source: str) -> Any:
     done = subprocess.run([compiler(), *options, "-o", str(made), str(text)], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stderr}\n{source[source.find('extern') :]}"
     return ctypes.CDLL(str(made))
+
+
+def kernel(source: str, name: str, threads: int) -> Any:
+    """A kernel of C++ that begins with `HOST`: called with how many programs, and a word for each parameter."""
+    head = source[source.index(f" {name}(") :]
+    types = [each.rsplit(" ", 1)[0] for each in head[head.index("(") + 1 : head.index(")")].split(", ")]
+    words = ", ".join(
+        "nullptr" if at >= len(types) - 2 else f"same_bits<double>(words[{at}])" if kind == "double"
+        else f"({kind})words[{at}]" for at, kind in enumerate(types)
+    )  # fmt: skip
+    loop = f"""
+extern "C" void run(int64 programs, const int64* words) {{
+  for (blockIdx.x = 0; blockIdx.x < programs; ++blockIdx.x)
+    for (threadIdx.x = 0; threadIdx.x < {threads}; ++threadIdx.x) {name}({words});
+}}
+"""
+    run = library(source.replace("void*, void*", "void* s0, void* s1") + loop).run
+
+    def launch(programs: int, given: tuple[int, ...]) -> None:
+        run(ctypes.c_int64(programs), (ctypes.c_int64 * len(given))(*given))
+
+    return launch

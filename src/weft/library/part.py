@@ -1,7 +1,7 @@
 """A part of a contraction, all of it where it is small enough: built from what is described, run on tensors.
 
 A, B -> sums        `weft.library.sums`, in D if they can be
-     -> D           C, functions
+     -> D           C, functions: in one pass (`weft.library.passes`), or by torch's operations
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
+from weft.library.passes import FinishPass, finish_pass
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, sums_of
 from weft.library.views import C, D, Frame, Group
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction
 
 
 class LibraryPart:
-    """Runs on new pointers and keeps no state between calls."""
+    """Runs on new pointers. Between calls it keeps nothing but whether one pass does what follows on the sums."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
+        self._scheme, self._frame = scheme, frame
+        self._fused: FinishPass | str | None = None
         self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
@@ -36,6 +39,21 @@ class LibraryPart:
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
         self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
+
+    def prepare(self, target: Target, *, apart: bool = False) -> None:
+        """Have what follows on the sums done in one pass, where a device can; `apart`: sums are made by `made` alone."""
+        contraction = self._scheme.contraction
+        computes = contraction.epilogue is not None or (contraction.c is not None and not self._adds)
+        if computes and target.kind == "cuda":
+            placed = self._in_place and contraction.c is None and not apart
+            self._fused = finish_pass(self._scheme, self._frame, self._sums.kept, placed, target)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what serves behind the sums; None where there is nothing to choose."""
+        if isinstance(self._fused, str):
+            return f"torch's operations; no fused pass: {self._fused}"
+        return None if self._fused is None else self._fused.state
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -51,18 +69,29 @@ class LibraryPart:
         elif self._in_place:
             sums.into(d, a, b, alpha, aux)
             if self._follows:
-                total = self._finish.place(d)
-                self._finish(total, None, total, beta, aux)
+                self._follow(d, aux)
             return
-        total = sums.made(a, b, alpha, aux)
-        self._finish(total, c, self._finish.place(d), beta, aux)
+        self.finish(sums.made(a, b, alpha, aux), c, d, beta, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""
         return self._sums.made(a, b, alpha, aux)
 
     def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        self._finish(total, c, self._finish.place(d), beta, aux)
+        fused = self._fused
+        if isinstance(fused, FinishPass) and total.is_contiguous() and fused.serves(c, beta):
+            fused(total, c, d, beta, aux)
+        else:
+            self._finish(total, c, self._finish.place(d), beta, aux)
+
+    def _follow(self, d: Tensor, aux: AuxTensors) -> None:
+        """The epilogue of sums that stand in D."""
+        fused = self._fused
+        if isinstance(fused, FinishPass) and fused.serves(None, 1):
+            fused(d, None, d, 1, aux)
+        else:
+            total = self._finish.place(d)
+            self._finish(total, None, total, 1, aux)
 
 
 class PartFinish:

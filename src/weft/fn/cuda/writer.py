@@ -61,16 +61,25 @@ class CudaWriter(Writer):
         if held == dtype:
             return name
         if dtype in SHORT:
-            return self.typed(f"{loading(dtype)}({self.stored(name, held, dtype)})", torch.float32)
+            wide = self.cast(name, held, torch.float32)
+            return self.typed(f"from_{_short(dtype)}(to_{_short(dtype)}({wide}))", torch.float32)
         if held in SHORT:
             held = torch.float32
         return name if held == dtype else self._cast(name, held, dtype)
 
-    def stored(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        """An expression of a value as it stands in memory in some type."""
+    def stored(self, name: str, own: torch.dtype, dtype: torch.dtype) -> str:
+        """An expression of a value as it stands in memory in some type; it is of type `own`, not rounded to it yet."""
+        if own in SHORT and own != dtype:
+            name, own = self.cast(name, torch.float32, own), torch.float32
         if dtype not in SHORT:
-            return self.cast(name, held, dtype)
-        return f"to_{_short(dtype)}({self.cast(name, held, torch.float32)})"
+            return self.cast(name, own, dtype)
+        return f"to_{_short(dtype)}({self.cast(name, own, torch.float32)})"
+
+    def converted(self, name: str, own: torch.dtype, dtype: torch.dtype) -> str:
+        """A value of type `own`, not rounded to it yet, as another type."""
+        if own in SHORT:
+            name, own = self.cast(name, torch.float32, own), torch.float32
+        return self.cast(name, own, dtype)
 
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
         if dtype == torch.bool:

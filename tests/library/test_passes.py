@@ -1,0 +1,167 @@
+"""One pass behind the sums, its kernel compiled for the CPU in the place of a GPU's: values, and when it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fn.compiled_cuda import HOST, kernel
+from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, run
+from weft.gpu.pointwise import launch
+from weft.gpu.pointwise.form import THREADS
+from weft.gpu.pointwise.kernel import PassKernel
+from weft.gpu.pointwise.source import NAME, KernelText
+from weft.library import products
+
+
+class OnTheHost:
+    """Stands for a launch on a GPU."""
+
+    launched = 0
+
+    def __init__(self, source: str, programs: int, numbers: tuple[int, ...]) -> None:
+        self._run, self._programs, self._numbers = kernel(source, NAME, THREADS), programs, numbers
+
+    @classmethod
+    def of(cls, text: Any, function: int, programs: int, device: int, numbers: tuple[int, ...]) -> OnTheHost:
+        return cls(text.source, programs, numbers)
+
+    def __call__(self, *words: int) -> None:
+        type(self).launched += 1
+        self._run(self._programs, (*words, *self._numbers))
+
+
+def at_hand(text: KernelText, target: Any) -> Any:
+    """A kernel that an earlier process has compiled."""
+    return SimpleNamespace(settled=SimpleNamespace(cubin=text, function=0), wait=lambda: SimpleNamespace(cubin=text, function=0))
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
+    monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
+    monkeypatch.setattr(launch, "kernel_of", at_hand)
+    monkeypatch.setattr(launch, "DirectLaunch", OnTheHost)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(OnTheHost, "launched", 0)
+    yield
+
+
+def fused(call: Call, launches: int = 1, limit: int | None = None) -> None:
+    """The call, right within the oracle's bounds, with so many launches of a pass."""
+    OnTheHost.launched = 0
+    check(call, "stand-in", limit)
+    assert OnTheHost.launched == launches
+
+
+EVEN = {**SIZES, "m": 16, "n": 24, "b": 2}
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, BRAIN, DOUBLE], ids=str)
+@pytest.mark.parametrize("sizes", [EVEN, SIZES], ids=["even", "odd"])
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "bmk,bkn->bmn"])
+def test_linear_layers(equation: str, sizes: dict[str, int], dtype: torch.dtype) -> None:
+    """A bias along n and an activation: vectors of elements where extents allow."""
+    bias = torch.linspace(-1, 1, sizes["n"], dtype=dtype)
+    options = {"epilogue": lambda x, s: torch.nn.functional.gelu(x + s), "operands": {"s": ("n", bias)}}
+    fused(case(equation, sizes, dtype, **options))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "padded", "offset", "strided"])
+def test_layouts_of_results(layout: str) -> None:
+    for sizes in (EVEN, SIZES):
+        fused(case("mk,kn->mn", sizes, HALF, layout=layout, epilogue=torch.relu))
+        fused(case("mk,kn->mn", sizes, SINGLE, layout=layout, epilogue=torch.relu))
+
+
+def test_coordinates() -> None:
+    mask = {"epilogue": lambda s, i, j: torch.where(i >= j, s, -torch.inf), "indices": {"i": "m", "j": "n"}}
+    for sizes in (EVEN, SIZES):
+        fused(case("bmk,bnk->bmn", sizes, SINGLE, alpha=0.5, **mask))
+        fused(case("bmk,bnk->bmn", sizes, HALF, alpha=0.5, **mask))
+
+
+def test_several_results_of_their_types() -> None:
+    tall = torch.linspace(-1, 1, EVEN["m"])
+    options = {
+        "epilogue": lambda x, s: (x * s, (x - s).half(), x > 0), "operands": {"s": ("m", tall)},
+        "out_dtype": SINGLE,
+    }  # fmt: skip
+    fused(case("mk,kn->mn", EVEN, SINGLE, **options))
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, DOUBLE, torch.int32, torch.int64], ids=str)
+def test_what_is_added(dtype: torch.dtype) -> None:
+    for options in ({}, {"epilogue": lambda x: x * 3 - 1}):
+        fused(case("mk,kn->mn", EVEN, dtype, add=dtype, alpha=2, beta=-3, c_fn=lambda x: x * x, **options))
+        fused(case("bmk,bkn->bmn", SIZES, dtype, add=dtype, beta=2, c_fn=lambda x: x + 1, **options))
+
+
+def test_algebras() -> None:
+    fused(case("mk,kn->mn", SIZES, SINGLE, algebra="max_plus", add=SINGLE, epilogue=torch.neg))
+    fused(case("mk,kn->mn", SIZES, SINGLE, algebra="log", epilogue=torch.exp))
+
+
+def test_parts_and_empty_sums() -> None:
+    """Coordinates count on from part to part; sums of parts along k have one pass."""
+    options = {"epilogue": lambda x, i, j: x + i - 2 * j, "indices": {"i": "m", "j": "n"}}
+    fused(case("mk,kn->mn", {"m": 32, "n": 48, "k": 9}, HALF, **options), 4, 18000)
+    fused(case("k,k->", {"k": 999}, HALF, epilogue=torch.relu, a_fn=torch.tanh), 1, 9000)
+    fused(case("mk,kn->mn", {**SIZES, "k": 0}, add=SINGLE, epilogue=lambda x: x + 1))
+
+
+def test_other_orders_are_left_to_torch() -> None:
+    """A product that is transposed on its way to D, and complex functions."""
+    for call in (
+        case("m,n->nm", EVEN, HALF, epilogue=torch.relu),
+        case("mk,kn->mn", EVEN, torch.complex64, epilogue=lambda x: x * 2),
+    ):
+        check(call, "stand-in")
+
+
+class Slow:
+    """A compiler that is there at the second call, or never."""
+
+    def __init__(self, text: KernelText, found: Any) -> None:
+        self.settled, self._found = None, found
+
+    def wait(self) -> Any:
+        self.settled = self._found
+        return self._found
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_it_serves_from_the_second_call_on(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its compiler is quick or dead, a call's number says what serves it."""
+
+    def on_its_way(text: KernelText, target: Any) -> Any:
+        return Slow(text, "its compiler was late" if late else SimpleNamespace(cubin=text, function=0))
+
+    monkeypatch.setattr(launch, "kernel_of", on_its_way)
+    call = case("mk,kn->mn", EVEN, HALF, epilogue=torch.relu)
+    one, three = (run(call, "stand-in", times=times) for times in (1, 3))
+    assert OnTheHost.launched == (0 if late else 2)
+    assert torch.equal(one.results[0], three.results[0])
+
+
+def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import Future
+
+    import weft.gpu.pointwise.kernel as room
+
+    class Never:
+        def submit(self, *_: Any) -> Future[Any]:
+            return Future()
+
+    monkeypatch.setattr(room, "_compilers", lambda process: Never())
+    monkeypatch.setattr(room, "_found", lambda key, target: None)
+    monkeypatch.setattr(room, "PATIENCE", 0.01)
+    waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]
+    assert waited.settled is None
+    assert waited.wait() == waited.settled == "its compiler was late"
