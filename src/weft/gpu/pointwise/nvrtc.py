@@ -1,6 +1,6 @@
 """NVIDIA's compiler of CUDA C++ at run time (NVRTC), as torch's wheels or an installed CUDA bring it.
 
-``WEFT_NVRTC`` names the library in the place of the one that is found; ``WEFT_NVRTC=0`` does without.
+``WEFT_NVRTC=1`` has it found, a path names the library, ``WEFT_NVRTC=0`` does without.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from weft.base.settings import turns_off
 _FOLDERS = ("cu*/lib", "cuda_nvrtc/lib", "cu*/bin/x86_64", "cuda_nvrtc/bin")  # of torch's wheels, below `nvidia`
 _NAMES = ("libnvrtc.so.*", "nvrtc64_*.dll")
 
+BY_DEFAULT = False  # until it is measured on a GPU
+
 
 class CompileError(RuntimeError):
     """The source is not compiled, or there is no compiler."""
@@ -28,18 +30,23 @@ class CompileError(RuntimeError):
 
 def identity() -> str | None:
     """What tells one compiler's code from another's; None where there is no compiler. Nothing is loaded for it."""
-    asked = os.environ.get("WEFT_NVRTC")
+    asked = _asked()
     return None if turns_off(asked) else _identity(asked)
 
 
+def _asked() -> str:
+    asked = os.environ.get("WEFT_NVRTC", "1" if BY_DEFAULT else "0")
+    return "" if asked.lower() in ("1", "on", "yes", "true") else asked
+
+
 @lru_cache
-def _identity(asked: str | None) -> str | None:
+def _identity(asked: str) -> str | None:
     file = _file(asked)
     return None if file is None else f"{file.name} {file.stat().st_size}"
 
 
 @lru_cache
-def _file(asked: str | None) -> Path | None:
+def _file(asked: str) -> Path | None:
     if asked:
         return Path(asked) if Path(asked).is_file() else None
     major = (torch.version.cuda or "").partition(".")[0]
@@ -65,7 +72,7 @@ def _candidates() -> Iterator[Path]:
 
 
 @lru_cache
-def _library(asked: str | None) -> Any:
+def _library(asked: str) -> Any:
     file = _file(asked)
     if file is None:
         raise CompileError("there is no NVRTC")
@@ -92,7 +99,7 @@ def ptx(source: str, capability: int) -> str:
 
 
 def _built(source: str, architecture: str, kind: str) -> bytes:
-    library, program = _library(os.environ.get("WEFT_NVRTC")), ctypes.c_void_p()
+    library, program = _library(_asked()), ctypes.c_void_p()
     _done(library, library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"weft.cu", 0, None, None))
     try:
         options = (ctypes.c_char_p * 1)(architecture.encode())
