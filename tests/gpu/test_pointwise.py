@@ -89,7 +89,7 @@ def test_what_is_left_to_torch_is_said(extents: Any, tensors: Any, sentence: str
 
 def text_of(fn: Callable[..., Any], made: Passage, dtype: torch.dtype = SINGLE) -> KernelText:
     function = trace(fn, (dtype,), hook="fn")
-    return kernel_text(made.form, None, lambda w, values, factor: inlined(w, function, values))
+    return kernel_text(made.form, (), lambda w, values, factors: inlined(w, function, values))
 
 
 @pytest.mark.usefixtures("with_nvrtc")

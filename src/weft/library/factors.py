@@ -10,9 +10,10 @@ from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.functions import FunctionOperands, live_bytes, value_of
+from weft.library.passes import OperandPass, operand_pass
 from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
-from weft.planner.schedule import AuxTensors
+from weft.planner.schedule import AuxTensors, Target
 
 
 class OperandFactor:
@@ -103,7 +104,10 @@ class OperandMatrix:
         nearest = inner[strides.index(min(strides))] if inner else None
         self._turned = nearest in rows and bool(columns)  # rows are innermost in memory
         stored = (batch, columns, rows) if self._turned else groups
-        self._factor = OperandFactor(scheme, place, frame, [at for group in stored for at in group], False)
+        self._modes = [at for group in stored for at in group]
+        self._factor = OperandFactor(scheme, place, frame, self._modes, False)
+        self._scheme, self._frame, self._place = scheme, frame, place
+        self._fused: OperandPass | str | None = None
         sizes = [frame.size(group) for group in stored]
         self._shape = tuple(sizes if batched else sizes[1:])
         self._packs = not scheme.roles.alone[place] and (
@@ -115,8 +119,22 @@ class OperandMatrix:
         size = math.prod(self._shape) * self._factor.wanted.itemsize
         return size * (1 if self._packs else 2) + self._factor.converted_bytes
 
+    def prepare(self, target: Target) -> None:
+        """Have the operand's function done in one pass, where a device can."""
+        if (self._scheme.contraction.a_fn, self._scheme.contraction.b_fn)[self._place] is not None:
+            self._fused = operand_pass(self._scheme, self._frame, self._place, self._modes, target)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes the operand's function."""
+        return self._fused.state if isinstance(self._fused, OperandPass) else self._fused
+
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        if self._packs:
+        fused = self._fused
+        if isinstance(fused, OperandPass) and fused.serves:
+            found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
+            fused(found, tensor, aux)
+        elif self._packs:
             found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
             self._factor.into(found.view(self._factor.shape), tensor, aux)
         else:
@@ -128,6 +146,7 @@ class Seen:
     """An operand that is a matrix in its own layout."""
 
     bytes = 0
+    state: str | None = None
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -139,3 +158,6 @@ class Seen:
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         return self._view.of(tensor)
+
+    def prepare(self, target: Target) -> None:
+        """Nothing is computed of it."""

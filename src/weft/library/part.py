@@ -11,10 +11,10 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.passes import FinishPass, finish_pass
+from weft.library.passes import FinishPass, elements_pass, finish_pass
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.sums import Matrices, sums_of
+from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction
@@ -26,6 +26,7 @@ class LibraryPart:
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         self._scheme, self._frame = scheme, frame
+        self._elements: FinishPass | str | None = None  # of products without a sum
         self._fused: FinishPass | str | None = None
         self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
@@ -41,19 +42,27 @@ class LibraryPart:
         self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
-        """Have what follows on the sums done in one pass, where a device can; `apart`: sums are made by `made` alone."""
+        """Have functions done in one pass each, where a device can; `apart`: sums are made by `made` alone."""
+        if target.kind != "cuda":
+            return
         contraction = self._scheme.contraction
-        computes = contraction.epilogue is not None or (contraction.c is not None and not self._adds)
-        if computes and target.kind == "cuda":
+        functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
+        if isinstance(self._sums, Pairs) and (any(functions) or contraction.c is not None) and not apart:
+            self._elements = elements_pass(self._scheme, self._frame, self._sums.kept, target)
+            if isinstance(self._elements, FinishPass):
+                return
+        if not apart:
+            self._sums.prepare(target)
+        if contraction.epilogue is not None or (contraction.c is not None and not self._adds):
             placed = self._in_place and contraction.c is None and not apart
             self._fused = finish_pass(self._scheme, self._frame, self._sums.kept, placed, target)
 
     @property
     def state(self) -> str | None:
-        """A sentence on what serves behind the sums; None where there is nothing to choose."""
-        if isinstance(self._fused, str):
-            return f"torch's operations; no fused pass: {self._fused}"
-        return None if self._fused is None else self._fused.state
+        """A sentence on what computes functions; None where there is nothing to choose."""
+        passes = (self._elements,) if isinstance(self._elements, FinishPass) else (self._fused,)
+        behind = [each.state if isinstance(each, FinishPass) else each for each in passes if each is not None]
+        return "; ".join(dict.fromkeys([*self._sums.states, *behind])) or None
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -61,7 +70,10 @@ class LibraryPart:
         if self._plain is not None and c is None and alpha == 1:
             self._plain(a, b, d)
             return
-        sums = self._sums
+        sums, elements = self._sums, self._elements
+        if isinstance(elements, FinishPass) and elements.serves(c, beta):
+            elements.of_elements(a, b, c, d, alpha, beta, aux)
+            return
         if c is not None and beta != 0:
             if self._adds and alpha != 0 and isinstance(sums, Matrices):
                 sums.added(d, a, b, alpha, c, beta, aux)

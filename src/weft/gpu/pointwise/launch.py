@@ -21,9 +21,9 @@ _DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 class Pass:
     """One pass over tensors. Ask `serves` once in each call; then call it with the tensors, coordinates left out."""
 
-    def __init__(self, passage: Passage, kernel: PassKernel, factor: torch.dtype | None, device: int) -> None:
+    def __init__(self, passage: Passage, kernel: PassKernel, factors: Sequence[torch.dtype], device: int) -> None:
         self._passage, self._kernel, self._device = passage, kernel, device
-        self._is_float = factor is not None and factor.is_floating_point
+        self._are_float = tuple([dtype.is_floating_point for dtype in factors])
         starts = [
             start for start, index in zip(passage.starts, passage.form.indices, strict=True) if not index
         ]
@@ -48,13 +48,13 @@ class Pass:
         self._over = self._launch is None
         return not self._over
 
-    def __call__(self, tensors: Sequence[torch.Tensor], factor: Scalar | None = None) -> None:
-        """Launch on torch's current stream; `factor` is given where the pass was made for one."""
+    def __call__(self, tensors: Sequence[torch.Tensor], *factors: Scalar) -> None:
+        """Launch on torch's current stream, with a factor for each that the pass was made for."""
         words = [tensor.data_ptr() for tensor in tensors]
         if self._starts is not None:
             words = [word + start for word, start in zip(words, self._starts, strict=True)]
-        if factor is not None:
-            words.append(_WORD.unpack(_DOUBLE.pack(factor))[0] if self._is_float else int(factor.real))
+        for factor, is_float in zip(factors, self._are_float, strict=True):
+            words.append(_WORD.unpack(_DOUBLE.pack(factor))[0] if is_float else int(factor.real))
         assert self._launch is not None, "it serves"
         if self._device == torch._C._cuda_getDevice():
             self._launch(*words)
@@ -67,17 +67,19 @@ class Pass:
         """One sentence for `explain`."""
         settled = self._kernel.settled
         if isinstance(settled, str):
-            return f"torch's operations, as the fused pass is not there: {settled}"
+            return f"torch's operations: the fused pass is not there, {settled}"
         width = self._passage.form.width
         when = "" if self._launch is not None or not self._awaited else " from the second call on"
         return f"one fused pass{when}, {width} element{'s' * (width > 1)} a thread"
 
 
-def made_pass(passage: Passage, factor: torch.dtype | None, body: Body, target: Target) -> Pass | str:
+def made_pass(passage: Passage, factors: Sequence[torch.dtype], body: Body, target: Target) -> Pass | str:
     """A pass whose kernel is at hand or on its way; or, in a sentence, why there is none."""
     try:
-        text = kernel_text(passage.form, factor, body)
+        text = kernel_text(passage.form, factors, body)
     except UnsupportedError as error:
-        return str(error)
+        return f"torch's operations: {error}"
     kernel = kernel_of(text, target)
-    return kernel if isinstance(kernel, str) else Pass(passage, kernel, factor, target.index)
+    if isinstance(kernel, str):
+        return f"torch's operations: {kernel}"
+    return Pass(passage, kernel, factors, target.index)

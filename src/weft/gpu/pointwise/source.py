@@ -17,8 +17,8 @@ from weft.fn.writer import SHORT
 from weft.gpu.pointwise.form import THREADS, PassForm, Step, parameters
 
 NAME = "pointwise"
-#: Writes what is computed of an element: of the values that are read, and the factor, those that are written.
-Body = Callable[[CudaWriter, list[Held], Held | None], Sequence[Held]]
+#: Writes what is computed of an element: of the values that are read, and of factors, those that are written.
+Body = Callable[[CudaWriter, list[Held], list[Held]], Sequence[Held]]
 
 _RUN = """
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Run { T at[N]; };
@@ -32,8 +32,8 @@ class KernelText(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def kernel_text(form: PassForm, factor: torch.dtype | None, body: Body, prelude: str = PRELUDE) -> KernelText:
-    """A kernel of a form; its parameters are pointers, the factor where there is one, and the form's numbers.
+def kernel_text(form: PassForm, factors: Sequence[torch.dtype], body: Body, prelude: str = PRELUDE) -> KernelText:
+    """A kernel of a form; its parameters are pointers, factors of these types, and the form's numbers.
 
     Raises `UnsupportedError` for what has no code in CUDA C++.
     """
@@ -41,19 +41,19 @@ def kernel_text(form: PassForm, factor: torch.dtype | None, body: Body, prelude:
     pointers = [at for at in tensors if not form.indices[at]]
     read = [at for at in tensors if at < len(form.dtypes) - form.written]
     given = [f"{'const ' * (at in read)}{stored_type(form.dtypes[at])}* x{at}" for at in pointers]
-    given += [f"{_factor_type(factor)} factor"] if factor is not None else []
+    given += [f"{_factor_type(dtype)} factor{at}" for at, dtype in enumerate(factors)]
     numbers = parameters(form)
     given += [f"{kind} {name}" for kind, name in numbers]
     lines = [*_coordinates(form), *(line for at in read for line in _reads(form, at))]
     lines += [f"Run<{stored_type(form.dtypes[at])}, {form.width}> y{at};" for at in tensors if at not in read]
     lines += [
         "#pragma unroll", f"for (int32 e = 0; e < {form.width}; ++e) {{",
-        *(f"  {line}" for line in _element(form, read, factor, body)), "}",
+        *(f"  {line}" for line in _element(form, read, factors, body)), "}",
         *(line for at in tensors if at not in read for line in _writes(form, at)),
     ]  # fmt: skip
     head = f'extern "C" __global__ void __launch_bounds__({THREADS}) {NAME}({", ".join(given)}, void*, void*)'
     text = "\n".join(["{", *(f"  {line}" for line in lines), "}"])
-    sizes = [8] * (len(pointers) + (factor is not None)) + [4 if kind == "uint32" else 8 for kind, _ in numbers]
+    sizes = [8] * (len(pointers) + len(factors)) + [4 if kind == "uint32" else 8 for kind, _ in numbers]
     return KernelText(f"{prelude}{conversions()}{_RUN}\n{head} {text}\n", tuple(sizes))
 
 
@@ -97,7 +97,7 @@ def _reads(form: PassForm, at: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _element(form: PassForm, read: Sequence[int], factor: torch.dtype | None, body: Body) -> list[str]:
+def _element(form: PassForm, read: Sequence[int], factors: Sequence[torch.dtype], body: Body) -> list[str]:
     w = CudaWriter()
     values = []
     for at in read:
@@ -108,9 +108,8 @@ def _element(form: PassForm, read: Sequence[int], factor: torch.dtype | None, bo
             stored = f"r{at}" if form.steps[at] is Step.SAME else f"r{at}.at[e]"
             held = torch.float32 if dtype in SHORT else dtype
             values.append(Held(w.typed(f"{loading(dtype)}({stored})", held), dtype))
-    given = Held(w.typed("factor", factor), factor) if factor is not None else None
-    results = body(w, values, given)
-    for at, value in enumerate(results, len(read)):
+    given = [Held(w.typed(f"factor{at}", dtype), dtype) for at, dtype in enumerate(factors)]
+    for at, value in enumerate(body(w, values, given), len(read)):
         w.line(f"y{at}.at[e] = {w.stored(value.name, value.dtype, form.dtypes[at])};")
     return w.lines
 
