@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from fn.compiled_cuda import HOST, kernel
-from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, run
+from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
 from weft.gpu.pointwise import launch
 from weft.gpu.pointwise.form import THREADS
 from weft.gpu.pointwise.kernel import PassKernel
 from weft.gpu.pointwise.source import NAME, KernelText
 from weft.library import products
+from weft.testing import random_operand
 
 
 class OnTheHost:
@@ -140,6 +141,17 @@ def test_parts_and_empty_sums() -> None:
     fused(case("mk,kn->mn", {"m": 32, "n": 48, "k": 9}, HALF, **options), 4, 18000)
     fused(case("k,k->", {"k": 999}, HALF, epilogue=torch.relu), 1, 3000)
     fused(case("mk,kn->mn", {**SIZES, "k": 0}, add=SINGLE, epilogue=lambda x: x + 1))
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, torch.int32], ids=str)
+def test_permutations(dtype: torch.dtype) -> None:
+    """Where X and D have one innermost mode; what is turned is left to torch."""
+    x = random_operand((7, 5, 16), dtype, 1, integers=dtype is torch.int32)
+    for options in ({"fn": lambda x: x * 2 - 1}, {"alpha": 3}, {"alpha": 2, "beta": -1, "fn": torch.neg}):
+        for equation, launches in (("abc->abc", 1), ("abc->bac", 1), ("abc->cba", 0)):
+            OnTheHost.launched = 0
+            check_permutation(x, equation, options, "stand-in")
+            assert OnTheHost.launched == launches
 
 
 def test_other_orders_are_left_to_torch() -> None:

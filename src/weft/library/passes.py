@@ -24,6 +24,7 @@ from weft.library.scheme import LibraryScheme
 from weft.library.views import FIRST, A, B, C, D, Frame
 from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction, Layout
+from weft.spec.permutation import Permutation
 
 
 class FinishPass:
@@ -162,6 +163,36 @@ def operand_pass(
     return fused if isinstance(fused, str) else OperandPass(contraction, args, fused)
 
 
+def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:
+    """The pass from X, and from D where that is added to, to D; or why there is none.
+
+    It takes X, C and D, alpha and beta: C and beta where something is added, alpha where values are scaled.
+    """
+    modes, fn = permutation.modes, permutation.fn
+    adds = permutation.c is not None
+    places = ((permutation.x, 0), *([(permutation.d, 3)] if adds else []), (permutation.d, 3))
+    tensors = [
+        PassTensor(layout.dtype, tuple([mode.strides[at] for mode in modes]), alignment=layout.alignment)
+        for layout, at in places
+    ]
+    found = passage([mode.extent for mode in modes], tensors, 1)
+    if isinstance(found, str):
+        return f"torch's operations: {found}"
+
+    def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
+        value = Held(w.converted(values[0].name, values[0].dtype, permutation.compute), permutation.compute)
+        if fn is not None:
+            (value,) = inlined(w, fn, [value])
+        for factor in factors[:1]:
+            value = _times(w, Held(w.converted(value.name, value.dtype, factor.dtype), factor.dtype), factor)
+        if not adds:
+            return [value]
+        addend = Held(w.converted(values[1].name, values[1].dtype, value.dtype), value.dtype)
+        return [_plus(w, value, _times(w, addend, factors[1]))]
+
+    return made_pass(found, (permutation.scale,) * (permutation.scaled + adds), body, target)
+
+
 def _of_layout(layout: Layout, place: int, frame: Frame, modes: Sequence[int]) -> PassTensor:
     strides = tuple([frame.modes[mode].strides[place] for mode in modes])
     return PassTensor(layout.dtype, strides, frame.start(place), layout.alignment)
@@ -221,8 +252,7 @@ class _Body:
     def _added(self, w: CudaWriter, total: Held, value: Held, beta: Sequence[Held]) -> Held:
         if self._contraction.algebra is not None:
             return _one(w, inlined(w, self._contraction.algebra.reduce, [total, value]), total.dtype)
-        scaled = _times(w, beta[0], value)
-        return Held(w.typed(LOWERINGS["add"](w, total.dtype, total.name, scaled.name), total.dtype), total.dtype)
+        return _plus(w, total, _times(w, beta[0], value))
 
 
 def _seen(
@@ -238,6 +268,10 @@ def _seen(
 
 def _times(w: CudaWriter, x: Held, y: Held) -> Held:
     return Held(w.typed(LOWERINGS["mul"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
+
+
+def _plus(w: CudaWriter, x: Held, y: Held) -> Held:
+    return Held(w.typed(LOWERINGS["add"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
 
 
 def _one(w: CudaWriter, results: Sequence[Held], dtype: torch.dtype) -> Held:

@@ -1,8 +1,8 @@
 """Permutations by torch's operations, on every device.
 
 A family with the four doors of `weft.planner.schedule`, and `choice`, by which it is chosen alone. What is only moved
-is one strided copy. Where something is computed, passes over slabs of D's outermost modes follow one another, so that
-the workspace is bounded.
+is one strided copy. Where something is computed, it is one pass on an NVIDIA GPU (`weft.library.passes`), or passes over
+slabs of D's outermost modes that follow one another, so that the workspace is bounded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from weft.fn.pointwise import RecordedFunction, TritonFunction
+from weft.gpu.pointwise.launch import Pass
 from weft.library.functions import live_bytes, value_of, writing
 from weft.library.model import moving
+from weft.library.passes import permutation_pass
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
 from weft.spec.permutation import Permutation
@@ -83,7 +85,10 @@ def predict(permutation: Permutation, schedule: PermutationSchedule, target: Tar
 
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
-    return _Slabs(permutation, schedule.slab) if schedule.slab is not None else _Copy(permutation)
+    if schedule.slab is None:
+        return _Copy(permutation)
+    fused = permutation_pass(permutation, target) if target.kind == "cuda" else None
+    return _Slabs(permutation, schedule.slab, fused)
 
 
 def choice(permutation: Permutation, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -112,10 +117,13 @@ class _Copy:
 
 
 class _Slabs:
-    """A launch that computes values on the way, slab by slab; it keeps no state between calls."""
+    """A launch that computes values on the way, in one pass or slab by slab.
 
-    def __init__(self, permutation: Permutation, slab: int) -> None:
-        self._permutation = permutation
+    Between calls it keeps nothing but which of these serves.
+    """
+
+    def __init__(self, permutation: Permutation, slab: int, fused: Pass | str | None) -> None:
+        self._permutation, self._fused = permutation, fused
         self._extents = [mode.extent for mode in permutation.modes]
         self._strides = [(mode.strides.a, mode.strides.d) for mode in permutation.modes]
         cut = 0  # modes that slabs are cut along, and the last of them into `step`
@@ -129,7 +137,17 @@ class _Slabs:
         self._writes = alone and along[0] == along[1]
         self._step = max(slab // math.prod(self._extents[cut:]), 1) if cut else None
 
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes; None where there is nothing to choose."""
+        return self._fused.state if isinstance(self._fused, Pass) else self._fused
+
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        fused, adds = self._fused, self._permutation.c is not None
+        if isinstance(fused, Pass) and (c is not None and beta != 0) == adds and fused.serves:
+            factors = (alpha, beta) if adds else (alpha,) if self._permutation.scaled else ()
+            fused([x, d, d] if adds else [x, d], *factors)
+            return
         strides = self._strides[self._outer :]
         in_x, in_d = ([each[side] for each in strides] for side in (0, 1))
         for shape, at_x, at_d in self._slabs():
