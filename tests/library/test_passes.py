@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from fn.compiled_cuda import HOST, kernel
 from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
+from weft.gpu.pointwise import kernel as kernels
 from weft.gpu.pointwise import launch
 from weft.gpu.pointwise.form import THREADS
 from weft.gpu.pointwise.kernel import PassKernel
@@ -39,11 +40,12 @@ class OnTheHost:
 
 def at_hand(text: KernelText, target: Any) -> Any:
     """A kernel that an earlier process has compiled."""
-    return SimpleNamespace(settled=SimpleNamespace(cubin=text, function=0), wait=lambda: SimpleNamespace(cubin=text, function=0))
+    loaded = SimpleNamespace(cubin=text, function=0)
+    return SimpleNamespace(settled=loaded, wait=lambda: loaded)
 
 
 @pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
     monkeypatch.setattr(launch, "kernel_of", at_hand)
@@ -51,7 +53,6 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(OnTheHost, "launched", 0)
-    yield
 
 
 def fused(call: Call, launches: int = 1, limit: int | None = None) -> None:
@@ -189,17 +190,13 @@ def test_it_serves_from_the_second_call_on(late: bool, monkeypatch: pytest.Monke
 
 
 def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from concurrent.futures import Future
-
-    import weft.gpu.pointwise.kernel as room
-
     class Never:
         def submit(self, *_: Any) -> Future[Any]:
             return Future()
 
-    monkeypatch.setattr(room, "_compilers", lambda process: Never())
-    monkeypatch.setattr(room, "_found", lambda key, target: None)
-    monkeypatch.setattr(room, "PATIENCE", 0.01)
+    monkeypatch.setattr(kernels, "_compilers", lambda process: Never())
+    monkeypatch.setattr(kernels, "_found", lambda key, target: None)
+    monkeypatch.setattr(kernels, "PATIENCE", 0.01)
     waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]
     assert waited.settled is None
     assert waited.wait() == waited.settled == "its compiler was late"

@@ -21,7 +21,7 @@ class Held(NamedTuple):
 
 
 class Language(NamedTuple):
-    """What a language has for operations: a lowering each, and which of them take complex values."""
+    """A language's lowering of each operation, and which of them take complex values."""
 
     name: str  # as refusals call what runs it, "the CPU" say
     lowerings: Mapping[str, Lowering]

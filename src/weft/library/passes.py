@@ -180,14 +180,14 @@ def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:
         return f"torch's operations: {found}"
 
     def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
-        value = Held(w.converted(values[0].name, values[0].dtype, permutation.compute), permutation.compute)
+        value = Held(w.cast(values[0].name, values[0].dtype, permutation.compute), permutation.compute)
         if fn is not None:
             (value,) = inlined(w, fn, [value])
         for factor in factors[:1]:
             value = _times(w, Held(w.converted(value.name, value.dtype, factor.dtype), factor.dtype), factor)
         if not adds:
             return [value]
-        addend = Held(w.converted(values[1].name, values[1].dtype, value.dtype), value.dtype)
+        addend = Held(w.cast(values[1].name, values[1].dtype, value.dtype), value.dtype)
         return [_plus(w, value, _times(w, addend, factors[1]))]
 
     return made_pass(found, (permutation.scale,) * (permutation.scaled + adds), body, target)
@@ -215,26 +215,24 @@ def _beside(contraction: Contraction, multiplies: bool) -> tuple[int, ...]:
 
 
 def _operands(contraction: Contraction, args: Sequence[int]) -> tuple[int, ...]:
-    """Those of them that are tensors, each once."""
+    """Tensors among them, each once."""
     return tuple([at for at in dict.fromkeys(args) if contraction.aux[at].kind == "operand"])
 
 
 class _Body:
-    """What is computed of an element: sums, or a product with alpha, + beta * c_fn(C), then the epilogue."""
+    """Code of an element: sums, or a product with alpha, + beta * c_fn(C), then the epilogue."""
 
     def __init__(self, scheme: LibraryScheme, multiplies: bool) -> None:
         self._scheme, self._contraction, self._multiplies = scheme, scheme.contraction, multiplies
 
     def __call__(self, w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
         contraction, dtype = self._contraction, self._scheme.accumulate
-        sources = values[: 1 + self._multiplies]
-        addend, *rest = values[len(sources) :] if contraction.c is not None else (None, *values[len(sources) :])
-        beside = dict(zip(_beside(contraction, self._multiplies), rest, strict=True))
+        sources, others = values[: 1 + self._multiplies], iter(values[1 + self._multiplies :])
+        addend = next(others) if contraction.c is not None else None
+        beside = dict(zip(_beside(contraction, self._multiplies), others, strict=True))
         total = self._product(w, sources, beside, factors[0]) if self._multiplies else sources[0]
         if addend is not None:
-            value = Held(w.converted(addend.name, addend.dtype, dtype), dtype)
-            if contraction.c_fn is not None:
-                value = _one(w, inlined(w, contraction.c_fn, [value, *(beside[at] for at in contraction.c_args)]), dtype)
+            value = _seen(w, addend, dtype, contraction.c_fn, [beside[at] for at in contraction.c_args], dtype)
             total = self._added(w, total, value, factors[-1:])
         if contraction.epilogue is None:
             return [total]
@@ -259,8 +257,8 @@ def _seen(
     w: CudaWriter, operand: Held, value: torch.dtype, function: Pointwise | None, beside: Sequence[Held],
     wanted: torch.dtype,
 ) -> Held:  # fmt: skip
-    """A's or B's element as its function sees it and leaves it, then as the product takes it."""
-    seen = Held(w.converted(operand.name, operand.dtype, value), value)
+    """An element of an operand as its function sees it and leaves it, then as it is wanted."""
+    seen = Held(w.cast(operand.name, operand.dtype, value), value)
     if function is not None:
         seen = _one(w, inlined(w, function, [seen, *beside]), value)
     return Held(w.converted(seen.name, seen.dtype, wanted), wanted)

@@ -1,8 +1,8 @@
 """Permutations by torch's operations, on every device.
 
 A family with the four doors of `weft.planner.schedule`, and `choice`, by which it is chosen alone. What is only moved
-is one strided copy. Where something is computed, it is one pass on an NVIDIA GPU (`weft.library.passes`), or passes over
-slabs of D's outermost modes that follow one another, so that the workspace is bounded.
+is one strided copy. Where something is computed, it is one pass on an NVIDIA GPU (`weft.library.passes`), or passes
+over slabs of D's outermost modes that follow one another, so that the workspace is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.fn.pointwise import RecordedFunction, TritonFunction
 from weft.gpu.pointwise.launch import Pass
 from weft.library.functions import live_bytes, value_of, writing
-from weft.library.model import moving
+from weft.library.model import fuses, moving
 from weft.library.passes import permutation_pass
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
@@ -77,8 +77,9 @@ def _bytes_of_each(permutation: Permutation) -> int:
 
 def predict(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> float:
     """Seconds on `target`."""
-    passes = 1 if schedule.slab is None else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
-    slabs = 1 if schedule.slab is None else -(-permutation.size // schedule.slab)
+    once = schedule.slab is None or (permutation.kind == "copy" and fuses(target))
+    passes = 1 if once else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
+    slabs = 1 if once or schedule.slab is None else -(-permutation.size // schedule.slab)
     return moving(
         permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize), passes, slabs, target
     )

@@ -99,7 +99,7 @@ def stored_type(dtype: torch.dtype) -> str:
 
 
 def loading(dtype: torch.dtype) -> str:
-    """What makes a held value of an element in memory: a function, or nothing."""
+    """Name of the function that makes a held value of an element in memory; empty where none is needed."""
     return f"from_{_short(dtype)}" if dtype in SHORT else ""
 
 

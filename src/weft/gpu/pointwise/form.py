@@ -39,7 +39,7 @@ class PassTensor(NamedTuple):
 
 
 class PassForm(NamedTuple):
-    """What a kernel is made for."""
+    """Form that a kernel is made for."""
 
     modes: int
     width: int  # elements of a thread
@@ -59,7 +59,7 @@ class Passage(NamedTuple):
 
 
 def passage(extents: Sequence[int], tensors: Sequence[PassTensor], written: int) -> Passage | str:
-    """How a pass goes over tensors, of which the last are written; or, in one sentence, why it had better not.
+    """Passage over tensors; the last ones are written. Or, in one sentence, why it had better not be.
 
     The first tensor and all that are written must lie alike, as far as their innermost mode goes.
     """

@@ -29,7 +29,10 @@ class CompileError(RuntimeError):
 
 
 def identity() -> str | None:
-    """What tells one compiler's code from another's; None where there is no compiler. Nothing is loaded for it."""
+    """Name and size of the compiler's library, by which its code is told from another's; None where there is none.
+
+    Nothing is loaded for it.
+    """
     asked = _asked()
     return None if turns_off(asked) else _identity(asked)
 
