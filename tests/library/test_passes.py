@@ -13,11 +13,11 @@ import torch
 from fn.compiled_cuda import HOST, kernel
 from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
 from weft.gpu.pointwise import kernel as kernels
-from weft.gpu.pointwise import launch
+from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.form import THREADS
 from weft.gpu.pointwise.kernel import PassKernel
 from weft.gpu.pointwise.source import NAME, KernelText
-from weft.library import products
+from weft.library import model, products
 from weft.testing import random_operand
 
 
@@ -45,7 +45,11 @@ def at_hand(text: KernelText, target: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("gpu"):
+        monkeypatch.setenv("WEFT_NVRTC", "1")
+        return
+    monkeypatch.setattr(model, "identity", lambda: "a compiler")
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
     monkeypatch.setattr(launch, "kernel_of", at_hand)
@@ -200,3 +204,24 @@ def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch
     waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]
     assert waited.settled is None
     assert waited.wait() == waited.settled == "its compiler was late"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, BRAIN, DOUBLE], ids=str)
+@pytest.mark.parametrize("sizes", [EVEN, SIZES], ids=["even", "odd"])
+def test_on_a_gpu(sizes: dict[str, int], dtype: torch.dtype) -> None:
+    """The first call by torch's operations, the third by the pass."""
+    if nvrtc.identity() is None:
+        pytest.skip("no NVRTC is installed here")
+    bias = torch.linspace(-1, 1, sizes["n"], dtype=dtype)
+    for options in (
+        {"epilogue": lambda x, s: torch.nn.functional.gelu(x + s), "operands": {"s": ("n", bias)}},
+        {"epilogue": lambda x, i, j: torch.where(i >= j, x, -torch.inf), "indices": {"i": "m", "j": "n"}},
+        {"a_fn": torch.tanh, "b_fn": lambda y: y * 2, "epilogue": lambda x: (x, torch.sigmoid(x))},
+        {"add": dtype, "alpha": 2, "beta": -3, "c_fn": lambda x: x * x},
+    ):
+        call = case("mk,kn->mn", sizes, dtype, **options)
+        check(call, "cuda")
+        found = check(call, "cuda", times=3)
+        assert "one fused pass" in str(found.choice.build().state)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.functions import FunctionOperands, live_bytes, value_of
-from weft.library.passes import OperandPass, operand_pass
 from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
 from weft.planner.schedule import AuxTensors, Target
+
+if TYPE_CHECKING:
+    from weft.library.passes import OperandPass
 
 
 class OperandFactor:
@@ -107,7 +110,8 @@ class OperandMatrix:
         self._modes = [at for group in stored for at in group]
         self._factor = OperandFactor(scheme, place, frame, self._modes, False)
         self._scheme, self._frame, self._place = scheme, frame, place
-        self._fused: OperandPass | str | None = None
+        self._fused: OperandPass | None = None
+        self._reason: str | None = None  # why there is no pass
         sizes = [frame.size(group) for group in stored]
         self._shape = tuple(sizes if batched else sizes[1:])
         self._packs = not scheme.roles.alone[place] and (
@@ -122,16 +126,19 @@ class OperandMatrix:
     def prepare(self, target: Target) -> None:
         """Have the operand's function done in one pass, where a device can."""
         if (self._scheme.contraction.a_fn, self._scheme.contraction.b_fn)[self._place] is not None:
-            self._fused = operand_pass(self._scheme, self._frame, self._place, self._modes, target)
+            from weft.library.passes import operand_pass
+
+            made = operand_pass(self._scheme, self._frame, self._place, self._modes, target)
+            self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
     def state(self) -> str | None:
         """A sentence on what computes the operand's function."""
-        return self._fused.state if isinstance(self._fused, OperandPass) else self._fused
+        return self._fused.state if self._fused is not None else self._reason
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         fused = self._fused
-        if isinstance(fused, OperandPass) and fused.serves:
+        if fused is not None and fused.serves:
             found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
             fused(found, tensor, aux)
         elif self._packs:

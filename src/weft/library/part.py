@@ -6,18 +6,23 @@ A, B -> sums        `weft.library.sums`, in D if they can be
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.passes import FinishPass, elements_pass, finish_pass
+from weft.library.model import fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction
+
+if TYPE_CHECKING:
+    from weft.library.passes import FinishPass
 
 
 class LibraryPart:
@@ -26,8 +31,9 @@ class LibraryPart:
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
         self._scheme, self._frame = scheme, frame
-        self._elements: FinishPass | str | None = None  # of products without a sum
-        self._fused: FinishPass | str | None = None
+        self._elements: FinishPass | None = None  # of products without a sum
+        self._fused: FinishPass | None = None
+        self._reason: str | None = None  # why there is no pass
         self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
@@ -43,26 +49,29 @@ class LibraryPart:
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
         """Have functions done in one pass each, where a device can; `apart`: sums are made by `made` alone."""
-        if target.kind != "cuda":
-            return
         contraction = self._scheme.contraction
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-        if isinstance(self._sums, Pairs) and (any(functions) or contraction.c is not None) and not apart:
-            self._elements = elements_pass(self._scheme, self._frame, self._sums.kept, target)
-            if isinstance(self._elements, FinishPass):
+        if not fuses(target) or not (any(functions) or contraction.c is not None):
+            return
+        from weft.library.passes import elements_pass, finish_pass  # they bring all of CUDA C++
+
+        part = self._scheme, self._frame, self._sums.kept
+        if isinstance(self._sums, Pairs) and not apart:
+            made = elements_pass(*part, target)
+            if not isinstance(made, str):
+                self._elements = made
                 return
         if not apart:
             self._sums.prepare(target)
         if contraction.epilogue is not None or (contraction.c is not None and not self._adds):
-            placed = self._in_place and contraction.c is None and not apart
-            self._fused = finish_pass(self._scheme, self._frame, self._sums.kept, placed, target)
+            made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
+            self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
     @property
     def state(self) -> str | None:
         """A sentence on what computes functions; None where there is nothing to choose."""
-        passes = (self._elements,) if isinstance(self._elements, FinishPass) else (self._fused,)
-        behind = [each.state if isinstance(each, FinishPass) else each for each in passes if each is not None]
-        return "; ".join(dict.fromkeys([*self._sums.states, *behind])) or None
+        found = [*self._sums.states, *(each.state for each in (self._elements, self._fused) if each is not None)]
+        return "; ".join(dict.fromkeys([*found, *([self._reason] if self._reason is not None else [])])) or None
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -71,7 +80,7 @@ class LibraryPart:
             self._plain(a, b, d)
             return
         sums, elements = self._sums, self._elements
-        if isinstance(elements, FinishPass) and elements.serves(c, beta):
+        if elements is not None and elements.serves(c, beta):
             elements.of_elements(a, b, c, d, alpha, beta, aux)
             return
         if c is not None and beta != 0:
@@ -91,7 +100,7 @@ class LibraryPart:
 
     def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         fused = self._fused
-        if isinstance(fused, FinishPass) and total.is_contiguous() and fused.serves(c, beta):
+        if fused is not None and total.is_contiguous() and fused.serves(c, beta):
             fused(total, c, d, beta, aux)
         else:
             self._finish(total, c, self._finish.place(d), beta, aux)
@@ -99,7 +108,7 @@ class LibraryPart:
     def _follow(self, d: Tensor, aux: AuxTensors) -> None:
         """The epilogue of sums that stand in D."""
         fused = self._fused
-        if isinstance(fused, FinishPass) and fused.serves(None, 1):
+        if fused is not None and fused.serves(None, 1):
             fused(d, None, d, 1, aux)
         else:
             total = self._finish.place(d)

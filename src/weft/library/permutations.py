@@ -12,19 +12,20 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from weft.fn.pointwise import RecordedFunction, TritonFunction
-from weft.gpu.pointwise.launch import Pass
 from weft.library.functions import live_bytes, value_of, writing
 from weft.library.model import fuses, moving
-from weft.library.passes import permutation_pass
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
 from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.gpu.pointwise.launch import Pass
 
 NAME = "library"
 
@@ -88,8 +89,10 @@ def predict(permutation: Permutation, schedule: PermutationSchedule, target: Tar
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
     if schedule.slab is None:
         return _Copy(permutation)
-    fused = permutation_pass(permutation, target) if target.kind == "cuda" else None
-    return _Slabs(permutation, schedule.slab, fused)
+    slabs = _Slabs(permutation, schedule.slab)
+    if fuses(target):
+        slabs.prepare(target)
+    return slabs
 
 
 def choice(permutation: Permutation, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -123,8 +126,10 @@ class _Slabs:
     Between calls it keeps nothing but which of these serves.
     """
 
-    def __init__(self, permutation: Permutation, slab: int, fused: Pass | str | None) -> None:
-        self._permutation, self._fused = permutation, fused
+    def __init__(self, permutation: Permutation, slab: int) -> None:
+        self._permutation = permutation
+        self._fused: Pass | None = None
+        self._reason: str | None = None  # why there is no pass
         self._extents = [mode.extent for mode in permutation.modes]
         self._strides = [(mode.strides.a, mode.strides.d) for mode in permutation.modes]
         cut = 0  # modes that slabs are cut along, and the last of them into `step`
@@ -138,14 +143,21 @@ class _Slabs:
         self._writes = alone and along[0] == along[1]
         self._step = max(slab // math.prod(self._extents[cut:]), 1) if cut else None
 
+    def prepare(self, target: Target) -> None:
+        """Have values computed in one pass, where a device can."""
+        from weft.library.passes import permutation_pass
+
+        made = permutation_pass(self._permutation, target)
+        self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
+
     @property
     def state(self) -> str | None:
         """A sentence on what computes; None where there is nothing to choose."""
-        return self._fused.state if isinstance(self._fused, Pass) else self._fused
+        return self._fused.state if self._fused is not None else self._reason
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         fused, adds = self._fused, self._permutation.c is not None
-        if isinstance(fused, Pass) and (c is not None and beta != 0) == adds and fused.serves:
+        if fused is not None and (c is not None and beta != 0) == adds and fused.serves:
             factors = (alpha, beta) if adds else (alpha,) if self._permutation.scaled else ()
             fused([x, d, d] if adds else [x, d], *factors)
             return

@@ -20,6 +20,7 @@ from weft.base.settings import turns_off
 
 _FOLDERS = ("cu*/lib", "cuda_nvrtc/lib", "cu*/bin/x86_64", "cuda_nvrtc/bin")  # of torch's wheels, below `nvidia`
 _NAMES = ("libnvrtc.so.*", "nvrtc64_*.dll")
+_PLACES = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 
 BY_DEFAULT = False  # until it is measured on a GPU
 
@@ -69,7 +70,7 @@ def _candidates() -> Iterator[Path]:
             for folder in ("lib64", "lib", "bin"):
                 for name in _NAMES:
                     yield from sorted(Path(root, folder).glob(name))
-    for place in (*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), "/usr/local/cuda/lib64"):
+    for place in (*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), *_PLACES):
         if place:
             yield from sorted(Path(place).glob(_NAMES[0]))
 
