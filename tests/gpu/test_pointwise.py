@@ -115,7 +115,7 @@ def test_an_error_of_the_compiler_is_said() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernel, "here", lambda target: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     text = KernelText("", ())
     for setting in ("0", str(tmp_path / "libnvrtc.so")):
@@ -142,7 +142,7 @@ def test_a_kernel_is_kept_for_the_next_process(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernel, "load", load)
-    monkeypatch.setattr(kernel, "PATIENCE", 60.0)
+    monkeypatch.setattr(kernel, "LEAST", 60.0)
     text = text_of(torch.relu, found((8,), rows(SINGLE, 1), rows(SINGLE, 1)))
     first = kernel.PassKernel(text, "some key", TARGET)
     assert first.settled is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import torch
 
 from fn.compiled_cuda import HOST, kernel
 from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
+from weft.gpu.common import driver
+from weft.gpu.common.cubin import Cubin
 from weft.gpu.pointwise import kernel as kernels
 from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.form import THREADS
@@ -21,27 +24,42 @@ from weft.library import model, products
 from weft.testing import random_operand
 
 
-class OnTheHost:
-    """Stands for a launch on a GPU."""
+class HostDriver:
+    """A driver whose launches run on the CPU; it reads parameters as CUDA's does."""
 
-    launched = 0
+    def __init__(self) -> None:
+        self.launched = 0
+        self._kernels: list[tuple[Any, list[int]]] = []
 
-    def __init__(self, source: str, programs: int, numbers: tuple[int, ...]) -> None:
-        self._run, self._programs, self._numbers = kernel(source, NAME, THREADS), programs, numbers
+    def loaded(self, text: KernelText) -> Any:
+        """A kernel as a loader returns it."""
+        self._kernels.append((kernel(text.source, NAME, THREADS), [*text.sizes, 8, 8]))
+        cubin = Cubin(b"", NAME, THREADS, 1, 0, 0, False, sizes=text.sizes, maps=(), triton="")
+        return SimpleNamespace(cubin=cubin, function=len(self._kernels))
 
-    @classmethod
-    def of(cls, text: Any, function: int, programs: int, device: int, numbers: tuple[int, ...]) -> OnTheHost:
-        return cls(text.source, programs, numbers)
+    def at_hand(self, text: KernelText, target: Any) -> Any:
+        """A kernel that an earlier process has compiled."""
+        loaded = self.loaded(text)
+        return SimpleNamespace(settled=loaded, wait=lambda: loaded)
 
-    def __call__(self, *words: int) -> None:
-        type(self).launched += 1
-        self._run(self._programs, (*words, *self._numbers))
+    def cuFuncGetParamInfo(self, function: Any, at: Any, offset: Any, size: Any) -> int:
+        sizes = self._kernels[function.value - 1][1]
+        if at.value >= len(sizes):
+            return 1
+        size._obj.value = sizes[at.value]
+        return 0
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
+        run, sizes = self._kernels[function.value - 1]
+        kinds = {8: ctypes.c_int64, 4: ctypes.c_uint32}
+        words = [kinds[size].from_address(at).value for size, at in zip(sizes, params, strict=True)]
+        assert config._obj.block_x == THREADS
+        run(config._obj.grid_x, tuple(words[:-2]))
+        self.launched += 1
+        return 0
 
 
-def at_hand(text: KernelText, target: Any) -> Any:
-    """A kernel that an earlier process has compiled."""
-    loaded = SimpleNamespace(cubin=text, function=0)
-    return SimpleNamespace(settled=loaded, wait=lambda: loaded)
+DRIVER = HostDriver()
 
 
 @pytest.fixture(autouse=True)
@@ -52,18 +70,19 @@ def on_the_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(model, "identity", lambda: "a compiler")
     monkeypatch.setattr(products, "_HALVES", ())  # torch has products of them that widen on a GPU alone
     monkeypatch.setattr(launch, "kernel_text", partial(launch.kernel_text, prelude=HOST))
-    monkeypatch.setattr(launch, "kernel_of", at_hand)
-    monkeypatch.setattr(launch, "DirectLaunch", OnTheHost)
+    monkeypatch.setattr(launch, "kernel_of", DRIVER.at_hand)
+    monkeypatch.setattr(driver, "loaded_driver", lambda: DRIVER)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(OnTheHost, "launched", 0)
+    DRIVER.launched = 0
 
 
 def fused(call: Call, launches: int = 1, limit: int | None = None) -> None:
     """The call, right within the oracle's bounds, with so many launches of a pass."""
-    OnTheHost.launched = 0
+    DRIVER.launched = 0
     check(call, "stand-in", limit)
-    assert OnTheHost.launched == launches
+    assert DRIVER.launched == launches
 
 
 EVEN = {**SIZES, "m": 16, "n": 24, "b": 2}
@@ -154,9 +173,9 @@ def test_permutations(dtype: torch.dtype) -> None:
     x = random_operand((7, 5, 16), dtype, 1, integers=dtype is torch.int32)
     for options in ({"fn": lambda x: x * 2 - 1}, {"alpha": 3}, {"alpha": 2, "beta": -1, "fn": torch.neg}):
         for equation, launches in (("abc->abc", 1), ("abc->bac", 1), ("abc->cba", 0)):
-            OnTheHost.launched = 0
+            DRIVER.launched = 0
             check_permutation(x, equation, options, "stand-in")
-            assert OnTheHost.launched == launches
+            assert DRIVER.launched == launches
 
 
 def test_other_orders_are_left_to_torch() -> None:
@@ -184,12 +203,12 @@ def test_it_serves_from_the_second_call_on(late: bool, monkeypatch: pytest.Monke
     """Whether its compiler is quick or dead, a call's number says what serves it."""
 
     def on_its_way(text: KernelText, target: Any) -> Any:
-        return Slow(text, "its compiler was late" if late else SimpleNamespace(cubin=text, function=0))
+        return Slow(text, "its compiler was late" if late else DRIVER.loaded(text))
 
     monkeypatch.setattr(launch, "kernel_of", on_its_way)
     call = case("mk,kn->mn", EVEN, HALF, epilogue=torch.relu)
     one, three = (run(call, "stand-in", times=times) for times in (1, 3))
-    assert OnTheHost.launched == (0 if late else 2)
+    assert DRIVER.launched == (0 if late else 2)
     assert torch.equal(one.results[0], three.results[0])
 
 
@@ -200,7 +219,8 @@ def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(kernels, "_compilers", lambda process: Never())
     monkeypatch.setattr(kernels, "_found", lambda key, target: None)
-    monkeypatch.setattr(kernels, "PATIENCE", 0.01)
+    monkeypatch.setattr(kernels, "LEAST", 0.01)
+    monkeypatch.setattr(kernels, "_EXPECTED", 0.0)
     waited = PassKernel(KernelText("", ()), "key", None)  # type: ignore[arg-type]
     assert waited.settled is None
     assert waited.wait() == waited.settled == "its compiler was late"

@@ -1,7 +1,7 @@
 """A kernel of a pass: found in the store of cubins, or compiled in a thread while calls go on.
 
-Whoever needs it waits at most as long as one second after its compilation began; if it is not there then, it never is.
-So what a call is served by depends on its number and on the store alone.
+Whoever needs it waits until twice the time has passed that it was expected to take, a second at least; if it is not
+there then, it never is. So what a call is served by depends on its number and on the store alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as LateError
 from contextlib import suppress
 from functools import lru_cache
 from time import monotonic
+from weakref import WeakSet
 
 import torch
 
@@ -27,9 +28,12 @@ from weft.gpu.pointwise.form import THREADS
 from weft.gpu.pointwise.source import NAME, KernelText
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
+from weft.planner.validity import here
 
-PATIENCE = 1.0  # seconds from the beginning of a compilation that a call waits for; it takes about 0.05
+LEAST = 1.0  # seconds that a call waits for a compilation, from its beginning on,
+_EXPECTED = 0.1  # and half of those for it and each that is under way before
 _KERNELS = BoundedCache(1024)  # by key and device
+_under_way: WeakSet[Future[Loaded]] = WeakSet()
 
 
 class PassKernel:
@@ -40,8 +44,10 @@ class PassKernel:
         self.settled: Loaded | str | None = _found(key, target)
         self._process = os.getpid()
         if self.settled is None:
-            self._until = monotonic() + PATIENCE
+            before = sum(not each.done() for each in list(_under_way))
+            self._until = monotonic() + max(LEAST, 2 * _EXPECTED * (before + 1))
             self._made: Future[Loaded] = _compilers(self._process).submit(_made, text, key, target)
+            _under_way.add(self._made)
 
     def wait(self) -> Loaded | str:
         """The kernel, or why there is none."""
@@ -66,7 +72,7 @@ def kernel_of(text: KernelText, target: Target) -> PassKernel | str:
     """The kernel of a text on a device, one for all passes; or, in a sentence, why there can be none."""
     if target.kind != "cuda" or not target.capability:
         return "it is made for NVIDIA GPUs alone"
-    if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
+    if not here(target) or torch.cuda.is_current_stream_capturing():
         return "nothing is compiled or loaded without a GPU, or while a CUDA graph is captured"
     compiler = nvrtc.identity()
     if compiler is None:
@@ -97,7 +103,9 @@ def _made(text: KernelText, key: str, target: Target) -> Loaded:
     """The kernel compiled, kept for later processes, and loaded."""
     begun = monotonic()
     code = nvrtc.compiled(text.source, target.capability)
-    cubin = Cubin(code, NAME, THREADS, 1, 0, 0, False, text.sizes, "")
+    cubin = Cubin(
+        code, NAME, THREADS, barriers=1, shared=0, tensor_memory=0, pdl=False, sizes=text.sizes, maps=(), triton=""
+    )
     loaded = load(cubin, target.index)
     with suppress(OSError):
         cubins.keep(key, target.capability, cubin)

@@ -30,7 +30,7 @@ class Pass:
         self._starts = starts if any(starts) else None
         self._awaited = kernel.settled is None  # the first call is served by other means
         self._over = False
-        self._launch: Callable[..., None] | None = None
+        self._launch: Callable[[Sequence[int]], None] | None = None
 
     @property
     def serves(self) -> bool:
@@ -57,10 +57,10 @@ class Pass:
             words.append(_WORD.unpack(_DOUBLE.pack(factor))[0] if is_float else int(factor.real))
         assert self._launch is not None, "it serves"
         if self._device == torch._C._cuda_getDevice():
-            self._launch(*words)
+            self._launch(words)
         else:
             with torch.cuda.device(self._device):
-                self._launch(*words)
+                self._launch(words)
 
     @property
     def state(self) -> str:
