@@ -24,7 +24,7 @@ statements = docs_module("pictures").statements
 ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
-    "gpu.selection",
+    *("gpu.selection", "gpu.pointwise"),
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.generic", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),

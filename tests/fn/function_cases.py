@@ -349,3 +349,35 @@ INTEGER = [
 ]
 
 CASES = [*ACTIVATIONS, *UNARY, *BINARY, *REMAINDERS, *CANCELLING, *INTEGER]
+
+
+def in_double(case: Case, inputs: list[torch.Tensor], eager: torch.Tensor) -> torch.Tensor:
+    """The function of the same elements in float64; where the dtype is part of the function, what torch gives."""
+    if not inputs[0].dtype.is_floating_point:
+        return eager.double()
+    result = (case.truth or case.fn)(*(tensor.double() for tensor in inputs))
+    return result.double() if isinstance(result, torch.Tensor) else eager.double()
+
+
+def wrong_elements(
+    case: Case, function: Pointwise, inputs: list[torch.Tensor], out: torch.Tensor, ulps: int = 4
+) -> list[str]:
+    """A line for each of the first elements of a result that float64 contradicts; none where all are right."""
+    eager = function(*inputs)
+    assert isinstance(eager, torch.Tensor)
+    assert out.dtype == eager.dtype == function.result
+    if not out.dtype.is_floating_point:
+        wrong, truth = out != eager, eager
+    else:
+        truth, info = in_double(case, inputs, eager), torch.finfo(out.dtype)
+        terms = torch.stack([truth.abs()] + [x.double().abs() for x in inputs if case.cancels]).nan_to_num(0).amax(0)
+        ulp = (terms * info.eps).clamp(min=info.tiny * info.eps)
+        bound = (1 if inputs[0].dtype == torch.float16 else ulps) * ulp
+        close = (out.double() - truth).abs() <= bound + 2 * (eager.double() - truth).abs().nan_to_num(0)
+        same = (out == eager) | (out.double() == truth) | (out.isnan() & (eager.isnan() | truth.isnan()))
+        unseen = torch.stack([x.abs() > case.reach for x in inputs]).any(0)
+        wrong = ~(close | same | unseen)
+    return [
+        f"f{tuple(x[i].item() for x in inputs)} = {out[i].item()}, torch {eager[i].item()}, truth {truth[i].item()}"
+        for i in wrong.nonzero().flatten()[:4].tolist()
+    ]

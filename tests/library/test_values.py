@@ -142,8 +142,9 @@ def run(call: Call, device: str, limit: int | None = None, times: int = 1) -> Ru
     return Run(contraction, choice, [d, *others])
 
 
-def check(call: Call, device: str, limit: int | None = None) -> Run:
-    found = run(call, device, limit)
+def check(call: Call, device: str, limit: int | None = None, times: int = 1) -> Run:
+    """The call, and further ones of the same launch, right within the oracle's bounds."""
+    found = run(call, device, limit, times)
     options = {name: value for name, value in (call.options or {}).items() if name != "promote"}
     added = {} if call.c is None else {"c": call.c, "beta": call.beta}
     scaled = {} if call.alpha == 1 else {"alpha": call.alpha}

@@ -60,6 +60,11 @@ class Pointwise(ABC):
         """How many of `flops` are elementary functions (exponentials, roots, ...), which cost many instructions."""
 
     @property
+    def results(self) -> tuple[torch.dtype, ...]:
+        """The dtypes of all results."""
+        return self.result if isinstance(self.result, tuple) else (self.result,)
+
+    @property
     def __signature__(self) -> inspect.Signature:
         """As a function of users has one: by it operands find their parameters."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -12,6 +12,8 @@ import torch
 from torch import fx
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+#: Floating types of one and two bytes, whose values are held as float32.
+SHORT = (*HALF_TYPES, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
@@ -83,6 +85,33 @@ class Writer(ABC):
         if len(stand_ins) == 1:
             return stand_ins[0].dtype
         return torch.result_type(*stand_ins)
+
+    def define(self, node: fx.Node, name: str) -> None:
+        """The value of a node, in the type that it is computed in."""
+        self._names[node], self._held[node] = name, computing(node.meta["dtype"])
+
+    def held(self, node: fx.Node) -> torch.dtype:
+        """The dtype that a node's value is held in."""
+        return self._held.get(node, computing(node.meta["dtype"]))
+
+    def know(self, node: fx.Node, value: torch.Tensor) -> None:
+        """The value of a node that depends on no input."""
+        self._known[node] = value
+
+    def knows(self, node: fx.Node) -> bool:
+        return node in self._known
+
+    def known(self, node: fx.Node) -> torch.Tensor:
+        return self._known[node]
+
+    @property
+    def lines(self) -> list[str]:
+        """All lines that are written, without indentation."""
+        return [line.strip() for line in self._lines]
+
+    def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
+        """A value as another type; short ones are rounded to and held as float32."""
+        return name if held == dtype else self._cast(name, held, dtype)
 
     @abstractmethod
     def type(self, dtype: torch.dtype) -> str:

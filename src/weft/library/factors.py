@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,7 +13,10 @@ from weft.fn import Pointwise
 from weft.library.functions import FunctionOperands, live_bytes, value_of
 from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
-from weft.planner.schedule import AuxTensors
+from weft.planner.schedule import AuxTensors, Target
+
+if TYPE_CHECKING:
+    from weft.library.passes import OperandPass
 
 
 class OperandFactor:
@@ -103,7 +107,11 @@ class OperandMatrix:
         nearest = inner[strides.index(min(strides))] if inner else None
         self._turned = nearest in rows and bool(columns)  # rows are innermost in memory
         stored = (batch, columns, rows) if self._turned else groups
-        self._factor = OperandFactor(scheme, place, frame, [at for group in stored for at in group], False)
+        self._modes = [at for group in stored for at in group]
+        self._factor = OperandFactor(scheme, place, frame, self._modes, False)
+        self._scheme, self._frame, self._place = scheme, frame, place
+        self._fused: OperandPass | None = None
+        self._reason: str | None = None  # why there is no pass
         sizes = [frame.size(group) for group in stored]
         self._shape = tuple(sizes if batched else sizes[1:])
         self._packs = not scheme.roles.alone[place] and (
@@ -115,8 +123,25 @@ class OperandMatrix:
         size = math.prod(self._shape) * self._factor.wanted.itemsize
         return size * (1 if self._packs else 2) + self._factor.converted_bytes
 
+    def prepare(self, target: Target) -> None:
+        """Have the operand's function done in one pass, where a device can."""
+        if (self._scheme.contraction.a_fn, self._scheme.contraction.b_fn)[self._place] is not None:
+            from weft.library.passes import operand_pass
+
+            made = operand_pass(self._scheme, self._frame, self._place, self._modes, target)
+            self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes the operand's function."""
+        return self._fused.state if self._fused is not None else self._reason
+
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        if self._packs:
+        fused = self._fused
+        if fused is not None and fused.serves:
+            found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
+            fused(found, tensor, aux)
+        elif self._packs:
             found = tensor.new_empty(self._shape, dtype=self._factor.wanted)
             self._factor.into(found.view(self._factor.shape), tensor, aux)
         else:
@@ -128,6 +153,7 @@ class Seen:
     """An operand that is a matrix in its own layout."""
 
     bytes = 0
+    state: str | None = None
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -139,3 +165,6 @@ class Seen:
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         return self._view.of(tensor)
+
+    def prepare(self, target: Target) -> None:
+        """Nothing is computed of it."""

@@ -94,8 +94,13 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
     scheme = scheme_of(contraction, target.kind)
     if schedule.parts is not None:
-        return PartsLaunch(scheme, schedule.parts)
-    return LibraryPart(scheme, Frame.whole(contraction))
+        return PartsLaunch(scheme, schedule.parts, target)
+    return _prepared(LibraryPart(scheme, Frame.whole(contraction)), target)
+
+
+def _prepared(part: LibraryPart, target: Target) -> LibraryPart:
+    part.prepare(target)
+    return part
 
 
 def choice(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -125,4 +130,4 @@ class _BuiltFamily:
         self._scheme, self._part = scheme, part
 
     def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-        return self._part
+        return _prepared(self._part, target)

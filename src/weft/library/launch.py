@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,34 +13,55 @@ from weft.library.algebras import joining
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme
 from weft.library.views import LONGEST, Frame
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Role
 
 Extents = tuple[int, ...]  # how much of each mode a part has
 
 
-class PartsLaunch:
-    """Runs on new pointers; keeps no state between calls."""
+_KEPT = 16  # parts that are built once; of more the functions run as torch's operations
 
-    def __init__(self, scheme: LibraryScheme, extents: Extents) -> None:
+
+class SummedParts(NamedTuple):
+    """The parts along k of a part of D, and the first of them."""
+
+    frames: list[Frame]
+    first: LibraryPart
+
+
+class PartsLaunch:
+    """Runs on new pointers; of few parts it keeps what they are built of."""
+
+    def __init__(self, scheme: LibraryScheme, extents: Extents, target: Target) -> None:
         self._scheme, self._extents = scheme, extents
         modes = scheme.contraction.modes
         self._summed = [at for at, mode in enumerate(modes) if mode.role is Role.K]
         self._kept = [at for at, mode in enumerate(modes) if mode.role is not Role.K]
         algebra = scheme.contraction.algebra
         self._join = joining(algebra, scheme.accumulate) if algebra is not None else None
+        count = math.prod([-(-modes[at].extent // extents[at]) for at in self._kept])
+        self._parts = tuple(self._cut()) if count <= _KEPT else None
+        for part in self._parts or ():
+            part.first.prepare(target, apart=len(part.frames) > 1)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what serves behind the sums of a part."""
+        return self._parts[0].first.state if self._parts else None
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        whole = Frame.whole(self._scheme.contraction)
-        for kept in self._frames(self._kept, whole):
-            frames = list(self._frames(self._summed, kept))
-            part = LibraryPart(self._scheme, frames[0])
+        for frames, part in self._parts or self._cut():
             if len(frames) == 1:
                 part(a, b, c, d, alpha, beta, aux)
-                continue
-            part.finish(self._total(frames, a, b, alpha, aux), c, d, beta, aux)
+            else:
+                part.finish(self._total(frames, a, b, alpha, aux), c, d, beta, aux)
+
+    def _cut(self) -> Iterator[SummedParts]:
+        for kept in self._frames(self._kept, Frame.whole(self._scheme.contraction)):
+            frames = list(self._frames(self._summed, kept))
+            yield SummedParts(frames, LibraryPart(self._scheme, frames[0]))
 
     def _total(self, frames: list[Frame], a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """The sums of parts along k."""

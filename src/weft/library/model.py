@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.host import costs
+from weft.gpu.pointwise.nvrtc import identity
 from weft.library.scheme import LibraryScheme
 from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
@@ -74,39 +75,52 @@ def moving(size: int, passes: int, slabs: int, target: Target) -> float:
 class _Steps(NamedTuple):
     operations: int
     moved: int  # bytes
+    between: int = 0  # bytes that fused passes move besides, before or after the product
 
 
 def _on_a_gpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     memory, rate = _rates(target.name, _rate_name(scheme))
-    steps = _steps(scheme)
+    steps = _steps(scheme, fuses(target))
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     products = 2 * batch * m * n * k * (4 if scheme.accumulate.is_complex else 1)
     if contraction.algebra is not None:
-        products, steps = 0, _Steps(steps.operations + 4, steps.moved + 2 * _PASSES * 4 * batch * m * n * k)
+        tables = 2 * _PASSES * 4 * batch * m * n * k
+        products, steps = 0, steps._replace(operations=steps.operations + 4, moved=steps.moved + tables)
     if scheme.types.way == "limbs":
         products *= (scheme.accumulate.itemsize // 2) ** 2
     host, device = _CALLED + parts * steps.operations * _LAUNCH, parts * steps.operations * _KERNEL
-    return max(host, device + max(steps.moved / memory, products / rate))
+    return max(host, device + max(steps.moved / memory, products / rate) + steps.between / memory)
 
 
-def _steps(scheme: LibraryScheme) -> _Steps:
-    """Operations and bytes of a part that is all: a pass for each conversion, function and copy."""
+def fuses(target: Target) -> bool:
+    """Whether functions run as one pass each, and not as one of torch's operations after the other."""
+    return target.kind == "cuda" and identity() is not None
+
+
+def _steps(scheme: LibraryScheme, fused: bool) -> _Steps:
+    """Operations and bytes of a part that is all: a pass for each conversion, function and copy; `fused`: one for all
+    that follows on the sums, and one for each operand's function."""
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     sizes = batch * m * k * contraction.a.dtype.itemsize, batch * n * k * contraction.b.dtype.itemsize
     of_d = batch * m * n * contraction.d.dtype.itemsize
-    operations, moved = 1, sum(sizes) + of_d
+    operations, moved, between = 1, sum(sizes) + of_d, 0
     for at, function in enumerate((contraction.a_fn, contraction.b_fn)):
-        if not scheme.plain[at]:
+        if fused and function is not None:
+            operations, between = operations + 1, between + 2 * sizes[at]
+        elif not scheme.plain[at]:
             passes = 1 + (function.flops if function is not None else 0)
             operations, moved = operations + passes, moved + 2 * passes * sizes[at]
-    for function in (contraction.c_fn, contraction.epilogue):
-        if function is not None:
-            operations, moved = operations + function.flops, moved + 2 * function.flops * of_d
+    behind = [function for function in (contraction.c_fn, contraction.epilogue) if function is not None]
+    if fused and behind:
+        of_sums = batch * m * n * scheme.accumulate.itemsize
+        return _Steps(operations + 1, moved, between + 2 * of_sums + (of_d if contraction.c is not None else 0))
+    for function in behind:
+        operations, moved = operations + function.flops, moved + 2 * function.flops * of_d
     if contraction.c is not None:
         operations, moved = operations + 1, moved + of_d
-    return _Steps(operations, moved)
+    return _Steps(operations, moved, between)
 
 
 def _rate_name(scheme: LibraryScheme) -> str:

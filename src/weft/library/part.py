@@ -1,29 +1,39 @@
 """A part of a contraction, all of it where it is small enough: built from what is described, run on tensors.
 
 A, B -> sums        `weft.library.sums`, in D if they can be
-     -> D           C, functions
+     -> D           C, functions: in one pass (`weft.library.passes`), or by torch's operations
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
+from weft.library.model import fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.sums import Matrices, sums_of
+from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction
+
+if TYPE_CHECKING:
+    from weft.library.passes import FinishPass
 
 
 class LibraryPart:
-    """Runs on new pointers and keeps no state between calls."""
+    """Runs on new pointers. Between calls it keeps nothing but whether one pass does what follows on the sums."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
+        self._scheme, self._frame = scheme, frame
+        self._elements: FinishPass | None = None  # of products without a sum
+        self._fused: FinishPass | None = None
+        self._reason: str | None = None  # why there is no pass
         self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
@@ -37,13 +47,42 @@ class LibraryPart:
         held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
         self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
 
+    def prepare(self, target: Target, *, apart: bool = False) -> None:
+        """Have functions done in one pass each, where a device can; `apart`: sums are made by `made` alone."""
+        contraction = self._scheme.contraction
+        functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
+        if not fuses(target) or not (any(functions) or contraction.c is not None):
+            return
+        from weft.library.passes import elements_pass, finish_pass  # they bring all of CUDA C++
+
+        part = self._scheme, self._frame, self._sums.kept
+        if isinstance(self._sums, Pairs) and not apart:
+            made = elements_pass(*part, target)
+            if not isinstance(made, str):
+                self._elements = made
+                return
+        if not apart:
+            self._sums.prepare(target)
+        if contraction.epilogue is not None or (contraction.c is not None and not self._adds):
+            made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
+            self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes functions; None where there is nothing to choose."""
+        found = [*self._sums.states, *(each.state for each in (self._elements, self._fused) if each is not None)]
+        return "; ".join(dict.fromkeys([*found, *([self._reason] if self._reason is not None else [])])) or None
+
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         if self._plain is not None and c is None and alpha == 1:
             self._plain(a, b, d)
             return
-        sums = self._sums
+        sums, elements = self._sums, self._elements
+        if elements is not None and elements.serves(c, beta):
+            elements.of_elements(a, b, c, d, alpha, beta, aux)
+            return
         if c is not None and beta != 0:
             if self._adds and alpha != 0 and isinstance(sums, Matrices):
                 sums.added(d, a, b, alpha, c, beta, aux)
@@ -51,18 +90,29 @@ class LibraryPart:
         elif self._in_place:
             sums.into(d, a, b, alpha, aux)
             if self._follows:
-                total = self._finish.place(d)
-                self._finish(total, None, total, beta, aux)
+                self._follow(d, aux)
             return
-        total = sums.made(a, b, alpha, aux)
-        self._finish(total, c, self._finish.place(d), beta, aux)
+        self.finish(sums.made(a, b, alpha, aux), c, d, beta, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""
         return self._sums.made(a, b, alpha, aux)
 
     def finish(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
-        self._finish(total, c, self._finish.place(d), beta, aux)
+        fused = self._fused
+        if fused is not None and total.is_contiguous() and fused.serves(c, beta):
+            fused(total, c, d, beta, aux)
+        else:
+            self._finish(total, c, self._finish.place(d), beta, aux)
+
+    def _follow(self, d: Tensor, aux: AuxTensors) -> None:
+        """The epilogue of sums that stand in D."""
+        fused = self._fused
+        if fused is not None and fused.serves(None, 1):
+            fused(d, None, d, 1, aux)
+        else:
+            total = self._finish.place(d)
+            self._finish(total, None, total, 1, aux)
 
 
 class PartFinish:

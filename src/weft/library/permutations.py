@@ -1,8 +1,8 @@
 """Permutations by torch's operations, on every device.
 
 A family with the four doors of `weft.planner.schedule`, and `choice`, by which it is chosen alone. What is only moved
-is one strided copy. Where something is computed, passes over slabs of D's outermost modes follow one another, so that
-the workspace is bounded.
+is one strided copy. Where something is computed, it is one pass on an NVIDIA GPU (`weft.library.passes`), or passes
+over slabs of D's outermost modes that follow one another, so that the workspace is bounded.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from weft.fn.pointwise import RecordedFunction, TritonFunction
 from weft.library.functions import live_bytes, value_of, writing
-from weft.library.model import moving
+from weft.library.model import fuses, moving
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
 from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.gpu.pointwise.launch import Pass
 
 NAME = "library"
 
@@ -75,15 +78,21 @@ def _bytes_of_each(permutation: Permutation) -> int:
 
 def predict(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> float:
     """Seconds on `target`."""
-    passes = 1 if schedule.slab is None else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
-    slabs = 1 if schedule.slab is None else -(-permutation.size // schedule.slab)
+    once = schedule.slab is None or (permutation.kind == "copy" and fuses(target))
+    passes = 1 if once else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
+    slabs = 1 if once or schedule.slab is None else -(-permutation.size // schedule.slab)
     return moving(
         permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize), passes, slabs, target
     )
 
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
-    return _Slabs(permutation, schedule.slab) if schedule.slab is not None else _Copy(permutation)
+    if schedule.slab is None:
+        return _Copy(permutation)
+    slabs = _Slabs(permutation, schedule.slab)
+    if fuses(target):
+        slabs.prepare(target)
+    return slabs
 
 
 def choice(permutation: Permutation, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -112,10 +121,15 @@ class _Copy:
 
 
 class _Slabs:
-    """A launch that computes values on the way, slab by slab; it keeps no state between calls."""
+    """A launch that computes values on the way, in one pass or slab by slab.
+
+    Between calls it keeps nothing but which of these serves.
+    """
 
     def __init__(self, permutation: Permutation, slab: int) -> None:
         self._permutation = permutation
+        self._fused: Pass | None = None
+        self._reason: str | None = None  # why there is no pass
         self._extents = [mode.extent for mode in permutation.modes]
         self._strides = [(mode.strides.a, mode.strides.d) for mode in permutation.modes]
         cut = 0  # modes that slabs are cut along, and the last of them into `step`
@@ -129,7 +143,24 @@ class _Slabs:
         self._writes = alone and along[0] == along[1]
         self._step = max(slab // math.prod(self._extents[cut:]), 1) if cut else None
 
+    def prepare(self, target: Target) -> None:
+        """Have values computed in one pass, where a device can."""
+        from weft.library.passes import permutation_pass
+
+        made = permutation_pass(self._permutation, target)
+        self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on what computes; None where there is nothing to choose."""
+        return self._fused.state if self._fused is not None else self._reason
+
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        fused, adds = self._fused, self._permutation.c is not None
+        if fused is not None and (c is not None and beta != 0) == adds and fused.serves:
+            factors = (alpha, beta) if adds else (alpha,) if self._permutation.scaled else ()
+            fused([x, d, d] if adds else [x, d], *factors)
+            return
         strides = self._strides[self._outer :]
         in_x, in_d = ([each[side] for each in strides] for side in (0, 1))
         for shape, at_x, at_d in self._slabs():

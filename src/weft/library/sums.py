@@ -18,10 +18,36 @@ from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Scalar, Target
 
 
-class Nothing:
+class Unprepared:
+    """Sums of which nothing is computed in passes of a device."""
+
+    def prepare(self, target: Target) -> None:
+        """Have functions of A and of B done in one pass each."""
+
+    @property
+    def states(self) -> list[str]:
+        """Sentences on what computes functions of A and of B."""
+        return []
+
+
+class OfMatrices(Unprepared):
+    """Sums of operands that are matrices."""
+
+    _operands: tuple[OperandMatrix | Seen, OperandMatrix | Seen]
+
+    def prepare(self, target: Target) -> None:
+        for operand in self._operands:
+            operand.prepare(target)
+
+    @property
+    def states(self) -> list[str]:
+        return [each.state for each in self._operands if each.state is not None]
+
+
+class Nothing(Unprepared):
     """An empty sum."""
 
     places = False
@@ -40,7 +66,7 @@ class Nothing:
         raise AssertionError("it places nothing")
 
 
-class Pairs:
+class Pairs(Unprepared):
     """Products without a sum."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
@@ -77,7 +103,7 @@ class Pairs:
             place.mul_(wrapped(alpha, place.dtype))
 
 
-class Matrices:
+class Matrices(OfMatrices):
     """Sums of products as products of matrices."""
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
@@ -98,6 +124,7 @@ class Matrices:
                 (right, (order.batch, order.k, order.columns), order.right),
             )
         )
+        self._operands = self._left, self._right
         self._shape = frame.shape(self.kept)
         placed = order.place is not None and self._products.fuses
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
@@ -133,7 +160,7 @@ class Matrices:
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
 
 
-class Tables:
+class Tables(OfMatrices):
     """Another algebra's sums, by tables of pairs."""
 
     places = False
@@ -147,6 +174,7 @@ class Tables:
             _in_batches(scheme, place, frame, (roles.batch, free, roles.k))
             for place, free in ((A, roles.m), (B, roles.n))
         )
+        self._operands = self._a, self._b
         self._shape, self._most = frame.shape(self.kept), table(scheme.kind)
         pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
         self.bytes = self._a.bytes + self._b.bytes + 2 * pairs * self._accumulate.itemsize

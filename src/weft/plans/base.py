@@ -120,7 +120,8 @@ class PlanBase:
         from weft.plans.explain.report import explain
 
         first = self._first()
-        text = explain(self._request, first.description, first.choice, first.tier)
+        behind = getattr(getattr(first.launch, "now", first.launch), "state", None)
+        text = explain(self._request, first.description, first.choice, first.tier, behind)
         return f"{text}\n{differentiable('explained')(self, self._needs)}" if self._needs else text
 
     def report(self) -> Report:

@@ -18,6 +18,7 @@ import torch
 from weft.algebra import NAMED
 from weft.cpu import packed
 from weft.errors import UnsupportedError
+from weft.gpu.pointwise.nvrtc import identity
 from weft.library import family as contractions
 from weft.library import permutations
 from weft.planner import promotion, verdicts
@@ -39,6 +40,8 @@ from weft.spec.permutation import Permutation
 if torch.version.cuda is not None or torch.version.hip is not None:
     for name in chain(*AT_HAND["triton"].values()):
         imported(name)  # with weft, and not while calls go on
+    if identity() is not None:
+        imported("weft.library.passes")
 
 LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
 

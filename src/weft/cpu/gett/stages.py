@@ -33,7 +33,8 @@ from weft.cpu.gett.params import (
 )
 from weft.cpu.jit import compiled
 from weft.fn import Pointwise
-from weft.fn.numba.emit import Held, inlined
+from weft.fn.inliner import Held
+from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.spec import Contraction
 from weft.spec.contraction import peak_type

@@ -20,7 +20,8 @@ from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.cpu.jit import compiled
 from weft.errors import WeftError
 from weft.fn.algebra import TracedAlgebra
-from weft.fn.numba.emit import Held, inlined
+from weft.fn.inliner import Held
+from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.spec.dtypes import dtype_name
 

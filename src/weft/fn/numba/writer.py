@@ -10,10 +10,9 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import Writer, computing, representable
+from weft.fn.writer import SHORT, Writer, representable
 
 #: numba's names of the types that values are held in.
 HELD = {
@@ -21,10 +20,6 @@ HELD = {
     torch.int64: "int64", torch.float32: "float32", torch.float64: "float64", torch.complex64: "complex64",
     torch.complex128: "complex128",
 }  # fmt: skip
-
-
-#: Floating types of one and two bytes, whose values are held as float32.
-SHORT = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class Parameter(NamedTuple):
@@ -55,27 +50,6 @@ class NumbaWriter(Writer):
 
     def line(self, text: str) -> None:
         self._line(text)
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.strip() for line in self._lines]
-
-    def define(self, node: fx.Node, name: str) -> None:
-        """The value of a node, in the type that it is computed in."""
-        self._names[node], self._held[node] = name, computing(node.meta["dtype"])
-
-    def held(self, node: fx.Node) -> torch.dtype:
-        return self._held.get(node, computing(node.meta["dtype"]))
-
-    def know(self, node: fx.Node, value: torch.Tensor) -> None:
-        """The value of a node that depends on no input."""
-        self._known[node] = value
-
-    def knows(self, node: fx.Node) -> bool:
-        return node in self._known
-
-    def known(self, node: fx.Node) -> torch.Tensor:
-        return self._known[node]
 
     def type(self, dtype: torch.dtype) -> str:
         if dtype not in HELD:

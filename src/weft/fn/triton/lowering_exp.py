@@ -33,14 +33,14 @@ is beyond, where 2^-22.7 of an exponential, the most that an H200's are off ther
 
 _SLOPE_OF_HALF = (0.5,)
 
-_TAIL = (
+TAIL = (
     -1.8624032240819152e-08, 5.959061716394773e-07, -8.140720540296192e-06, 6.000147667693423e-05,
     -0.0002233564785204294, -0.00011508628196812206, 0.00708363482951527, -0.05252904639785653, -0.45919465263356724,
     -1.1511067188847541, -1.0,
 )  # fmt: skip
 """log2 of the normal distribution's tail beyond a, on 0 <= a <= 6. It falls ever faster beyond."""
 
-_TAIL_HALF = (
+TAIL_HALF = (
     -1.3894477949070007e-06, 5.316727087769606e-05, -0.0008690393837710003, 0.008290974443473789,
     -0.05357917574772384, -0.45877147500247845, -1.1511611218222366, -1.0,
 )  # fmt: skip
@@ -153,7 +153,7 @@ def _gelu_by_tail(w: Writer, x: str) -> str:
     """
     one = w.constant(1.0, torch.float32)
     size = w.let(f"tl.abs({x})")
-    power = _horner(w, _TAIL_HALF if w.rounded in HALF_TYPES else _TAIL, size)
+    power = _horner(w, TAIL_HALF if w.rounded in HALF_TYPES else TAIL, size)
     tail = w.let(f"device_math.exp2({power})")
     return f"{x} * tl.where({x} > {w.constant(0.0, torch.float32)}, {one} - {tail}, {tail})"
 

@@ -23,11 +23,17 @@ CANDIDATES_SHOWN = 4
 EXCLUSIONS_SHOWN = 6
 
 
-def explain(request: Request, description: Description, choice: Choice | None, tier: Tier | None = None) -> str:
+def explain(
+    request: Request,
+    description: Description,
+    choice: Choice | None,
+    tier: Tier | None = None,
+    behind: str | None = None,
+) -> str:
     """The text of a plan's `explain`, at most forty lines.
 
     `description` is the canonical form that was planned. `choice` is None for the reference backend, which chooses
-    nothing. `tier` says which kind of kernel serves. Nothing is measured here:
+    nothing. `tier` says which kind of kernel serves, `behind` what computes its functions. Nothing is measured here:
     ceilings are those kept from an earlier measurement, or a datasheet's.
     """
     about: Any = permutation if isinstance(description, Permutation) else contraction
@@ -40,7 +46,7 @@ def explain(request: Request, description: Description, choice: Choice | None, t
         "work": about.work(description),
         "roof": about.roof(description, known, floor) if floor is not None else [unknown],
         "plan": _plan(request.workspace_limit, choice, floor),
-        "tier": _tier(tier, choice) if tier is not None and choice is not None else [],
+        "tier": _tier(tier, choice, behind) if tier is not None and choice is not None else [],
         "candidates": _candidates(choice),
         "excluded": _excluded(choice, request.workspace_limit),
     }
@@ -65,9 +71,9 @@ def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | Non
     return [str(best.schedule), predicted, _measured(choice, floor)]
 
 
-def _tier(tier: Tier, choice: Choice) -> list[str]:
-    """Which tier serves, why, and from which call on another one does."""
-    lines = [f"{tier.name}: {tier.why}"]
+def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:
+    """Which tier serves, why, what computes functions there, and from which call on another tier does."""
+    lines = [f"{tier.name}: {tier.why}", *([f"functions: {behind}"] if behind is not None else [])]
     if tier.look_at is not None:
         lines.append(f"call {tier.look_at} looks for a better kernel")
     elif tier.switch_at is not None:

@@ -1,0 +1,1 @@
+"""User functions written out as CUDA C++."""

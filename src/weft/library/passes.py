@@ -1,0 +1,277 @@
+"""Functions in one pass on an NVIDIA GPU: what follows on sums, and functions of A and of B before the product.
+
+A kernel of `weft.gpu.pointwise` reads the sums and C, and writes D and further results in their types; or it reads an
+operand and writes the matrix that is multiplied. Torch's operations do the same where there is none, and in the first
+call of a process that has yet to compile it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from weft.fn import Pointwise
+from weft.fn.cuda.emit import inlined
+from weft.fn.cuda.lowering import LOWERINGS
+from weft.fn.cuda.writer import CudaWriter
+from weft.fn.inliner import Held
+from weft.gpu.pointwise.form import PassTensor, passage
+from weft.gpu.pointwise.launch import Pass, made_pass
+from weft.library.products import wrapped
+from weft.library.scheme import LibraryScheme
+from weft.library.views import FIRST, A, B, C, D, Frame
+from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.spec import Contraction, Layout
+from weft.spec.permutation import Permutation
+
+
+class FinishPass:
+    """Sums, or products of elements, to D and further results. `serves` is asked once in each call."""
+
+    def __init__(self, scheme: LibraryScheme, fused: Pass, *, multiplies: bool) -> None:
+        contraction = scheme.contraction
+        self._fused = fused
+        self._with_c = contraction.c is not None
+        self._operands = _operands(contraction, _beside(contraction, multiplies))
+        self._outputs = contraction.outputs
+        self._dtype = scheme.accumulate
+        self._factors = len(_factors(scheme, multiplies))
+
+    def serves(self, c: Tensor | None, beta: Scalar) -> bool:
+        """Whether it does this call; with C it was made for those that add C."""
+        return (c is not None and beta != 0) == self._with_c and self._fused.serves
+
+    def __call__(self, total: Tensor, c: Tensor | None, d: Tensor, beta: Scalar, aux: AuxTensors) -> None:
+        """`total` are the sums, or D as it is given where they are stored there; C is given where it is added."""
+        factors = (wrapped(beta, self._dtype),) if self._factors else ()
+        self._run([total], c, d, factors, aux)
+
+    def of_elements(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors
+    ) -> None:
+        """A and B, multiplied on the way."""
+        factors = tuple([wrapped(factor, self._dtype) for factor in (alpha, beta)[: self._factors]])
+        self._run([a, b], c, d, factors, aux)
+
+    def _run(
+        self, sources: list[Tensor], c: Tensor | None, d: Tensor, factors: Sequence[Scalar], aux: AuxTensors
+    ) -> None:
+        if c is not None and self._with_c:
+            sources.append(c)
+        beside = (aux[at] for at in self._operands)
+        self._fused([*sources, *beside, d, *(aux[at] for at in self._outputs)], *factors)  # type: ignore[list-item]
+
+    @property
+    def state(self) -> str:
+        return self._fused.state
+
+
+def finish_pass(
+    scheme: LibraryScheme, frame: Frame, kept: Sequence[int], placed: bool, target: Target
+) -> FinishPass | str:
+    """The pass over a part's sums, which stand in D or, contiguous, in memory of their own; or why there is none."""
+    if scheme.types.result != scheme.accumulate:
+        return "torch's operations: the product rounds its sums"
+    own = Layout.contiguous([frame.extents[at] for at in kept], scheme.accumulate)
+    d = _of_layout(scheme.contraction.d, D, frame, kept)
+    return _finishing(scheme, frame, kept, [d if placed else PassTensor(own.dtype, own.strides)], target)
+
+
+def elements_pass(scheme: LibraryScheme, frame: Frame, kept: Sequence[int], target: Target) -> FinishPass | str:
+    """The pass over A and B of products without a sum; or why there is none."""
+    if any(scheme.roles.alone):
+        return "torch's operations: an operand is summed alone"
+    layouts = scheme.contraction.a, scheme.contraction.b
+    sources = [_of_layout(layout, place, frame, kept) for place, layout in zip((A, B), layouts, strict=True)]
+    return _finishing(scheme, frame, kept, sources, target)
+
+
+def _finishing(
+    scheme: LibraryScheme, frame: Frame, kept: Sequence[int], sources: list[PassTensor], target: Target
+) -> FinishPass | str:
+    contraction, multiplies = scheme.contraction, len(sources) == 2
+    if scheme.roles.repeat != 1 and contraction.algebra is None:
+        return "torch's operations: equal products are added"
+    tensors = list(sources)
+    if contraction.c is not None:
+        tensors.append(_of_layout(contraction.c, C, frame, kept))
+    tensors += [_of_aux(contraction, at, frame, kept) for at in _beside(contraction, multiplies)]
+    tensors.append(_of_layout(contraction.d, D, frame, kept))
+    tensors += [_of_aux(contraction, at, frame, kept) for at in contraction.outputs]
+    found = passage([frame.extents[at] for at in kept], tensors, 1 + len(contraction.outputs))
+    if isinstance(found, str):
+        return f"torch's operations: {found}"
+    fused = made_pass(found, _factors(scheme, multiplies), _Body(scheme, multiplies), target)
+    return fused if isinstance(fused, str) else FinishPass(scheme, fused, multiplies=multiplies)
+
+
+def _factors(scheme: LibraryScheme, multiplies: bool) -> tuple[torch.dtype, ...]:
+    """The types of alpha, where elements are multiplied in the pass, and of beta, where C is added."""
+    if scheme.contraction.algebra is not None:
+        return ()
+    return (scheme.accumulate,) * (multiplies + (scheme.contraction.c is not None))
+
+
+class OperandPass:
+    """An operand, passed through its function, to the matrix of the product. It runs on new pointers."""
+
+    def __init__(self, contraction: Contraction, args: Sequence[int], fused: Pass) -> None:
+        self._fused = fused
+        self._operands = _operands(contraction, args)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it does this call: asked once in each."""
+        return self._fused.serves
+
+    def __call__(self, place: Tensor, operand: Tensor, aux: AuxTensors) -> None:
+        self._fused([operand, *(aux[at] for at in self._operands), place])  # type: ignore[list-item]
+
+    @property
+    def state(self) -> str:
+        return self._fused.state
+
+
+def operand_pass(
+    scheme: LibraryScheme, frame: Frame, place: int, modes: Sequence[int], target: Target
+) -> OperandPass | str:
+    """The pass over A or B, whose values are written contiguously along these modes; or why there is none."""
+    contraction = scheme.contraction
+    function = (contraction.a_fn, contraction.b_fn)[place]
+    layout, args = ((contraction.a, contraction.a_args), (contraction.b, contraction.b_args))[place]
+    assert function is not None, "there is one to pass through"
+    if scheme.roles.alone[place]:
+        return "torch's operations: values behind the function are summed alone"
+    value, wanted = scheme.values[place], (scheme.types.a, scheme.types.b)[place]
+    written = Layout.contiguous([frame.extents[at] for at in modes], wanted)
+    tensors = [
+        _of_layout(layout, place, frame, modes),
+        *(_of_aux(contraction, at, frame, modes) for at in dict.fromkeys(args)),
+        PassTensor(written.dtype, written.strides),
+    ]
+    found = passage([frame.extents[at] for at in modes], tensors, 1)
+    if isinstance(found, str):
+        return f"torch's operations: {found}"
+
+    def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
+        beside = dict(zip(dict.fromkeys(args), values[1:], strict=True))
+        return [_seen(w, values[0], value, function, [beside[at] for at in args], wanted)]
+
+    fused = made_pass(found, (), body, target)
+    return fused if isinstance(fused, str) else OperandPass(contraction, args, fused)
+
+
+def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:
+    """The pass from X, and from D where that is added to, to D; or why there is none.
+
+    It takes X, C and D, alpha and beta: C and beta where something is added, alpha where values are scaled.
+    """
+    modes, fn = permutation.modes, permutation.fn
+    adds = permutation.c is not None
+    places = ((permutation.x, 0), *([(permutation.d, 3)] if adds else []), (permutation.d, 3))
+    tensors = [
+        PassTensor(layout.dtype, tuple([mode.strides[at] for mode in modes]), alignment=layout.alignment)
+        for layout, at in places
+    ]
+    found = passage([mode.extent for mode in modes], tensors, 1)
+    if isinstance(found, str):
+        return f"torch's operations: {found}"
+
+    def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
+        value = Held(w.cast(values[0].name, values[0].dtype, permutation.compute), permutation.compute)
+        if fn is not None:
+            (value,) = inlined(w, fn, [value])
+        for factor in factors[:1]:
+            value = _times(w, Held(w.converted(value.name, value.dtype, factor.dtype), factor.dtype), factor)
+        if not adds:
+            return [value]
+        addend = Held(w.cast(values[1].name, values[1].dtype, value.dtype), value.dtype)
+        return [_plus(w, value, _times(w, addend, factors[1]))]
+
+    return made_pass(found, (permutation.scale,) * (permutation.scaled + adds), body, target)
+
+
+def _of_layout(layout: Layout, place: int, frame: Frame, modes: Sequence[int]) -> PassTensor:
+    strides = tuple([frame.modes[mode].strides[place] for mode in modes])
+    return PassTensor(layout.dtype, strides, frame.start(place), layout.alignment)
+
+
+def _of_aux(contraction: Contraction, at: int, frame: Frame, modes: Sequence[int]) -> PassTensor:
+    """An operand of functions, a further result, or a coordinate, which lies nowhere."""
+    aux = contraction.aux[at]
+    if aux.layout is not None:
+        return _of_layout(aux.layout, FIRST + at, frame, modes)
+    strides = tuple([frame.modes[mode].strides[FIRST + at] for mode in modes])
+    return PassTensor(aux.dtype, strides, frame.start(FIRST + at), is_index=True)
+
+
+def _beside(contraction: Contraction, multiplies: bool) -> tuple[int, ...]:
+    """Operands and coordinates that the functions of a pass take, each once."""
+    of_operands = (*contraction.a_args, *contraction.b_args) if multiplies else ()
+    c_args = contraction.c_args if contraction.c is not None else ()
+    return tuple(dict.fromkeys((*of_operands, *c_args, *contraction.epilogue_args)))
+
+
+def _operands(contraction: Contraction, args: Sequence[int]) -> tuple[int, ...]:
+    """Tensors among them, each once."""
+    return tuple([at for at in dict.fromkeys(args) if contraction.aux[at].kind == "operand"])
+
+
+class _Body:
+    """Code of an element: sums, or a product with alpha, + beta * c_fn(C), then the epilogue."""
+
+    def __init__(self, scheme: LibraryScheme, multiplies: bool) -> None:
+        self._scheme, self._contraction, self._multiplies = scheme, scheme.contraction, multiplies
+
+    def __call__(self, w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
+        contraction, dtype = self._contraction, self._scheme.accumulate
+        sources, others = values[: 1 + self._multiplies], iter(values[1 + self._multiplies :])
+        addend = next(others) if contraction.c is not None else None
+        beside = dict(zip(_beside(contraction, self._multiplies), others, strict=True))
+        total = self._product(w, sources, beside, factors[0]) if self._multiplies else sources[0]
+        if addend is not None:
+            value = _seen(w, addend, dtype, contraction.c_fn, [beside[at] for at in contraction.c_args], dtype)
+            total = self._added(w, total, value, factors[-1:])
+        if contraction.epilogue is None:
+            return [total]
+        return inlined(w, contraction.epilogue, [total, *(beside[at] for at in contraction.epilogue_args)])
+
+    def _product(self, w: CudaWriter, sources: list[Held], beside: dict[int, Held], alpha: Held) -> Held:
+        contraction, dtype = self._contraction, self._scheme.accumulate
+        functions = ((contraction.a_fn, contraction.a_args), (contraction.b_fn, contraction.b_args))
+        x, y = (
+            _seen(w, source, value, function, [beside[at] for at in args], dtype)
+            for source, value, (function, args) in zip(sources, self._scheme.values, functions, strict=True)
+        )
+        return _times(w, _times(w, x, y), alpha)
+
+    def _added(self, w: CudaWriter, total: Held, value: Held, beta: Sequence[Held]) -> Held:
+        if self._contraction.algebra is not None:
+            return _one(w, inlined(w, self._contraction.algebra.reduce, [total, value]), total.dtype)
+        return _plus(w, total, _times(w, beta[0], value))
+
+
+def _seen(
+    w: CudaWriter, operand: Held, value: torch.dtype, function: Pointwise | None, beside: Sequence[Held],
+    wanted: torch.dtype,
+) -> Held:  # fmt: skip
+    """An element of an operand as its function sees it and leaves it, then as it is wanted."""
+    seen = Held(w.cast(operand.name, operand.dtype, value), value)
+    if function is not None:
+        seen = _one(w, inlined(w, function, [seen, *beside]), value)
+    return Held(w.converted(seen.name, seen.dtype, wanted), wanted)
+
+
+def _times(w: CudaWriter, x: Held, y: Held) -> Held:
+    return Held(w.typed(LOWERINGS["mul"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
+
+
+def _plus(w: CudaWriter, x: Held, y: Held) -> Held:
+    return Held(w.typed(LOWERINGS["add"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
+
+
+def _one(w: CudaWriter, results: Sequence[Held], dtype: torch.dtype) -> Held:
+    (result,) = results
+    return Held(w.converted(result.name, result.dtype, dtype), dtype)
