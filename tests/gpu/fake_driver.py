@@ -99,7 +99,7 @@ SHELVED: dict[bytes, bytes] = {}  # whole cubins by their machine code
 
 def cubin(text: str, sizes: tuple[int, ...], shared: int = 1024) -> Cubin:
     """One that is no machine code but says which it is."""
-    found = Cubin(b"\x7fELF" + text.encode(), "kernel", 128, 1, shared, 0, True, sizes, "3.9.0")
+    found = Cubin(b"\x7fELF" + text.encode(), "kernel", 128, 1, shared, 0, True, sizes, (), "3.9.0")
     SHELVED[found.code] = found.to_bytes()
     return found
 

@@ -1,4 +1,4 @@
-"""What torch's products of halves do on a device."""
+"""Abilities of torch's products of halves on a device."""
 
 from __future__ import annotations
 

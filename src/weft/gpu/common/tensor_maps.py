@@ -42,7 +42,7 @@ class TensorMap(NamedTuple):
 
 
 class MapForm(NamedTuple):
-    """What a kernel is compiled for of a tensor map."""
+    """Facts on a tensor map that a kernel is compiled for."""
 
     element: int  # the driver's number of the element type
     itemsize: int  # bytes of an element
@@ -51,7 +51,7 @@ class MapForm(NamedTuple):
 
     @classmethod
     def all_of(cls, compiled: Any) -> tuple[MapForm, ...] | None:
-        """Those of a kernel that Triton has compiled, in order; None where one is of another kind."""
+        """Forms of all maps that a compiled kernel takes, in order; None where one is of another kind."""
         found = getattr(compiled.metadata, "tensordesc_meta", None) or ()
         if any(each is None or each.get("fp4_padded") or each.get("is_im2col") for each in found):
             return None
@@ -84,7 +84,7 @@ class EncodedMap:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What a kernel takes behind the bytes."""
+        """Extents and strides, which a kernel takes behind the bytes."""
         return *self._layout.shape, *self._layout.strides
 
     def move(self, tensor: int) -> int:

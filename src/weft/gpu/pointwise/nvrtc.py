@@ -1,6 +1,6 @@
 """NVIDIA's compiler of CUDA C++ at run time (NVRTC), as torch's wheels or an installed CUDA bring it.
 
-``WEFT_NVRTC=1`` has it found, a path names the library, ``WEFT_NVRTC=0`` does without.
+A path in ``WEFT_NVRTC`` names the library, ``WEFT_NVRTC=0`` does without it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ _FOLDERS = ("cu*/lib", "cuda_nvrtc/lib", "cu*/bin/x86_64", "cuda_nvrtc/bin")  # 
 _NAMES = ("libnvrtc.so.*", "nvrtc64_*.dll")
 _PLACES = ("/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 
-BY_DEFAULT = False  # until it is measured on a GPU
-
 
 class CompileError(RuntimeError):
     """The source is not compiled, or there is no compiler."""
@@ -39,7 +37,7 @@ def identity() -> str | None:
 
 
 def _asked() -> str:
-    asked = os.environ.get("WEFT_NVRTC", "1" if BY_DEFAULT else "0")
+    asked = os.environ.get("WEFT_NVRTC", "1")
     return "" if asked.lower() in ("1", "on", "yes", "true") else asked
 
 
