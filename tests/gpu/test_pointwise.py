@@ -23,9 +23,7 @@ TARGET = Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90)
 
 
 @pytest.fixture
-def with_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    if nvrtc.BY_DEFAULT is False:
-        monkeypatch.setenv("WEFT_NVRTC", "1")
+def with_nvrtc() -> None:
     if nvrtc.identity() is None:
         pytest.skip("no NVRTC is installed here")
 
