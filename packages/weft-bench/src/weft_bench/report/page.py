@@ -141,9 +141,11 @@ def page(title: str, lead: str, sections: Sequence[str]) -> str:
     )
 
 
-def section(title: str, content: str, note: str = "") -> str:
+def section(title: str, content: str, note: str = "", *, place: str = "") -> str:
+    """A headed part of a page; `place` is what links name it by."""
     said = f'<p class="note">{html.escape(note)}</p>\n' if note else ""
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{said}{content}\n</section>"
+    named = f' id="{html.escape(place)}"' if place else ""
+    return f"<section{named}>\n<h2>{html.escape(title)}</h2>\n{said}{content}\n</section>"
 
 
 def figure_table(run: Run, *, groups: bool = False) -> Table:
