@@ -23,7 +23,10 @@ pytestmark = pytest.mark.slow
 PHONE, DESK = (390, 844), (1280, 800)  # CSS pixels
 WIDE_PICTURES = 40  # of some 480 blocks
 LONGEST = 300.0  # seconds that building may take on two cores
-LOOKED_AT = ("index", "use", "tested", "cookbook/windows", "cookbook/mp2", "api/contract", "numbers", "commands/explain", "figures")
+LOOKED_AT = (
+    "index", "use", "tested", "cookbook/windows", "cookbook/mp2", "api/contract", "numbers", "commands/explain",
+    "figures",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, page, section
 
 PAGE_FILE = "index.html"
-_CHART = "Bars end at the share of the roof, with the time of a call behind. Shares published are of a source's own roof."
+_CHART = "Bars are shares of the roof, with the time of a call behind; published shares are of a source's own roof."
 _TABLE = (
     "Shares are of the roofline floor, which is made of the device's own ceilings. A gain says how many times as fast "
     "a rung is as the one that it is held against."

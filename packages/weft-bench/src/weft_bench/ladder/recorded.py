@@ -39,7 +39,7 @@ class Recording:
 
 @cache
 def recordings() -> tuple[Recording, ...]:
-    """Those that come with the distribution, by name of the device."""
+    """All recordings of the distribution, by name of the device."""
     files = sorted((each for each in FOLDER.iterdir() if each.name.endswith(".json")), key=lambda file: file.name)
     return tuple(_read(json.loads(each.read_text(encoding="utf-8"))) for each in files)
 

@@ -57,7 +57,7 @@ def remarks(climb: Climb) -> Iterator[str]:
 
 
 def remarks_of(step: Step) -> Iterator[str]:
-    """Those of one rung."""
+    """The sentences of one rung."""
     for said in (step.missing and f"not run: {step.missing}", step.wrong and f"wrong: {step.wrong}", *step.notes):
         if said:
             yield f"{step.number} {step.name}: {said}"
