@@ -98,8 +98,7 @@ def _table(climb: Climb, flight: str, others: Sequence[Recording]) -> Table:
     for step, row in zip(text.steps(climb, flight), text.rows(climb, flight), strict=True):
         found = [each.of(climb.ladder, flight, step.name) for each in others]
         rows.append([*row[:at], *(duration(each[0]) if each else "" for each in found), *row[at:]])
-    kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
-    return Table([heads[column] for column in kept], [[Cell(row[column]) for column in kept] for row in rows])
+    return Table(heads, [[Cell(cell) for cell in row] for row in rows]).dense()
 
 
 def _rung(climb: Climb, step: Step) -> str:

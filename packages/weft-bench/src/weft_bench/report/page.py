@@ -48,11 +48,14 @@ _CAPTIONS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: what it shows, what it sorts by if not its text, and whether it is good or bad news."""
+    """A table's cell: what it shows, what it sorts by if not its text, and how it looks.
+
+    `tone` is "better" or "worse" for good or bad news, "words" for a text that takes as many lines as it needs.
+    """
 
     text: str
     key: float | None = None
-    tone: str = ""  # "better", "worse" or nothing
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Table:
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+    def dense(self) -> Table:
+        """The table without columns that are empty throughout."""
+        kept = [at for at in range(len(self.heads)) if any(row[at].text for row in self.rows)]
+        return Table([self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows])
 
     def html(self) -> str:
         numeric = [any(row[column].key is not None for row in self.rows) for column in range(len(self.heads))]
@@ -271,11 +279,12 @@ def _class(number: bool, tone: str = "") -> str:
     return f' class="{names}"' if names else ""
 
 
-def figure(png: bytes, caption: str) -> str:
-    """A picture within the page, with words under it."""
+def figure(png: bytes, caption: str, *, narrow: bool = False) -> str:
+    """A picture within the page, with words under it; a `narrow` one can be read where a phone shrinks it."""
     caption = html.escape(caption)
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
+    kind = ' class="narrow"' if narrow else ""
+    image = f'<div class="scroll"><img{kind} src="{source}" alt="{caption}"></div>'
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
