@@ -14,6 +14,9 @@ from profiling.made import HOSTILE, profile
 from weft.errors import WeftError
 from weft_bench.machine.laws import Scaling
 from weft_bench.profiling import summary
+from weft_bench.profiling.micro import published
+from weft_bench.profiling.micro.page import save as save_micro
+from weft_bench.profiling.micro.record import Micro
 from weft_bench.profiling.page import JSON_FILE, save
 from weft_bench.profiling.profile import Profile, load
 from weft_bench.profiling.tradeoff import Trade
@@ -95,6 +98,23 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip("no Chromium on this machine (make test-all installs it)")
     with Browser(program, tmp_path_factory.mktemp("user")) as started:
         yield started
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_microbenchmarks_can_be_read(browser: Browser, tmp_path: Path, width: int) -> None:
+    rows = [{"n": n, "separate us": 1e4 * n, "grouped us": 9.0 * n, "overhead %": None} for n in (1, 2, 4)]
+    found = Micro(
+        "launch", "a GPU", "1000 products", "n", ("separate us", "grouped us"), rows, {"us a launch": 1.1},
+        "launches cost", published.LAUNCH, published.SOURCE, doubt="the machine is too busy to say",
+    )  # fmt: skip
+    page = save_micro([found], tmp_path)
+    browser.show_as(width, 900, dark=False)
+    browser.messages.clear()
+    browser.open(page)
+    assert browser.messages == []
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.run("document.images[0].getBoundingClientRect().right <= window.innerWidth")
+    assert browser.run("document.body.textContent.includes('20.0 ms')")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

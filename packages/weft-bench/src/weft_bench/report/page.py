@@ -206,7 +206,9 @@ def interval_text(value: Interval) -> str:
 
 
 def microseconds(value: Interval) -> Cell:
-    return Cell(f"{1e6 * value.value:.4g}", 1e6 * value.value)
+    """Four digits, or all before the point: no exponent."""
+    number = 1e6 * value.value
+    return Cell(f"{number:.4g}" if number < 1e4 else f"{number:.0f}", number)
 
 
 def _case_row(run: Run, case: CaseRecord, more: Sequence[Column] = ()) -> list[Cell]:
