@@ -19,6 +19,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options", "measured_
 myst_heading_anchors = 3  # headings down to ### can be linked to
 myst_enable_extensions = ["tasklist"]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 
 smartquotes = False  # an option is spelled with two hyphens
 default_role = "py:obj"  # `contract` in a docstring links to what it names, where that is on a page
@@ -29,9 +30,12 @@ html_title = f"weft {release}"
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 4,
+    "header_links_before_dropdown": 7,
     "footer_end": [],
 }
+html_sidebars = {"**": ["sections.html"]}
+html_static_path = ["_static"]
+html_css_files = ["weft.css"]
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system says
 html_show_search_summary = False  # a browser lets no page that is opened as a file read the others

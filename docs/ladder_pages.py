@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.base.figures import duration
 from weft_bench.ladder import LADDERS, Flight, Ladder, Rung
+from weft_bench.ladder.recorded import recordings
 from weft_bench.ladder.rung import predicted_gain, published_gain
 from weft_bench.ladder.text import share, times
 
@@ -40,20 +41,31 @@ def page(ladder: Ladder) -> str:
 
 
 def table(ladder: Ladder, flight: Flight) -> str:
-    """The time of each rung, and its gain over the rung that it is compared with."""
-    heads = "rung", "written in", "time", "roof", "over", "gain", "predicted", "published"
+    """The time of each rung, on other GPUs too where it was recorded, and its gain over the rung before it."""
+    others = [each for each in recordings() if each.device != climb(ladder.name)["device"]]
+    heads = (
+        "rung", "written in", "time", *(each.brief for each in others), "roof", "over", "gain", "predicted", "published"
+    )  # fmt: skip
     lines = [f"| | {' | '.join(heads)} |", "|-" * (len(heads) + 1) + "|"]
     for number, of, rung in ladder:
         if of is flight:
             before, step = flight.before(rung), climb(ladder.name)["steps"][number - 1]
-            taken = duration(step["seconds"]["value"]) if step["seconds"] else ""
+            elsewhere = [each.of(ladder.name, flight.name, rung.name) for each in others]
+            own = step["seconds"]["value"] if step["seconds"] else None
+            taken = [own, *(each[0] if each else None for each in elsewhere)]
+            gains = step["gain"], predicted_gain(before, rung), published_gain(rung)
             found = (
-                str(number), rung.name, rung.tool, taken, share(step["share"]),
-                before.name if before is not None else "", times(step["gain"]), times(predicted_gain(before, rung)),
-                times(published_gain(rung)),
+                str(number), rung.name, rung.tool, *(_together(duration(each)) if each else "" for each in taken),
+                share(step["share"]), before.name if before is not None else "",
+                *(_together(times(each)) for each in gains),
             )  # fmt: skip
             lines.append(f"| {' | '.join(found)} |")
     return "\n".join(lines)
+
+
+def _together(text: str) -> str:
+    """A number and its unit, which no line break parts."""
+    return text.replace(" ", "&nbsp;")
 
 
 def measured_by(ladder: Ladder) -> str:

@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from weft.base.figures import duration
 
-ON_A_GPU = "PYTHONPATH=src:tools python -m cookbook --device cuda --out results/h200/cookbook.json"
+ON_A_GPU = "PYTHONPATH=src:tools python -m cookbook {name} --device cuda --out results/h200/cookbook.json"
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -41,10 +41,17 @@ def described(name: str) -> str:
     for file, record in known:
         recipe = record["recipes"][name]
         when = f"at commit {recipe['commit'][:7]}, {recipe['date'][:10]} (`results/{file.parent.name}`)"
-        lines += [f"`{record['command']}` {when}.", ""]
+        lines += [f"`{command(record, name)}` {when}.", ""]
     if not any(record["machine"]["kind"] != "cpu" for _, record in known):
-        lines.append(f"Not measured on a GPU yet: `{ON_A_GPU}`.")
+        lines.append(f"Not measured on a GPU yet: `{ON_A_GPU.format(name=name)}`.")
     return "\n".join(lines)
+
+
+def command(record: dict[str, Any], name: str) -> str:
+    """The command of a record for one recipe alone: others that it named, or left out, are not of this page."""
+    words = [word for word in record["command"].split() if word not in record["recipes"] and word != "--missing"]
+    at = words.index("cookbook") + 1
+    return " ".join([*words[:at], name, *words[at:]])
 
 
 def _machine(stamp: dict[str, Any]) -> str:

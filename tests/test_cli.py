@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import weft
-from weft.cli import main
+from weft.cli import main, terminal
 from weft.machine import ceilings
 from weft.machine.ceilings import Probe
 
@@ -140,3 +141,21 @@ def test_extents_that_cannot_be_are_refused_in_a_line(extents: str) -> None:
     done = run("explain", "ij,jk->ik", "--extents", extents)
     assert done.exit_code == 2, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_long_step_is_said_where_no_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps that are over at once are not."""
+    monkeypatch.setattr(terminal, "PATIENCE", 0.05)
+    with terminal.progress("profile", 3) as step:
+        step("plan and check")
+        step("time")
+        time.sleep(0.3)
+    said = capsys.readouterr()
+    assert said.err.endswith("profile: time\n")
+    assert said.out == ""
+    monkeypatch.setattr(terminal, "PATIENCE", 60.0)
+    with terminal.progress("profile", None) as step:
+        step("over at once")
+    assert capsys.readouterr().err == ""

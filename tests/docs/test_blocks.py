@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pages import DOCS, PAGES, ROOT, Block, blocks, name_of
 from weft.cli.main import app
 
 GPU = "gpu"
+COLUMNS = 80  # of code: what fits between the side bars of a page
 INSTALLS = ("pip install weft", 'pip install "weft[cli,pictures]"', "pip install weft-bench")
 COOKBOOK = DOCS / "cookbook"  # `tests/docs/test_cookbook.py` runs its pages
 
@@ -74,8 +76,17 @@ def test_the_main_calls_have_examples() -> None:
         assert ">>> " in (call.__doc__ or "")
 
 
+@pytest.mark.parametrize("language", ["python", "bash"])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_is_no_wider_than_a_column_of_text(page: Path, language: str) -> None:
+    wide = [line for block in blocks(page, language) for line in block.text.splitlines() if len(line) > COLUMNS]
+    assert wide == []
+
+
 def shell_lines() -> list[Any]:
-    lines = [(page, line) for page in PAGES for block in blocks(page, "bash") for line in block.text.splitlines()]
+    """Every command, its continuation lines joined; comments are none."""
+    texts = [(page, re.sub(r"\s*\\\n\s*", " ", block.text)) for page in PAGES for block in blocks(page, "bash")]
+    lines = [(page, re.sub(r"(^|\s+)#.*", "", line)) for page, text in texts for line in text.splitlines()]
     return [pytest.param(line, id=f"{name_of(page)}: {line}") for page, line in lines if line.strip()]
 
 

@@ -21,8 +21,12 @@ from pages import DOCS
 pytestmark = pytest.mark.slow
 
 PHONE, DESK = (390, 844), (1280, 800)  # CSS pixels
+WIDE_PICTURES, WIDE_AT_A_DESK = 40, 75  # of some 480 blocks
 LONGEST = 300.0  # seconds that building may take on two cores
-LOOKED_AT = ("index", "cookbook/windows", "cookbook/mp2", "api/contract", "numbers", "commands/explain", "figures")
+LOOKED_AT = (
+    "index", "use", "tested", "cookbook/windows", "cookbook/mp2", "api/contract", "numbers", "commands/explain",
+    "figures",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,42 @@ def test_pages_can_be_read(site: Path, browser: Browser, size: tuple[int, int], 
         assert (ground < 0.5) == dark, name
         assert (max(ground, text) + 0.05) / (min(ground, text) + 0.05) > 7, name  # WCAG's AAA
         assert browser.run("[...document.images].every((image) => image.complete && image.naturalWidth > 100)"), name
+
+
+def test_every_page_leads_on(site: Path, browser: Browser) -> None:
+    """The left bar of every page has all sections, and the pages of the page's own."""
+    browser.show_as(*DESK, dark=False)
+    sections = {"learn", "use", "with_others", "speed", "trust", "reference", "project"}
+    seen = "[...document.querySelectorAll('.bd-sidebar-primary nav a')].filter((link) => link.checkVisibility())"
+    for page in pages_of(site):
+        browser.open(page)
+        linked = {Path(urlparse(link).path) for link in browser.run(f"{seen}.map((link) => link.href)")}
+        assert sections <= {file.stem for file in linked if file.parent == site}, page.relative_to(site)
+        assert len(linked) >= len(sections) + 4, page.relative_to(site)
+
+
+def scrolling(browser: Browser, page: Path) -> list[str]:
+    """The kinds of the blocks of code that are wider than the place they have."""
+    browser.open(page)
+    found: list[str] = browser.run(
+        "[...document.querySelectorAll('article div.highlight')].filter((block) => block.querySelector('pre')"
+        ".scrollWidth > block.clientWidth + 1).map((block) => block.parentElement.className)"
+    )
+    return found
+
+
+def test_code_can_be_read_on_a_phone(site: Path, browser: Browser) -> None:
+    """Lines of code wrap; only pictures made of letters may be wider than the window, and few are."""
+    browser.show_as(*PHONE, dark=False)
+    wide = [(page, kind) for page in pages_of(site) for kind in scrolling(browser, page)]
+    assert [each for each in wide if "highlight-text" not in each[1]] == []
+    assert len(wide) <= WIDE_PICTURES
+
+
+def test_code_fits_between_the_bars_of_a_desk(site: Path, browser: Browser) -> None:
+    """Kernels of the ladder, signatures of the interface and pictures may be wider."""
+    browser.show_as(*DESK, dark=False)
+    assert sum(len(scrolling(browser, page)) for page in pages_of(site)) <= WIDE_AT_A_DESK
 
 
 def test_no_page_is_wider_than_a_phone(site: Path, browser: Browser) -> None:

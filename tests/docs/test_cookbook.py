@@ -104,6 +104,8 @@ def test_times_are_shown_as_they_are_in_the_file() -> None:
     assert record["machine"]["name"] in text
     for way, time in record["recipes"]["transpose"]["times"].items():
         assert f"| {way} | {duration(time['seconds'])} [" in text
+    assert "python -m cookbook transpose --" in text  # the command is of this page alone
+    assert not any(other in times.command(record, "mp2") for other in ("transpose", "peps", "--missing"))
     assert "Not measured" in times.described("souffle")
     assert "(host)" not in text  # one that no CUDA graph holds says so
     assert "] (host) |" in times.described("random_circuit")

@@ -107,6 +107,9 @@ $L__BB0_1:
         ret;
     """
     lines = machine_code.read_ptx(text)
+    shown = [each.text for each in lines if not isinstance(each, str)]
+    assert shown[0] == "mma.sync.aligned.m16n8k16 {%r1}, {%r2}"  # its last brace closes
+    assert shown[1] == "st.shared.v4.b32 [%r3], {%r1, %r1, %r1, %r1}"
     loop = machine_code.loop_of(lines)
     assert not loop.whole
     assert loop.mix == {"mma": 1, "st.shared 16 B": 1, "branch": 1}

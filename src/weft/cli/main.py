@@ -24,7 +24,7 @@ from weft.cli.arguments import (
     read_precision,
     read_strides,
 )
-from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line
+from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line, progress
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -131,9 +131,10 @@ def explain(
 ) -> None:
     """Say what would be planned and how fast it could be, without running anything."""
     with errors_in_a_line():
-        from weft.api.describe import choice_for, hypothetical
+        from weft.api.describe import choice_for, hypothetical, kernels_for
         from weft.plans.explain.data import report as data_of
         from weft.plans.explain.report import explain as text_of
+        from weft.plans.kernels.text import code_text
 
         request = hypothetical(
             equation,
@@ -154,12 +155,14 @@ def explain(
             target=target,
             schedule=schedule,
         )
-        contraction, choice = choice_for(request)
+        with progress("explain", None) as step:
+            step("plan")
+            contraction, choice = choice_for(request)
+            if ptx or sass:
+                step("compile")
+                kernels = kernels_for(request, choice)
         if ptx or sass:
-            from weft.api.describe import kernels_for
-            from weft.plans.kernels.text import code_text
-
-            typer.echo(code_text(kernels_for(request, choice), "sass" if sass else "ptx", lines))
+            typer.echo(code_text(kernels, "sass" if sass else "ptx", lines))
             return
         if as_json:
             typer.echo(json.dumps(data_of(request, contraction, choice).to_dict(), indent=1, allow_nan=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from weft.machine.ceilings import Ceilings
 
 WRONG, MISUSED, INTERRUPTED = 1, 2, 130  # exit codes
+PATIENCE = 2.0  # seconds without a word, where standard error is no terminal
 _PLAIN_WIDTH = 100  # columns of output that no terminal shows
 
 
@@ -29,8 +31,15 @@ def console() -> Console:
 
 @contextmanager
 def progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
-    """A progress bar on standard error; call what it yields with the name of each step as that begins."""
+    """A progress bar on standard error; call what it yields with the name of each step as that begins.
+
+    Where standard error is no terminal, a line says the step that is running, every `PATIENCE` seconds at most.
+    """
     errors = Console(stderr=True)
+    if not errors.is_terminal:
+        with _in_lines(title) as step:
+            yield step
+        return
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -38,7 +47,6 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
         console=errors,
         transient=True,
-        disable=not errors.is_terminal,
     )
     with bar:
         task = bar.add_task(title, total=total)
@@ -50,6 +58,31 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
             begun += 1
 
         yield step
+
+
+@contextmanager
+def _in_lines(title: str) -> Iterator[Callable[[str], None]]:
+    """Steps as lines of standard error, which another thread writes while this one is at work."""
+    current, ended = "", Event()
+
+    def step(name: str) -> None:
+        nonlocal current
+        current = name
+
+    def report() -> None:
+        said = ""
+        while not ended.wait(PATIENCE):
+            if current != said:
+                said = current
+                typer.echo(f"{title}: {said}", err=True)
+
+    reporter = Thread(target=report, name="weft-progress", daemon=True)
+    reporter.start()
+    try:
+        yield step
+    finally:
+        ended.set()
+        reporter.join()
 
 
 @contextmanager

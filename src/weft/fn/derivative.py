@@ -120,9 +120,9 @@ def derived(
     """Record what `body` makes of tensors by name: a function for each value that it returns, None for None.
 
     `inputs` are the names and types offered, the main one first; a function reads the main one and those it needs.
-    `known` says which inputs hold values that `body` computes itself, by their places among what it returns: they are
-    read instead where that spares another input. Such a place has no function of its own. The last cast to another
-    type of the same kind is left out, as what is summed or stored next is cast there.
+    `known` maps an input to the index of the body's result that already holds its value. That input is read instead
+    where this spares another one, and the result has no function of its own. The last cast to another type of the
+    same kind is left out, as what is summed or stored next is cast there.
     """
     names, known = list(inputs), known or {}
     given: list[Tensor | None] = []

@@ -153,7 +153,7 @@ class GroupedPlan:
         return True
 
     def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
-        """The results of other operands with the same layouts, none of which is kept; None for others."""
+        """The results of new operands with the same layouts, which are not retained; None where a layout differs."""
         with self._turn:
             if not self.accepts(operands):
                 return None

@@ -173,7 +173,7 @@ class NetworkProgram:
 
     @property
     def strips(self) -> bool:
-        """Whether the last step may be done in strips: of what it reads no slice sees a part of its own."""
+        """Whether the last step may run in strips: neither of its inputs is cut by a sliced label, or conjugated."""
         root = self._root
         return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
 

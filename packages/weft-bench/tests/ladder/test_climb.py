@@ -146,7 +146,7 @@ def test_a_page_of_measured_rungs_has_times_shares_sources_and_the_chart(tmp_pat
     found.steps = [timed("naive", 0.9), timed("coalesced", 0.45, over="naive", notes=["the budget ended"])]
     climbing_module._add_gains(found)
     text = save([found], tmp_path).read_text()
-    for part in ("900 ms", "25%", "9 GFLOP/s: a book", "2 x", "40% of peak", "data:image/png", "the budget ended"):
+    for part in ("900 ms", "25%", "9 GFLOP/s: a book", "2 x", "40% of peak", "width:25.0%", "the budget ended"):
         assert part in text
     assert NOT_MEASURED not in text
 

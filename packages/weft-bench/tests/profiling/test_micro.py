@@ -8,6 +8,7 @@ import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from weft.cli.main import app
 from weft.errors import UnsupportedError
+from weft.machine.statistics import summarise
 from weft.plans.kernels import machine_code
 from weft_bench.profiling.micro import cuda, launching, published
 from weft_bench.profiling.micro.cuda import SOURCES
@@ -163,6 +165,17 @@ def test_launches_on_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.published == published.LAUNCH
 
 
+def test_overhead_is_never_negative_and_doubt_is_said() -> None:
+    quick, slow, wide = summarise([1.0, 1.01, 1.02]), summarise([2.0, 2.01, 2.02]), summarise([0.5, 1.5, 2.5])
+    assert launching.overhead(slow, quick) == pytest.approx(100 * (1 - 1.01 / 2.01))
+    assert launching.overhead(quick, slow) == 0  # grouping takes longer, and no launch costs less than nothing
+    assert launching.overhead(quick, wide) is None
+    rows = [{"n": n, "separate us": us, "overhead %": 90.0} for n, us in ((1, 1000.0), (2, 2200.0), (4, 1100.0))]
+    assert launching.doubt([rows[0], rows[2]]) == ""
+    assert "too busy to say for n = 2: other programs" in launching.doubt(rows)
+    assert "too busy to say for n = 1, 2:" in launching.doubt([rows[0] | {"overhead %": None}, *rows[1:]])
+
+
 def test_what_a_cpu_cannot_run_is_said() -> None:
     with pytest.raises(UnsupportedError, match="the microbenchmark 'l2' is of a GPU, not of 'cpu'"):
         run(["l2"], CPU)
@@ -180,7 +193,13 @@ def made() -> list[Micro]:
 
 
 def test_page_and_json(tmp_path: Path) -> None:
-    page = save(made(), tmp_path / "micro").read_text()
+    found = made()
+    rows = [*found[0].rows, {"stride": 256, "GB/s": 1.0, "separate us": 11610.0}]
+    found[0] = replace(found[0], rows=rows, doubt="busy")
+    page = save(found, tmp_path / "micro").read_text()
+    assert ">11.6 ms<" in page
+    assert ">separate</button>" in page
+    assert "busy" in page
     assert page.count("<table") == 3
     assert "data:image/png;base64" in page
     assert "not run: no &lt;GPU&gt;" in page

@@ -33,7 +33,7 @@ def test_they_are_drawn_and_listed() -> None:
     trades = [Trade("fp64", 9e-3, 8e-3, 1e-2, 4.0, 15.9, "gett"), Trade("tf32", missing="no such instruction")]
     figure = picture(trades, "trade")
     assert figure is not None
-    assert [text.get_text() for text in figure.axes[0].texts] == ["fp64: 4 J"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fp64: 4 J"]
     assert picture(trades[1:], "trade") is None
     lines = trade_lines(trades)
     assert "9 ms" in lines[1]

@@ -65,7 +65,7 @@ class Recorder:
 
     @contextmanager
     def noting(self, lane: str, name: str, step: int) -> Iterator[None]:
-        """Around what is begun on the current stream, or on a CPU done."""
+        """Record start and end of the work issued inside the block (CUDA: on the current stream)."""
         record = Record(lane, name, step, self._now())
         self._records.append(record)
         yield

@@ -59,7 +59,7 @@ class KernelModel:
         return _predicted(self, named[0], named[1], generation())[0]
 
     def stays(self, extents: Mapping[Label, int]) -> bool:
-        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels meanwhile."""
+        """Whether the kernel occupies all multiprocessors until it ends, so that no transfer can overlap it."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
         return _predicted(self, named[0], named[1], generation())[1] in _STAYS
 

@@ -48,7 +48,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 @triton.jit
 def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
-    """The auxiliary operands of a function (`AuxEntry`), each 1 long along the axes it does not move along.
+    """The auxiliary operands of a function (`AuxEntry`), broadcast (extent 1) along axes they do not depend on.
 
     `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile are. A
     coordinate is its own offset: nothing is loaded.

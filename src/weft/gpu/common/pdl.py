@@ -11,7 +11,7 @@ waited for all that were before it. A launch that is not weft's waits for the wh
 
 Programs that come so take SMs as these become free. Kernels that stay on the device for long, with an order of
 tiles that makes neighbours share what the cache holds, lose more by that than they gain (3 % of a product of 5184^3):
-they follow only where they are short, and let nobody come before they end.
+such kernels launch early only when they are short, and release their dependents only at exit.
 """
 
 from __future__ import annotations

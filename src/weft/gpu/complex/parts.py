@@ -95,8 +95,10 @@ def apply(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, i
 def load_aux(
     pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr
 ):  # fmt: skip
-    """A function's auxiliary operands (`aux_operands.Entry`), each 1 long along the axes it does not move along: one
-    value for what is real, two for what is complex, as in the function's parameters."""
+    """A function's auxiliary operands (`aux_operands.Entry`), broadcast (extent 1) along axes they do not depend on.
+
+    A real operand is one value, a complex one two, as in the function's parameters.
+    """
     values = ()
     for i in tl.static_range(len(ENTRIES)):
         values += load_aux_one(pointers, place, ENTRIES, i, PARAMS, OFFSETS, MASK)

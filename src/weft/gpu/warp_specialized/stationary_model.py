@@ -68,7 +68,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
 
 
 def _of_views(a: TmaView, b: TmaView, shape: StationarySchedule) -> Iterator[StationarySchedule]:
-    """Schedules of a tile and two views; `shape` says all but how its stages are divided."""
+    """Variants of the schedule `shape` for these two views: its stages as one pipeline or as two."""
     for view in dict.fromkeys((a, with_second_run(a, shape.tile[0], LEAST_RUN))):
         if 2 * extent(view.outer) <= shape.tile[0] // view.count:
             continue

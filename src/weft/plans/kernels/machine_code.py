@@ -131,9 +131,17 @@ def read_ptx(text: str) -> list[Instruction | str]:
         elif label := re.match(r"(\$L__BB\w+):", plain):
             found.append(label[1])
         elif plain.endswith((";", ",", "{")) and re.match(r"(@!?%\w+\s+)?[a-z][\w.:]*(\s|$)", plain.strip("{} ;")):
-            body = plain.strip("{} ;")
+            body = _statement(plain)
             found.append(Instruction(_plain(body), _kind(body, _PTX, _ptx_bytes), source))
     return found
+
+
+def _statement(line: str) -> str:
+    """A line of PTX without the braces of a block around it; those of its operands stay."""
+    body = line.strip("; ").lstrip("{ ").rstrip("{, ")
+    while body.endswith("}") and body.count("}") > body.count("{"):
+        body = body[:-1].rstrip("; ")
+    return body
 
 
 def loop_of(lines: Sequence[Instruction | str]) -> KernelLoop:

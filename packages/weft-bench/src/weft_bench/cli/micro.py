@@ -52,5 +52,7 @@ def micro(
             for name, value in each.figures.items():
                 console().print(f"  {name}: {value:.4g}", markup=False)
             console().print(f"  {each.finding}\n", markup=False)
+            if each.doubt:
+                console().print(f"  {each.doubt}\n", markup=False)
         if out is not None:
             typer.echo(f"wrote {save(found, out)}")

@@ -1,60 +1,62 @@
-"""The chart of a ladder: time and share of the roof of every rung, predictions and published shares beside."""
+"""The chart of a flight, in HTML: it is as wide as the window, light or dark as the reader's system says.
+
+A row for each rung: bars are shares of the roof, of this machine and of those that were recorded; a stroke is what was
+predicted, a diamond what a source published of its own roof.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import html
+from collections.abc import Sequence
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from weft.base.figures import duration
+from weft_bench.ladder import text
 from weft_bench.ladder.record import Climb, Step
-from weft_bench.report.drawing import plain_logarithm
-
-_MEASURED, _PREDICTED, _PUBLISHED = "#0b6e99", "#c2570c", "#6a51a3"
-_ROW = 0.3  # inches of a rung
+from weft_bench.ladder.recorded import Recording
 
 
-def chart(climb: Climb) -> Figure:
-    """Two panels with a row for each rung, the first on top."""
-    steps = climb.steps
-    figure = Figure(figsize=(10, 1.6 + _ROW * len(steps)), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, sharey=True)
-    at = list(range(len(steps)))
-    timed = [(row, step.interval) for row, step in enumerate(steps)]
-    points = [(row, found) for row, found in timed if found is not None]
-    if points:
-        left.plot([found.value * 1e3 for _, found in points], [row for row, _ in points], "o", color=_MEASURED)
-        plain_logarithm(left.xaxis, left.set_xscale)
-    left.set_xlabel("time of a call, ms" if points else "time: not measured")
-    left.set_yticks(at, [_label(step) for step in steps], fontsize=8)
-    _shares(right, steps)
-    right.set_xlabel("share of the roof")
-    for axes in (left, right):
-        axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    left.invert_yaxis()
-    figure.suptitle(f"{climb.ladder} on {climb.device}", fontsize=11)
-    return figure
+def anchor(climb: Climb, step: Step) -> str:
+    """The place of a rung on the page."""
+    return f"{climb.ladder}-{step.number}"
 
 
-def _shares(axes: Any, steps: list[Step]) -> None:
-    measured = [(row, step.share) for row, step in enumerate(steps) if step.share is not None]
-    if measured:
-        axes.barh(*zip(*measured, strict=True), height=0.6, color=_MEASURED, label="measured")
-    axes.scatter([step.predicted_share for step in steps], range(len(steps)), marker="|", s=90, color=_PREDICTED,
-                  zorder=3, label="predicted")  # fmt: skip
-    known = [(row, each["share"]) for row, step in enumerate(steps) for each in step.published if each["share"]]
-    if known:
-        axes.scatter(
-            [value for _, value in known], [row for row, _ in known], marker="D", s=18, facecolors="none",
-            edgecolors=_PUBLISHED, zorder=3, label="published, of its own roof",
-        )  # fmt: skip
-    axes.axvline(1.0, color="#999999", linewidth=0.8)
-    axes.legend(fontsize=8, frameon=False, loc="upper right")
+def chart(climb: Climb, steps: Sequence[Step], others: Sequence[Recording]) -> str:
+    """The rows, the first rung on top, under a legend."""
+    rows = "\n".join(_row(climb, step, others) for step in steps)
+    return f'<div class="bars">\n{_legend(climb, others)}\n{rows}\n</div>'
 
 
-def _label(step: Step) -> str:
-    return f"{step.number}  {step.name} ({step.flight})"
+def _legend(climb: Climb, others: Sequence[Recording]) -> str:
+    here = [f'<span><i class="bar here"></i>{html.escape(climb.device)}</span>'] if climb.measured else []
+    recorded = [
+        f'<span><i class="bar recorded-{at}"></i>{html.escape(each.brief)}, {each.date}</span>'
+        for at, each in enumerate(others)
+    ]
+    marks = '<span><i class="predicted"></i>predicted</span><span><i class="published"></i>published</span>'
+    return f'<p class="legend">{"".join((*here, *recorded))}{marks}</p>'
+
+
+def _row(climb: Climb, step: Step, others: Sequence[Recording]) -> str:
+    bars, said = [], []
+    if step.seconds:
+        bars.append(_bar("here", step.share))
+        said.append(text.duration(step))
+    for at, each in enumerate(others):
+        found = each.of(climb.ladder, step.flight, step.name)
+        bars.append(_bar(f"recorded-{at}", found[1] if found else None))
+        said += [duration(found[0])] if found else []
+    published = next((each["share"] for each in step.published if each["share"]), None)
+    marks = [_mark("predicted", step.predicted_share), _mark("published", published)]
+    name = f'<a href="#{anchor(climb, step)}">{step.number} {html.escape(step.name)}</a>'
+    track = f'<span class="track">{"".join((*bars, *marks))}</span>'
+    return f'<div class="row">{name}{track}<span class="said">{", ".join(said)}</span></div>'
+
+
+def _bar(kind: str, share: float | None) -> str:
+    """A bar, empty where nothing was measured; a share above the roof ends there."""
+    width = 100 * min(share or 0.0, 1.0)
+    return f'<i class="bar {kind}" style="width:{width:.1f}%"></i>'
+
+
+def _mark(kind: str, share: float | None) -> str:
+    return "" if share is None else f'<i class="{kind}" style="left:{100 * min(share, 1.0):.1f}%"></i>'

@@ -1,4 +1,4 @@
-"""All ladders that a folder holds as one page: a chart and a table each, then every rung with idea and kernel."""
+"""All ladders that a folder holds as one page: a flight is a chart, a table, and its rungs to unfold."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft.base.figures import duration
 from weft.errors import UnsupportedError
 from weft_bench.ladder import text
-from weft_bench.ladder.chart import chart
+from weft_bench.ladder.chart import anchor, chart
 from weft_bench.ladder.ladders import ladder
 from weft_bench.ladder.record import PREFIX, Climb, Step, read
+from weft_bench.ladder.recorded import Recording, recordings
 from weft_bench.ladder.rung import Rung
 from weft_bench.records import write_whole
-from weft_bench.report.drawing import png
-from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
+from weft_bench.report.page import Cell, Table, disclosure, page, section
 
 PAGE_FILE = "index.html"
-_CHART = (
-    "Bars: measured. Strokes: predicted from the work of a rung and the machine's limits. Diamonds: published, of the "
-    "best that the source names, on its own machine."
-)
+_CHART = "Bars are shares of the roof, with the time of a call behind; published shares are of a source's own roof."
 _TABLE = (
     "Shares are of the roofline floor, which is made of the device's own ceilings. A gain says how many times as fast "
     "a rung is as the one that it is held against."
 )
+_RECORDED = "Columns with the name of a GPU are times that the project recorded there, at the sizes of the sources."
 
 
 def save(found: Sequence[Climb], folder: Path) -> Path:
@@ -40,42 +39,81 @@ def write_page(folder: Path) -> Path:
     """The page anew, from the JSON files of a folder alone. `WeftError` where there are none."""
     found = read(folder)
     lead = ", ".join(dict.fromkeys(f"{each.device}, {each.date[:10]}" for each in found))
-    parts = [part for each in found for part in _sections(each)]
+    parts = [_contents(found), *(part for each in found for part in _sections(each))]
     write_whole(folder / PAGE_FILE, page("weft ladder", lead, parts))
     return folder / PAGE_FILE
 
 
+def _contents(found: Sequence[Climb]) -> str:
+    """Links to each ladder and its flights."""
+    lines = []
+    for each in found:
+        flights = ", ".join(
+            f'<a href="#{_place(each, flight)}">{html.escape(flight)}</a>' for flight in text.flights(each)
+        )
+        lines.append(f'<li><a href="#{each.ladder}">{html.escape(each.ladder)}</a>: {flights}</li>')
+    return f'<nav aria-label="Contents"><ul>{"".join(lines)}</ul></nav>'
+
+
+def _place(climb: Climb, flight: str) -> str:
+    return f"{climb.ladder}-{flight.replace(' ', '-')}"
+
+
 def _sections(climb: Climb) -> list[str]:
-    flights = text.flights(climb)
-    tables = "\n".join(f"<h3>{html.escape(each)}</h3>\n{_table(climb, each).html()}" for each in flights)
-    said = "".join(f'<p class="note">{html.escape(each)}</p>' for each in text.remarks(climb))
+    others = [each for each in recordings() if not (climb.measured and each.device == climb.device)]
+    flights = "\n".join(_flight(climb, each, others) for each in text.flights(climb))
     unmeasured = "" if climb.measured else f'<p class="note">{text.NOT_MEASURED}</p>'
-    drawn = figure(png(chart(climb)), _CHART)
-    rungs = "\n".join(_rung(climb, step) for step in climb.steps)
-    return [
-        section(f"{climb.ladder}", f"{unmeasured}{drawn}\n{tables}\n{said}", f"{climb.says} {_TABLE}"),
-        section(f"{climb.ladder}, rung by rung", rungs),
-        section(f"{climb.ladder}: how it was measured", disclosure(climb.environment)),
+    about = f"{climb.says} {_TABLE} {_RECORDED if others else ''}"
+    environment = "<h3>How it was measured</h3>" + disclosure(climb.environment) if climb.environment else ""
+    return [section(climb.ladder, f"{unmeasured}\n{flights}\n{environment}", about, place=climb.ladder)]
+
+
+def _flight(climb: Climb, flight: str, others: Sequence[Recording]) -> str:
+    """Chart, table, remarks, and every rung to unfold."""
+    steps = text.steps(climb, flight)
+    said = [each for step in steps for each in text.remarks_of(step)]
+    parts = [
+        f"<h3>{html.escape(climb.ladder)}, {html.escape(flight)}</h3>",
+        f'<figure>{chart(climb, steps, others)}<figcaption>{_CHART}</figcaption></figure>',
+        _table(climb, flight, others).html(),
+        _remarks(said),
+        *(_rung(climb, step) for step in steps),
     ]
+    return f'<section class="flight" id="{_place(climb, flight)}">\n' + "\n".join(filter(None, parts)) + "\n</section>"
 
 
-def _table(climb: Climb, flight: str) -> Table:
-    return Table(text.HEADS, [[Cell(cell) for cell in row] for row in text.rows(climb, flight)])
+def _remarks(said: Sequence[str]) -> str:
+    """Sentences, folded where they are many."""
+    lines = "".join(f"<li>{html.escape(each)}</li>" for each in said)
+    if len(said) <= 2:
+        return f'<ul class="note">{lines}</ul>' if said else ""
+    return f'<details><summary>{len(said)} remarks</summary><ul class="note">{lines}</ul></details>'
+
+
+def _table(climb: Climb, flight: str, others: Sequence[Recording]) -> Table:
+    """The rows of the terminal, with a column for each recording, and without columns that are empty throughout."""
+    at = text.HEADS.index("rate")
+    heads = [*text.HEADS[:at], *(each.brief for each in others), *text.HEADS[at:]]
+    rows = []
+    for step, row in zip(text.steps(climb, flight), text.rows(climb, flight), strict=True):
+        found = [each.of(climb.ladder, flight, step.name) for each in others]
+        rows.append([*row[:at], *(duration(each[0]) if each else "" for each in found), *row[at:]])
+    return Table(heads, [[Cell(cell) for cell in row] for row in rows]).dense()
 
 
 def _rung(climb: Climb, step: Step) -> str:
-    """Idea, picture, kernel, sources and counters of a rung."""
+    """Idea, picture, kernel, sources and counters of a rung, to unfold."""
     sources = (f"{each['figure']}: {each['source']}" for each in step.published)
     published = "".join(f"<li>{html.escape(each)}</li>" for each in sources)
     parts = [
-        f"<h3>{step.number} {html.escape(step.name)} ({html.escape(step.flight)})</h3>",
-        f"<p><b>{html.escape(step.title)}.</b> {html.escape(step.problem)}</p>",
+        f'<p id="{anchor(climb, step)}">{html.escape(step.problem)}</p>',
         _written(climb.ladder, step),
         f"<p>Predicted: {text.share(step.predicted_share)} of the roof; {html.escape(step.because)}.</p>",
         f"<ul>{published}</ul>" if published else "",
         _counters(step),
     ]
-    return "\n".join(part for part in parts if part)
+    head = f"<b>{step.number} {html.escape(step.name)}</b>: {html.escape(step.title)}"
+    return f"<details><summary>{head}</summary>\n" + "\n".join(part for part in parts if part) + "</details>"
 
 
 def _written(name: str, step: Step) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weft.base.figures import duration as seconds
 from weft_bench.ladder.record import Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, predicted_gain, published_gain
 
@@ -30,15 +31,19 @@ def listed(ladder: Ladder, flight: Flight) -> Iterator[tuple[str, ...]]:
             )  # fmt: skip
 
 
+def steps(climb: Climb, flight: str) -> list[Step]:
+    """The rungs of a flight, in order."""
+    return [step for step in climb.steps if step.flight == flight]
+
+
 def rows(climb: Climb, flight: str) -> Iterator[tuple[str, ...]]:
     """A row for each rung of a flight, under `HEADS`."""
-    for step in climb.steps:
-        if step.flight == flight:
-            yield (
-                str(step.number), step.name, duration(step), rate(step), share(step.share), share(step.predicted_share),
-                published_share(step), times(step.gain), times(step.predicted_gain), times(step.published_gain),
-                step.over, error(step),
-            )  # fmt: skip
+    for step in steps(climb, flight):
+        yield (
+            str(step.number), step.name, duration(step), rate(step), share(step.share), share(step.predicted_share),
+            published_share(step), times(step.gain), times(step.predicted_gain), times(step.published_gain),
+            step.over, error(step),
+        )  # fmt: skip
 
 
 def flights(climb: Climb) -> list[str]:
@@ -48,19 +53,21 @@ def flights(climb: Climb) -> list[str]:
 
 def remarks(climb: Climb) -> Iterator[str]:
     """A sentence for each rung that did not run, is wrong, or was timed otherwise than the others."""
-    for step in climb.steps:
-        for said in (step.missing and f"not run: {step.missing}", step.wrong and f"wrong: {step.wrong}", *step.notes):
-            if said:
-                yield f"{step.number} {step.name}: {said}"
+    return (said for step in climb.steps for said in remarks_of(step))
+
+
+def remarks_of(step: Step) -> Iterator[str]:
+    """The sentences of one rung."""
+    for said in (step.missing and f"not run: {step.missing}", step.wrong and f"wrong: {step.wrong}", *step.notes):
+        if said:
+            yield f"{step.number} {step.name}: {said}"
 
 
 def duration(step: Step) -> str:
     found = step.interval
     if found is None:
         return "" if step.state == "right" else step.state
-    if found.value < 1e-3:
-        return f"{found.value * 1e6:.4g} us"
-    return f"{found.value * 1e3:.4g} ms"
+    return seconds(found.value)
 
 
 def rate(step: Step) -> str:

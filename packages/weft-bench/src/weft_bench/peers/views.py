@@ -25,7 +25,7 @@ class View:
     strides: tuple[int, ...]
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor`, which lies as the one that this view was made for, seen so; no copy."""
+        """The view of a tensor that has the layout of the one it was made for; no copy."""
         return tensor.as_strided(self.extents, self.strides, tensor.storage_offset())
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.base.figures import duration, si
-from weft_bench.machine.laws import Scaling
+from weft.base.figures import duration, share, si
+from weft_bench.machine.laws import Scaling, amdahl_limit
 from weft_bench.profiling.counters import ALL
-from weft_bench.profiling.record import Record, compared
+from weft_bench.profiling.record import Record, call_share, compared
 from weft_bench.profiling.tradeoff import Trade, picture
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
@@ -65,7 +65,7 @@ def body(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> str:
     """The sections of a page."""
     first = profiles[0]
     parts = [
-        section("Time", times(profiles).html(), _TIMES),
+        section("Time", times(profiles).html() + _sentences(profiles), _TIMES),
         section("What binds it", patterns(first).html(), _PATTERNS) if first.findings else "",
         *(_evidence(evidence) for evidence in [compared(profiles)] if evidence is not None),
         _pictures(profiles, measured),
@@ -82,10 +82,9 @@ def body(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> str:
 def times(profiles: Sequence[Record]) -> Table:
     """Time, floor and rates of each variant."""
     heads = (
-        "variant", "time us", "interval us", "floor us", "binds", "of the roof", "Tflop/s", "TB/s", "moved / least",
-        "host us", "schedule",
+        "variant", "time", "interval", "floor", "binds", "of the roof", "rate", "bytes", "moved / least", "host",
     )  # fmt: skip
-    return Table(heads, [_time_row(each) for each in profiles])
+    return Table(heads, [_time_row(each) for each in profiles]).dense()
 
 
 def patterns(profile: Record) -> Table:
@@ -94,7 +93,7 @@ def patterns(profile: Record) -> Table:
     tones = {True: "worse", False: "", None: ""}
     return Table(
         ("pattern", "holds", "why"),
-        [(Cell(each.pattern), Cell(words[each.holds], tone=tones[each.holds]), Cell(each.sentence))
+        [(Cell(each.pattern), Cell(words[each.holds], tone=tones[each.holds]), Cell(each.sentence, tone="words"))
          for each in profile.findings],
     )  # fmt: skip
 
@@ -102,7 +101,7 @@ def patterns(profile: Record) -> Table:
 def counters(profile: Record) -> Table:
     """One row a counter, one column a launch."""
     known = [each for each in ALL if any(each.key in found.values for found in profile.counters)]
-    heads = ["counter", "what", *(f"{at + 1}: {found.kernel[:40]}" for at, found in enumerate(profile.counters))]
+    heads = ["counter", "what", *(f"{at + 1}: {found.kernel}" for at, found in enumerate(profile.counters))]
     rows = []
     for each in known:
         cells = [_counter(found.get(each.key), each.unit) for found in profile.counters]
@@ -117,9 +116,10 @@ def launches(profile: Record) -> Table:
     for each in profile.launches:
         share_of_all = _number(each.seconds / whole if whole else None, ".0%")
         taken = (each.programs, each.threads, each.registers, each.shared)
-        row = [Cell(each.name[:80]), _us(each.seconds), share_of_all, *(_number(count, "d") for count in taken)]
+        row = [Cell(each.name, tone="words"), _time(each.seconds), share_of_all]
+        row += [_number(count, "d") for count in taken]
         rows.append([*row, _number(each.occupancy, ".0%"), _number(each.waves, ".2f")])
-    heads = ("launch", "time us", "of all", "programs", "threads", "registers", "shared B", "of an SM's warps", "waves")
+    heads = ("launch", "time", "of all", "programs", "threads", "registers", "shared B", "of an SM's warps", "waves")
     return Table(heads, rows)
 
 
@@ -160,7 +160,11 @@ def missing(profiles: Sequence[Record]) -> Table:
     """The missing measurements, and why they are missing."""
     return Table(
         ("variant", "what", "why"),
-        [(Cell(each.name), Cell(what), Cell(why)) for each in profiles for what, why in each.missing.items()],
+        [
+            (Cell(each.name), Cell(what), Cell(why, tone="words"))
+            for each in profiles
+            for what, why in each.missing.items()
+        ],
     )
 
 
@@ -168,12 +172,23 @@ def _time_row(profile: Record) -> list[Cell]:
     found = profile.seconds
     moved = profile.moved / profile.bytes if profile.moved is not None and profile.bytes else None
     return [
-        Cell(profile.name), _us(found.value), Cell(f"[{1e6 * found.low:.4g}, {1e6 * found.high:.4g}]"),
-        _us(profile.floor.get("seconds")), Cell(str(profile.floor.get("binds", ""))), _number(profile.share, ".0%"),
-        _number(profile.flops / found.value / 1e12 if profile.flops else None, ".4g"),
-        _number(profile.bytes / found.value / 1e12 if profile.bytes else None, ".4g"), _number(moved, ".3g"),
-        _us(profile.host), Cell(profile.schedule or ""),
+        Cell(profile.name), _time(found.value), Cell(f"[{duration(found.low)}, {duration(found.high)}]"),
+        _time(profile.floor.get("seconds")), Cell(str(profile.floor.get("binds", ""))), _number(profile.share, ".0%"),
+        _rate(profile.flops, found.value, "FLOP/s"), _rate(profile.bytes, found.value, "B/s"), _number(moved, ".3g"),
+        _time(profile.host),
     ]  # fmt: skip
+
+
+def _sentences(profiles: Sequence[Record]) -> str:
+    """The schedule of each variant in full, and what its host time leaves to faster kernels."""
+    said = [f"{each.name}: {each.schedule}" for each in profiles if each.schedule]
+    for each in profiles:
+        if (part := call_share(each)) is not None and part < 1:
+            said.append(
+                f"{each.name}: the device takes {share(part)} of one call from Python, so that faster kernels speed it "
+                f"up {amdahl_limit(part):.3g} times at most"
+            )
+    return "".join(f"<p>{html.escape(each)}</p>" for each in said)
 
 
 def _evidence(found: Mapping[str, Any]) -> str:
@@ -192,7 +207,7 @@ def _evidence(found: Mapping[str, Any]) -> str:
         *(("missing", each) for each in found["missing"]),
         ("verdict", found["verdict"]),
     ]
-    table = Table(("part", "what was found"), [(Cell(part), Cell(text)) for part, text in rows])
+    table = Table(("part", "what was found"), [(Cell(part), Cell(text, tone="words")) for part, text in rows])
     return section(f"{found['fast']} against {found['slow']}", table.html(), _EVIDENCE)
 
 
@@ -201,8 +216,8 @@ def _pictures(profiles: Sequence[Record], measured: Sequence[Scaling]) -> str:
         from weft_bench.profiling.scaling import pictures
     except ImportError as error:
         return section("Pictures", f'<p class="note">{html.escape(f"none: {error}")}</p>')
-    drawn = pictures(profiles, measured)
-    return section("Pictures", "\n".join(figure(png, words) for words, png in drawn.items())) if drawn else ""
+    drawn = [figure(png, words, narrow=True) for words, png in pictures(profiles, measured).items()]
+    return section("Pictures", "\n".join(drawn)) if drawn else ""
 
 
 def _counted(profile: Record, named: bool) -> str:
@@ -223,18 +238,17 @@ def _traded(trades: Sequence[Trade]) -> str:
     if not trades:
         return ""
     rows = [
-        (Cell(each.precision), _us(each.seconds), _number(each.joules, ".3g"), _number(each.digits, ".1f"),
-         Cell(each.schedule or each.missing))
+        (Cell(each.precision), _time(each.seconds), _number(each.joules, ".3g"), _number(each.digits, ".1f"),
+         Cell(each.schedule or each.missing, tone="words"))
         for each in trades
     ]  # fmt: skip
-    parts = [Table(("precision", "time us", "J a call", "digits", "schedule"), rows).html()]
+    parts = [Table(("precision", "time", "J a call", "digits", "schedule"), rows).html()]
     try:
         from weft_bench.report.drawing import png
 
         drawn = picture(trades, "time, joules and digits")
-        parts += (
-            [figure(png(drawn), "Digits over time, each point as large as its joules.")] if drawn is not None else []
-        )
+        if drawn is not None:
+            parts.append(figure(png(drawn), "Digits over time, each point as large as its joules.", narrow=True))
     except ImportError as error:
         parts.append(f'<p class="note">{html.escape(f"no picture: {error}")}</p>')
     return section("Precisions", "\n".join(parts), _TRADES)
@@ -253,8 +267,12 @@ def _counter(value: float | None, unit: str) -> Cell:
     return Cell(f"{text} %" if unit == "%" else text, value)
 
 
-def _us(seconds: float | None) -> Cell:
-    return Cell("") if seconds is None else Cell(f"{1e6 * seconds:.4g}", 1e6 * seconds)
+def _time(seconds: float | None) -> Cell:
+    return Cell("") if seconds is None else Cell(duration(seconds), seconds)
+
+
+def _rate(amount: int, seconds: float, unit: str) -> Cell:
+    return Cell(si(amount / seconds, unit), amount / seconds) if amount else Cell("")
 
 
 def _number(value: float | None, how: str) -> Cell:

@@ -48,6 +48,13 @@ def _key(device: torch.device, what: str) -> dict[str, Any]:
     return {"environment": device_stamp(device), "what": what}
 
 
+def call_share(profile: Record) -> float | None:
+    """The share of one call, host and then device, that the device takes: what faster kernels can shorten."""
+    if profile.host is None or not profile.samples:
+        return None
+    return profile.seconds.value / (profile.seconds.value + profile.host)
+
+
 FORMAT = 1
 
 

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from matplotlib.ticker import FuncFormatter
 
+from weft.base.figures import si
 from weft.machine.datasheets import datasheet
 from weft.machine.timing import measure
 from weft_bench.cases import Case
 from weft_bench.machine.laws import Scaling
 from weft_bench.profiling.record import Record
 from weft_bench.profiling.subject import of_case
-from weft_bench.report.drawing import new_axes, png
-from weft_bench.report.laws import INK, amdahl_picture, both_logarithmic, gustafson_picture
+from weft_bench.report.drawing import NARROW, legend_below, new_axes, png
+from weft_bench.report.laws import INK, both_logarithmic, measured_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,13 +85,6 @@ def _planned_for(threads: int) -> Iterator[None]:
 _ROOF = "#777777"
 
 
-def call_share(profile: Record) -> float | None:
-    """The share of one call, host and then device, that the device takes: what faster kernels can shorten."""
-    if profile.host is None or not profile.samples:
-        return None
-    return profile.seconds.value / (profile.seconds.value + profile.host)
-
-
 def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
     """Calls under several ceilings: DRAM and, where `weft micro l2` has measured it, the L2; matrix and vector rates.
 
@@ -100,32 +95,31 @@ def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
     if not shown:
         return None
     known = shown[0].ceilings
-    figure, axes = new_axes(f"roofline of {shown[0].device}", width=8.5)
+    figure, axes = new_axes(f"roofline of {shown[0].device}", width=NARROW)
     places = [each.flops / moved for each in shown for moved in (each.bytes, each.moved or each.bytes)]
     flat = _flat_roofs(known, shown[0].device)
     memory = {"DRAM": float(known["copy"]), **({"L2": float(known["l2"])} if known.get("l2") else {})}
     top = max(flat.values(), default=max(memory.values()) * max(places))
     knees = [rate / min(memory.values()) for rate in flat.values()]
     reach = np.geomspace(min(places) / 4, 4 * max(*places, *knees), 200)
-    for name, rate in memory.items():
-        axes.plot(reach, np.minimum(top, rate * reach) / 1e12, color=_ROOF, linewidth=1)
-        _note(axes, f"{name} {rate / 1e12:.3g} TB/s", reach[12], rate * reach[12] / 1e12)
-    for name, rate in flat.items():
-        axes.plot(
-            reach, np.minimum(rate, max(memory.values()) * reach) / 1e12, color=_ROOF, linewidth=0.7, linestyle="--"
-        )
-        axes.annotate(
-            f"{name} {rate / 1e12:.3g}", (reach[-1], rate / 1e12), fontsize=7, ha="right", va="bottom", color="#555"
-        )
+    for (name, rate), style in zip(memory.items(), ("-", "-."), strict=False):
+        label = f"{name}: {si(rate, 'B/s')}"
+        axes.plot(reach, np.minimum(top, rate * reach), style, color=_ROOF, linewidth=1, label=label)
+    for (name, rate), style in zip(flat.items(), ("--", ":"), strict=False):
+        roof = np.minimum(rate, max(memory.values()) * reach)
+        axes.plot(reach, roof, style, color=_ROOF, linewidth=0.9, label=f"{name}: {si(rate, 'FLOP/s')}")
     for each, ink in zip(shown, INK, strict=False):
-        rate = each.flops / each.seconds.value / 1e12
-        axes.scatter([each.flops / each.bytes], [rate], color=ink, s=36, zorder=3, label=each.name)
+        rate = each.flops / each.seconds.value
+        label = f"{each.name}: {si(rate, 'FLOP/s')}"
+        axes.scatter([each.flops / each.bytes], [rate], color=ink, s=36, zorder=3, label=label)
         if each.moved:
             axes.scatter([each.flops / each.moved], [rate], facecolors="none", edgecolors=ink, s=60, zorder=3)
     both_logarithmic(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: si(rate, "FLOP/s")))
+    slowest = min(each.flops / each.seconds.value for each in shown)
+    axes.set_ylim(min(slowest, min(memory.values()) * reach[0]) / 2, 1.5 * top)
     axes.set_xlabel("flop per byte (filled: compulsory, ring: really moved)")
-    axes.set_ylabel("Tflop/s")
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    legend_below(figure, axes, columns=1)
     return figure
 
 
@@ -134,19 +128,10 @@ def pictures(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> di
     found: dict[str, Figure | None] = {
         "The calls under the device's ceilings: memory, caches, matrix and vector pipes.": roofline_picture(profiles)
     }
-    shares = {each.name: share for each in profiles if (share := call_share(each)) is not None}
-    if shares:
-        found["What faster kernels would bring to one call from Python, whose host time stays as it is."] = (
-            amdahl_picture(shares)
+    if measured:
+        found["Speed-up over one thread, of the same work and of work that grows with the threads."] = (
+            measured_picture(measured, "threads")
         )
-    strong = [each for each in measured if each.kind == "strong"]
-    weak = [each for each in measured if each.kind == "weak"]
-    if strong:
-        fitted = {f"fitted to {each.kind} scaling": each.parallel for each in strong}
-        found["The same work on more threads, and Amdahl's law fitted to it."] = amdahl_picture(fitted, strong)
-    if weak:
-        fitted = {f"fitted to {each.kind} scaling": each.parallel for each in weak}
-        found["Work that grows with the threads, and Gustafson's law fitted to it."] = gustafson_picture(fitted, weak)
     return {words: png(figure) for words, figure in found.items() if figure is not None}
 
 
@@ -162,7 +147,3 @@ def _flat_roofs(known: Mapping[str, Any], device: str) -> dict[str, float]:
     elif (rate := known.get("matrix", {}).get("float32")) and name != "float32":
         roofs["float32 products"] = float(rate)
     return roofs
-
-
-def _note(axes: Any, words: str, x: float, y: float) -> None:
-    axes.annotate(words, (x, y), fontsize=7, color="#555", rotation=0, va="bottom", ha="left")

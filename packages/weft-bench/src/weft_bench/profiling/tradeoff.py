@@ -81,24 +81,23 @@ def digits(result: torch.Tensor, exact: torch.Tensor) -> float:
 
 def picture(found: Sequence[Trade], title: str) -> Figure | None:
     """Digits over time, each point as large as its joules where they are known; None where nothing was measured."""
-    from weft_bench.report.drawing import new_axes, plain_logarithm
+    from weft_bench.report.drawing import NARROW, legend_below, logarithm_of_time, new_axes
 
     shown = [each for each in found if each.seconds is not None and each.digits is not None]
     if not shown:
         return None
-    figure, axes = new_axes(title, width=7)
+    figure, axes = new_axes(title, width=NARROW)
     known = [each.joules for each in shown if each.joules is not None]
     for each in shown:
         size = 60.0 if each.joules is None or not known else 60 + 900 * each.joules / max(known)
         words = each.precision if each.joules is None else f"{each.precision}: {each.joules:.3g} J"
-        axes.scatter(
-            [1e6 * (each.seconds or 0)], [each.digits], s=size, color=_INK[each.precision], alpha=0.55, label=words
-        )
-        axes.annotate(words, (1e6 * (each.seconds or 0), each.digits or 0), fontsize=8, ha="center", va="center")
-    plain_logarithm(axes.xaxis, axes.set_xscale)
-    axes.set_xlabel("us a call")
+        axes.scatter([each.seconds], [each.digits], s=size, color=_INK[each.precision], alpha=0.55, linewidths=0)
+        axes.scatter([], [], s=60, color=_INK[each.precision], alpha=0.55, label=words)
+    logarithm_of_time(axes.xaxis, axes.set_xscale)
+    axes.set_xlabel("time of a call")
     axes.set_ylabel("digits")
     axes.margins(0.2)
+    legend_below(figure, axes)
     return figure
 
 

@@ -10,6 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from weft.base.figures import duration
+
+NARROW = 5.4  # inches: a picture whose letters can still be read where it is shrunk to the width of a phone
+
 
 def new_axes(title: str, *, width: float, height: float = 4.8) -> tuple[Figure, Any]:
     """A figure with one set of axes, in inches; as all plots of reports look."""
@@ -30,6 +34,18 @@ def plain_logarithm(axis: Any, set_scale: Callable[[str], Any]) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     axis.set_minor_formatter(FuncFormatter(lambda ratio, _: ""))
+
+
+def legend_below(figure: Figure, axes: Any, *, columns: int = 2) -> None:
+    """The legend under the axes, where it covers no point."""
+    if axes.get_legend_handles_labels()[1]:
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+
+
+def logarithm_of_time(axis: Any, set_scale: Callable[[str], Any]) -> None:
+    """Logarithmic, seconds written as durations."""
+    plain_logarithm(axis, set_scale)
+    axis.set_major_formatter(FuncFormatter(lambda seconds, _: duration(seconds)))
 
 
 def png(figure: Figure) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft_bench.machine.laws import Scaling, amdahl, amdahl_limit, gustafson
-from weft_bench.report.drawing import new_axes, plain_logarithm
+from weft_bench.report.drawing import NARROW, legend_below, new_axes, plain_logarithm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,9 +18,10 @@ INK = ("#0b6e99", "#c2570c", "#6a51a3", "#2d6a4f", "#a1306f", "#8c6d1f", "#5f6b7
 _ROOF = "#777777"
 
 
-def amdahl_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = (), *, most: int = 64) -> Figure:
-    """Speed-up over workers (or over how many times as fast the kernels are) for parallel shares by name."""
-    figure, axes = new_axes("Amdahl: what a serial share leaves", width=7)
+def amdahl_picture(shares: Mapping[str, float], measured: Sequence[Scaling]) -> Figure:
+    """Speed-up over as many workers as were measured, for parallel shares by name."""
+    figure, axes = new_axes("Amdahl: what a serial share leaves", width=NARROW)
+    most = max(max(each.workers) for each in measured)
     reach = np.geomspace(1, most, 100)
     axes.plot(reach, reach, color=_ROOF, linewidth=0.8, linestyle=":")
     for (name, share), ink in zip(shares.items(), INK, strict=False):
@@ -33,15 +34,16 @@ def amdahl_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = ()
         label = "" if at else f"measured, {each.kind}"  # once in the legend
         axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=label)
     both_logarithmic(axes)
-    axes.set_xlabel("workers, or how many times as fast the parallel part is")
+    axes.set_xlabel("workers")
     axes.set_ylabel("speed-up")
-    axes.legend(fontsize=8, frameon=False)
+    legend_below(figure, axes, columns=1)
     return figure
 
 
-def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = (), *, most: int = 64) -> Figure:
-    """Scaled speed-up over workers."""
-    figure, axes = new_axes("Gustafson: work that grows with the workers", width=7)
+def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling]) -> Figure:
+    """Scaled speed-up over as many workers as were measured."""
+    figure, axes = new_axes("Gustafson: work that grows with the workers", width=NARROW)
+    most = max(max(each.workers) for each in measured)
     reach = np.geomspace(1, most, 100)
     axes.plot(reach, reach, color=_ROOF, linewidth=0.8, linestyle=":")
     for (name, share), ink in zip(shares.items(), INK, strict=False):
@@ -52,7 +54,24 @@ def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling] =
     both_logarithmic(axes)
     axes.set_xlabel("workers")
     axes.set_ylabel("scaled speed-up")
-    axes.legend(fontsize=8, frameon=False)
+    legend_below(figure, axes, columns=1)
+    return figure
+
+
+def measured_picture(measured: Sequence[Scaling], workers: str) -> Figure:
+    """Speed-ups as they were measured, a line for each scaling with its law's parallel share, and the ideal one."""
+    figure, axes = new_axes(f"speed-up over {workers}", width=NARROW)
+    most = max(max(each.workers) for each in measured)
+    axes.plot([1, most], [1, most], color=_ROOF, linewidth=0.8, linestyle=":", label="ideal")
+    for each, ink in zip(measured, INK, strict=False):
+        label = f"{each.kind}: parallel share {each.parallel:.3f}"
+        axes.plot(each.workers, each.speedups, "o-", color=ink, markersize=5, label=label)
+    ticks = sorted({count for each in measured for count in each.workers})
+    axes.set_xticks(ticks, [str(count) for count in ticks])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(workers)
+    axes.set_ylabel("speed-up")
+    legend_below(figure, axes, columns=1)
     return figure
 
 

@@ -48,11 +48,14 @@ _CAPTIONS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: what it shows, what it sorts by if not its text, and whether it is good or bad news."""
+    """A table's cell: what it shows, what it sorts by if not its text, and how it looks.
+
+    `tone` is "better" or "worse" for good or bad news, "words" for a text that takes as many lines as it needs.
+    """
 
     text: str
     key: float | None = None
-    tone: str = ""  # "better", "worse" or nothing
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Table:
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+    def dense(self) -> Table:
+        """The table without columns that are empty throughout."""
+        kept = [at for at in range(len(self.heads)) if any(row[at].text for row in self.rows)]
+        return Table([self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows])
 
     def html(self) -> str:
         numeric = [any(row[column].key is not None for row in self.rows) for column in range(len(self.heads))]
@@ -141,9 +149,11 @@ def page(title: str, lead: str, sections: Sequence[str]) -> str:
     )
 
 
-def section(title: str, content: str, note: str = "") -> str:
+def section(title: str, content: str, note: str = "", *, place: str = "") -> str:
+    """A headed part of a page; `place` is what links name it by."""
     said = f'<p class="note">{html.escape(note)}</p>\n' if note else ""
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{said}{content}\n</section>"
+    named = f' id="{html.escape(place)}"' if place else ""
+    return f"<section{named}>\n<h2>{html.escape(title)}</h2>\n{said}{content}\n</section>"
 
 
 def figure_table(run: Run, *, groups: bool = False) -> Table:
@@ -196,7 +206,9 @@ def interval_text(value: Interval) -> str:
 
 
 def microseconds(value: Interval) -> Cell:
-    return Cell(f"{1e6 * value.value:.4g}", 1e6 * value.value)
+    """Four digits, or all before the point: no exponent."""
+    number = 1e6 * value.value
+    return Cell(f"{number:.4g}" if number < 1e4 else f"{number:.0f}", number)
 
 
 def _case_row(run: Run, case: CaseRecord, more: Sequence[Column] = ()) -> list[Cell]:
@@ -269,11 +281,12 @@ def _class(number: bool, tone: str = "") -> str:
     return f' class="{names}"' if names else ""
 
 
-def figure(png: bytes, caption: str) -> str:
-    """A picture within the page, with words under it."""
+def figure(png: bytes, caption: str, *, narrow: bool = False) -> str:
+    """A picture within the page, with words under it; a `narrow` one can be read where a phone shrinks it."""
     caption = html.escape(caption)
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
+    kind = ' class="narrow"' if narrow else ""
+    image = f'<div class="scroll"><img{kind} src="{source}" alt="{caption}"></div>'
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from weft.api.contract import plan
-from weft.machine.timing import measure
+from weft.machine.statistics import Summary
+from weft.machine.timing import Timing, measure
 from weft_bench.profiling.micro import published
-from weft_bench.profiling.micro.record import Micro, Row
+from weft_bench.profiling.micro.record import Micro, Row, column
 
 COUNT = 1000
+UNSTEADY = 1.25  # a product that takes so many times as long as a larger one was held up by something else
 SIZES = (1, 2, 4, 8, 13, 16, 23, 32)
 
 
@@ -27,8 +29,32 @@ def launch(device: torch.device, name: str, budget: float) -> Micro:
     return Micro(
         "launch", name, f"{COUNT} products of n x n matrices in fp64", "n", ("separate us", "graph us", "grouped us"),
         rows, figures, f"one launch after another costs {each:.3g} us each, whatever little it computes",
-        published.LAUNCH, published.SOURCE,
+        published.LAUNCH, published.SOURCE, doubt=doubt(rows),
     )  # fmt: skip
+
+
+def overhead(separate: Summary, grouped: Summary) -> float | None:
+    """The share of the separate launches that grouping saves, in percent and never below 0.
+
+    None where the two intervals overlap: then nothing can be said.
+    """
+    if grouped.low <= separate.high and separate.low <= grouped.high:
+        return None
+    return max(0.0, 100 * (1 - grouped.median / separate.median))
+
+
+def doubt(rows: Sequence[Row]) -> str:
+    """A sentence where times contradict one another; empty where they do not."""
+    times = column(rows, "separate us")
+    held_up = [
+        str(row["n"])
+        for at, row in enumerate(rows)
+        if row["overhead %"] is None or times[at] > UNSTEADY * min(times[at:])
+    ]
+    if not held_up:
+        return ""
+    sizes = ", ".join(held_up)
+    return f"the machine is too busy to say for n = {sizes}: other programs use it; measure again on a quiet one"
 
 
 def _row(device: torch.device, n: int, budget: float) -> Row:
@@ -44,14 +70,12 @@ def _row(device: torch.device, n: int, budget: float) -> Row:
     def together() -> None:
         grouped(a, b, out=out)
 
-    def microseconds(call: Callable[[], Any], *, capture: bool) -> tuple[float, bool]:
-        taken = measure(call, [()], device=device, mode="hot", budget=budget, capture=capture)
-        return 1e6 * taken.seconds, taken.captured
+    def taken(call: Callable[[], Any], *, capture: bool) -> Timing:
+        return measure(call, [()], device=device, mode="hot", budget=budget, capture=capture)
 
-    alone, _ = microseconds(separate, capture=False)
-    one, _ = microseconds(together, capture=False)
-    row: dict[str, float | str | None] = {"n": n, "separate us": alone, "grouped us": one}
+    alone, one = (taken(call, capture=False).summary for call in (separate, together))
+    row: dict[str, float | str | None] = {"n": n, "separate us": 1e6 * alone.median, "grouped us": 1e6 * one.median}
     if device.type == "cuda":
-        graph, captured = microseconds(separate, capture=True)
-        row["graph us"] = graph if captured else None
-    return row | {"times as fast": alone / one, "overhead %": 100 * (1 - one / alone)}
+        graph = taken(separate, capture=True)
+        row["graph us"] = 1e6 * graph.seconds if graph.captured else None
+    return row | {"times as fast": alone.median / one.median, "overhead %": overhead(alone, one)}

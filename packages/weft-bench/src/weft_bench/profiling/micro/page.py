@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.base.figures import duration
 from weft_bench.profiling.micro.record import Micro, Row
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, figure, page, section
@@ -30,19 +31,19 @@ def save(found: Sequence[Micro], folder: Path) -> Path:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Rows as they are, numbers with four digits."""
-    heads = list(dict.fromkeys(name for row in rows for name in row))
-    return Table(heads, [[_cell(row.get(head)) for head in heads] for row in rows])
+    """Rows with times as durations and other numbers with four digits; heads lose the unit that cells have."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return Table([_head(name) for name in names], [[_cell(name, row.get(name)) for name in names] for row in rows])
 
 
 def picture(found: Micro) -> Figure | None:
     """The measured values over the varied one, the published ones dashed; None where that is no number."""
-    from weft_bench.report.drawing import new_axes, plain_logarithm
+    from weft_bench.report.drawing import NARROW, legend_below, new_axes, plain_logarithm
 
     numeric = [row for row in found.rows if isinstance(row.get(found.x), int | float)]
     if not numeric:
         return None
-    drawn, axes = new_axes(f"{found.name} on {found.device}", width=7)
+    drawn, axes = new_axes(f"{found.name} on {found.device}", width=NARROW)
     for name, ink in zip(found.y, _INK, strict=False):
         for rows, style, whose in ((numeric, "o-", found.device), (found.published, "s--", "A100, published")):
             points = [
@@ -58,7 +59,7 @@ def picture(found: Micro) -> Figure | None:
     plain_logarithm(axes.xaxis, axes.set_xscale)
     plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.set_xlabel(found.x)
-    axes.legend(fontsize=8, frameon=False)
+    legend_below(drawn, axes, columns=1)
     return drawn
 
 
@@ -66,24 +67,37 @@ def _section(found: Micro) -> str:
     if found.missing:
         return section(found.name, f'<p class="note">not run: {html.escape(found.missing)}</p>')
     parts = [table(found.rows).html()]
+    if found.doubt:
+        parts.append(f'<p class="note">{html.escape(found.doubt)}</p>')
     try:
         from weft_bench.report.drawing import png
 
         drawn = picture(found)
         if drawn is not None:
-            parts.append(figure(png(drawn), f"{found.says}, over {found.x}; dashed: an A100 as published."))
+            words = f"{found.says}, over {found.x}; dashed: an A100 as published."
+            parts.append(figure(png(drawn), words, narrow=True))
     except ImportError as error:
         parts.append(f'<p class="note">{html.escape(f"no picture: {error}")}</p>')
     if found.figures:
         parts.append(
-            Table(("figure", "value"), [(Cell(name), _cell(value)) for name, value in found.figures.items()]).html()
+            Table(("figure", "value"), [(Cell(name), _cell("", value)) for name, value in found.figures.items()]).html()
         )
     if found.published:
         parts.append(f'<p class="note">Published: {html.escape(found.source)}</p>{table(found.published).html()}')
     return section(found.name, "\n".join(parts), f"{found.says}: {found.finding}.")
 
 
-def _cell(value: float | str | None) -> Cell:
+_SECONDS = {" us": 1e-6, " ms": 1e-3}  # of the unit that a column's name ends with
+
+
+def _head(name: str) -> str:
+    return name[:-3] if name[-3:] in _SECONDS else name
+
+
+def _cell(name: str, value: float | str | None) -> Cell:
     if value is None:
         return Cell("")
-    return Cell(value) if isinstance(value, str) else Cell(f"{value:.4g}", float(value))
+    if isinstance(value, str):
+        return Cell(value)
+    unit = _SECONDS.get(name[-3:])
+    return Cell(f"{value:.4g}" if unit is None else duration(unit * value), float(value))

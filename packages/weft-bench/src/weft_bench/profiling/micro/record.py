@@ -24,6 +24,7 @@ class Micro:
     published: Sequence[Row] = ()  # the same of an A100-SXM4-40GB
     source: str = ""  # of what is published
     missing: str = ""  # why there are no rows
+    doubt: str = ""  # which rows another program on the machine made worthless
 
     @property
     def columns(self) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.base.describe import folded
+from weft.base.figures import duration
 from weft.distributed.planned.timeline import COMPUTE, HOST, Timeline
 from weft_bench.profiling.timelines.record import TimelineRecord
 from weft_bench.records import write_whole
@@ -67,7 +68,7 @@ _TIMES = (
     "contracted as well, and the time in which neither happens."
 )
 _CHART = "One row a lane, one bar an event; numbers are those of parts, in their order."
-_EVENTS = "When each part was contracted and travelled on each rank, in microseconds since the first began."
+_EVENTS = "When each part was contracted and travelled on each rank, since the first began."
 
 
 def save(found: TimelineRecord, folder: Path) -> Path:
@@ -94,8 +95,8 @@ def body(found: TimelineRecord) -> str:
 def events(found: TimelineRecord) -> Table:
     """Every event with its begin and end."""
     return Table(
-        ("", "part", "begin us", "end us", "lane", "what"),
-        [(Cell(name), Cell(part), _us(event.begin), _us(event.end), Cell(event.lane), Cell(event.name))
+        ("", "part", "begin", "end", "lane", "what"),
+        [(Cell(name), Cell(part), _time(event.begin), _time(event.end), Cell(event.lane), Cell(event.name))
          for name, part, event in found.events()],
     )  # fmt: skip
 
@@ -109,5 +110,5 @@ def _chart(found: TimelineRecord) -> str:
     return figure(png(draw(found)), _CHART)
 
 
-def _us(seconds: float) -> Cell:
-    return Cell(f"{1e6 * seconds:.4g}", 1e6 * seconds)
+def _time(seconds: float) -> Cell:
+    return Cell(duration(seconds), seconds)

@@ -1,0 +1,104 @@
+"""The page of ladders in a real browser, of a GPU's climb and of a machine without one; the recordings beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from browser import Browser, chromium
+from pages import ROOT
+from weft.errors import WeftError
+from weft_bench.ladder import save
+from weft_bench.ladder.record import Climb, read
+from weft_bench.ladder.recorded import document, recordings
+
+MEASURED = ROOT / "results" / "h200" / "ladder"
+SCREENS = 3  # that a flight may take
+
+
+def on_a_laptop(climb: Climb) -> Climb:
+    """The same climb as a machine without a GPU leaves it."""
+    steps = [replace(step, seconds={}, share=None, gain=None, notes=[], profile={}) for step in climb.steps]
+    return replace(climb, device="a laptop", measured=False, steps=steps)
+
+
+@pytest.fixture(scope="module", params=["gpu", "laptop"])
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    climbs = read(MEASURED)
+    return save([on_a_laptop(each) for each in climbs] if request.param == "laptop" else climbs,
+                tmp_path_factory.mktemp(request.param))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine (make test-all installs it)")
+    with Browser(program, tmp_path_factory.mktemp("user")) as started:
+        yield started
+
+
+def test_recordings_are_those_of_the_results() -> None:
+    (recorded,) = [each for each in recordings() if each.device == "NVIDIA H200"]
+    climbs = read(MEASURED)
+    assert recorded.date == min(each.date for each in climbs)[:10]
+    for climb in climbs:
+        for step in climb.steps:
+            found = recorded.of(climb.ladder, step.flight, step.name)
+            assert (found is not None) == bool(step.seconds)
+            if found is not None:
+                assert found[0] == pytest.approx(step.seconds["value"], rel=1e-3)
+                assert found[1] == pytest.approx(step.share, rel=1e-3)
+    with pytest.raises(WeftError, match="ladders that were measured"):
+        document([on_a_laptop(climbs[0])])
+
+
+def test_a_laptop_sees_what_a_gpu_took(tmp_path: Path) -> None:
+    """Its own column is empty; the recorded ones are not. A GPU that was recorded is not shown twice."""
+    climb = next(each for each in read(MEASURED) if each.ladder == "multiply")
+    said = save([on_a_laptop(climb)], tmp_path / "laptop").read_text()
+    assert "<td>275 ms</td>" in said
+    bars = said.count('class="bar recorded-')
+    assert bars == len(recordings()) * (len(climb.steps) + 3)  # and one in the legend of each flight
+    assert 'class="bar here"' not in said
+    there = save([climb], tmp_path / "gpu").read_text()
+    assert there.count('class="bar recorded-') == bars - len(climb.steps) - 3
+    assert there.count('class="bar here"') == len(climb.steps) + 3
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [(390, 844), (1400, 900)], ids=["phone", "desk"])
+def test_it_can_be_read(browser: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
+    """Contents lead to every flight, a flight is a few screens, bars stay in their tracks, names apart from times."""
+    browser.show_as(*size, dark=dark)
+    browser.messages.clear()
+    browser.open(page)
+    assert browser.messages == []
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    flights = browser.run("[...document.querySelectorAll('.flight')].map((part) => [part.id, part.offsetHeight])")
+    linked = browser.run("[...document.querySelectorAll('nav a')].map((link) => link.hash.slice(1))")
+    assert len(flights) == 9
+    for name, height in flights:
+        assert name in linked
+        assert height <= SCREENS * size[1], name
+    assert browser.run(
+        "[...document.querySelectorAll('.bars .row')].every((row) => { const [name, track, said] ="
+        " [...row.children].map((part) => part.getBoundingClientRect()); const bars = [...row.querySelectorAll('.bar')]"
+        ".map((bar) => bar.getBoundingClientRect().right); return said.right <= window.innerWidth &&"
+        " bars.every((end) => end <= track.right + 1) &&"
+        " (name.right <= said.left || name.bottom <= said.top || said.bottom <= name.top); })"
+    )
+
+
+def test_the_chart_leads_to_a_rung(browser: Browser, page: Path) -> None:
+    """Its link unfolds what it points to."""
+    browser.show_as(1400, 900, dark=False)
+    browser.open(page)
+    seen = "document.getElementById('multiply-8').checkVisibility()"
+    assert not browser.run(seen)
+    browser.run("document.querySelector('.bars a[href=\"#multiply-8\"]').click()")
+    browser.run("new Promise((done) => setTimeout(done, 200))")
+    assert browser.run(seen)
