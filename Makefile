@@ -184,6 +184,6 @@ $(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml packages/w
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench \
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[cli,networks,test,dev]' --editable packages/weft-bench \
 	  --editable packages/weft-kernels
 	@touch $@

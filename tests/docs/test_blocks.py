@@ -18,7 +18,7 @@ from pages import DOCS, PAGES, ROOT, Block, blocks, name_of
 from weft.cli.main import app
 
 GPU = "gpu"
-INSTALLS = ("pip install weft", 'pip install "weft[cli,pictures]"', "pip install weft-bench")
+INSTALLS = ("pip install weft", 'pip install "weft[cli,networks]"', "pip install weft-bench")
 COOKBOOK = DOCS / "cookbook"  # `tests/docs/test_cookbook.py` runs its pages
 
 
