@@ -1,4 +1,4 @@
-"""What weft tells a program: lines of the logger `weft`, and warnings.
+"""Lines of the logger `weft`, and warnings: all that weft tells a program.
 
 The logger has which plan a call got and what planning, compiling and tuning took. It is silent unless a program
 configures it, as any logger of `logging`, or `WEFT_LOG` names a level ("info", "debug"): then it writes to standard

@@ -97,7 +97,7 @@ class Folder:
             self.remove(name)
 
     def _at_fault(self) -> bool:
-        """Whether the folder is not used, of which a warning says why."""
+        """Whether the folder is not used; a warning says why."""
         if (fault := self.fault()) is None:
             return False
         _tell(self.path, f"weft does not use its cache in {self.path}: {fault}")
