@@ -104,7 +104,7 @@ def checked(python: str, how: str, package: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="weft-environment-") as place:
         run(python, "-m", "venv", place)
         inside = str(Path(place) / "bin" / "python")
-        install(inside, how, "torch")
+        install(inside, "pip", "torch")  # the build for this machine, as pip is set up to find it
         before = contents(inside)
         install(inside, how, str(package))
         after = contents(inside)
@@ -121,9 +121,9 @@ def checked(python: str, how: str, package: Path) -> str:
 
 
 def install(python: str, how: str, what: str) -> None:
-    """Install with the versions that are tested together; only what cannot be had otherwise is newly fetched."""
+    """Install: by pip the versions that are tested together, by uv those that it finds."""
     if how == "uv":
-        run("uv", "pip", "install", "--quiet", "--python", python, *CONSTRAINTS, what)
+        run("uv", "pip", "install", "--quiet", "--python", python, what)
     else:
         run(python, "-m", "pip", "install", "--quiet", "--no-compile", *CONSTRAINTS, what)
 
