@@ -10,6 +10,7 @@ installs the wheel, too. Exit code 1 where anything fails.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,7 @@ files = pathlib.Path(sysconfig.get_path("purelib")).rglob("*")
 print(sum(file.stat().st_size for file in files if file.is_file() and file.suffix != ".pyc"))
 print(*sorted({each.metadata["Name"] for each in distributions()}))
 """
+_WITHOUT_EXTRA = "import subprocess, sys; print(subprocess.run(sys.argv[1], stderr=subprocess.PIPE).stderr)"
 
 
 class ReleaseError(Exception):
@@ -110,8 +112,8 @@ def checked(python: str, how: str, package: Path) -> str:
         after = contents(inside)
         run(inside, "-c", SMOKE, version)
         program = str(Path(place) / "bin" / "weft")
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-        expect("pip install 'weft[cli]'" in told.stderr, f"the program without its extra says {told.stderr!r}")
+        told = run(inside, "-c", _WITHOUT_EXTRA, program)
+        expect("pip install 'weft[cli]'" in told, f"the program without its extra says {told!r}")
         install(inside, how, f"{package}[{EXTRAS}]")
         expect(run(program, "--version").strip() == version, "weft --version is of another version")
         run(program, "explain", "mk,kn->mn", "--extents", "m=64,k=64,n=64", "--target", "sm_90")
@@ -136,7 +138,10 @@ def contents(python: str) -> Contents:
 
 def run(*command: str) -> str:
     """The output of a command. `ReleaseError` with its last lines where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir())
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(), env=environment
+    )  # fmt: skip
     expect(done.returncode == 0, f"{' '.join(command)[:200]}\n{(done.stdout + done.stderr)[-2000:]}")
     return done.stdout
 
