@@ -92,7 +92,7 @@ def test_runs_as_a_module() -> None:
     assert "demo" in done.stdout
 
 
-ABSENT = ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython", "cotengra", "autoray")
+ABSENT = ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython", "cotengra", "autoray", "pyscf")
 BARE = f"ABSENT = {ABSENT}" + """
 import sys
 class Absent:
@@ -153,6 +153,7 @@ def test_networks_without_cotengra() -> None:
         ("import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()", "weft[cli]"),
         (f"{CHAIN}weft.network(*chain, memory_limit=400)", "weft[networks]"),
         (f"{CHAIN}weft.network(*chain, optimize='hyper')", "weft[networks]"),
+        ("import weft; weft.hooks.pyscf().__enter__()", "weft[hooks]"),
     ],
 )
 def test_what_is_not_installed_is_named(code: str, says: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import UnsupportedError
 from weft.networks.public import einsum
 from weft.plans.keywords import refuse_unknown
 
@@ -27,11 +28,13 @@ def pyscf(**options: Any) -> Iterator[None]:
     whose results are views, and with keywords of NumPy's alone (`dtype`, `casting`, `order`) stay what they were.
 
     `options` are keywords of `weft.einsum` and hold for each contraction: `precision`, `specialize`, `backend` ...
-    Raises `ArgumentError` for others.
+    Raises `ArgumentError` for others, and `UnsupportedError` where PySCF is not installed.
     """
-    from pyscf import lib
-
     refuse_unknown("einsum", options, "weft.hooks.pyscf")
+    try:
+        from pyscf import lib
+    except ModuleNotFoundError:
+        raise UnsupportedError("PySCF is not installed: pip install 'weft[hooks]'") from None
     own = {np.einsum: _instead_of(np.einsum, options), lib.einsum: _instead_of(lib.einsum, options)}
     _exchange(own)
     try:
