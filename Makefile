@@ -4,6 +4,7 @@
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
 #   make docs      render the pages          make dist     build wheels and sdists
+#   make release   install both anew, in empty environments of each Python here
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
@@ -67,7 +68,7 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 12
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 13
 
 demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
@@ -149,6 +150,11 @@ dist: $(READY) kernels
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
 	$(PY) -m build --no-isolation --outdir out/dist packages/weft-kernels
 
+# The wheel and the sdist in empty environments, with dependencies from the package index, some minutes a Python.
+.PHONY: release
+release: $(READY)
+	$(PY) tools/release.py $(ARGS)
+
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
 
@@ -184,6 +190,6 @@ $(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml packages/w
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench \
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[cli,networks,test,dev]' --editable packages/weft-bench \
 	  --editable packages/weft-kernels
 	@touch $@

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,19 +16,9 @@ from pathlib import Path
 import pytest
 
 import weft
+from release import SMOKE
 
 ROOT = Path(__file__).resolve().parent.parent
-SMOKE = """
-import sys, numpy, torch, weft
-assert weft.__file__.startswith(sys.prefix), weft.__file__
-assert weft.__version__ == sys.argv[1]
-a, b = torch.randn(6, 5, 4), torch.randn(4, 7)
-d = weft.contract("abk,kc->cab", a, b, epilogue=torch.relu)
-assert torch.allclose(d, torch.relu(torch.einsum("abk,kc->cab", a, b)), atol=1e-4)
-assert numpy.allclose(weft.einsum("ij,jk,kl->il", *[numpy.eye(3)] * 3), numpy.eye(3))
-assert weft.permute(a, "abc->cab").shape == (4, 6, 5)
-print(weft.plan("mk,kn->mn", b.T, b).explain())
-"""
 
 
 def test_the_citation_names_this_version() -> None:
@@ -42,6 +33,26 @@ def test_the_changelog_has_this_version() -> None:
     (first, *_) = re.findall(r"^## \[([^\]]+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert first[0] == weft.__version__
     assert re.fullmatch(r"unreleased|\d{4}-\d\d-\d\d", first[1])
+
+
+def test_the_recipe_of_conda_forge_asks_for_what_the_project_does() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML, which reads recipes, comes with the extra `test`")
+    recipe = yaml.safe_load((ROOT / "packages" / "conda-forge" / "recipe.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert recipe["context"]["version"] == weft.__version__
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["summary"] == project["description"]
+    names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}  # there; what has a program is the larger package
+
+    def there(requirements: list[str]) -> set[str]:
+        parts = [each.partition(">=") for each in requirements]
+        return {f"{names.get(name, name)} >={least}" for name, _, least in parts}
+
+    needed = there(project["dependencies"]) | {f"python {project['requires-python']}"}
+    extras = project["optional-dependencies"]
+    assert set(recipe["requirements"]["run"]) == needed
+    assert set(recipe["requirements"]["run_constraints"]) == there([*extras["cli"], *extras["networks"]])
+    assert recipe["build"]["python"]["entry_points"] == [f"weft = {project['scripts']['weft']}"]
 
 
 @pytest.fixture(scope="module")

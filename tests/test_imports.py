@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,22 @@ def test_public_names() -> None:
     assert wanted <= set(dir(weft))
 
 
+@pytest.mark.parametrize("words", ["", "--version", "--help", "explain --help", "tune --help", "accuracy --help"])
+def test_help_and_version_import_no_torch(words: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "weft", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == (0 if words else 2)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert "weft" in imported
+    assert not imported & {"torch", "numpy", "triton", "numba", "matplotlib"}
+
+
+def test_a_program_of_the_same_name_has_all_of_weft(tmp_path: Path) -> None:
+    (tmp_path / "weft").write_text("import weft; print(weft.contract.__name__)")
+    command = [sys.executable, "-P", str(tmp_path / "weft"), "--help"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "contract\n"
+
+
 def test_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "weft", "--help"], capture_output=True, text=True, check=True, timeout=120,
@@ -75,14 +92,16 @@ def test_runs_as_a_module() -> None:
     assert "demo" in done.stdout
 
 
-BARE = """
+ABSENT = ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython", "cotengra", "autoray", "pyscf")
+BARE = f"ABSENT = {ABSENT}" + """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython"):
+        if name.split(".")[0] in ABSENT:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
+CHAIN = "import weft, torch; chain = 'ab,bc,cd->ad', *[torch.ones(8, 8)] * 3; "
 UNNAMED = """
 from importlib import metadata
 real = metadata.entry_points
@@ -109,19 +128,38 @@ def test_weft_alone_contracts() -> None:
     assert done.stdout.strip() == "27.0 81.0 9.0"
 
 
+def test_networks_without_cotengra() -> None:
+    """Paths of opt_einsum serve, slices that are named too; what would be better is said where it may count."""
+    done = bare(
+        "import torch, weft, weft.hooks\n"
+        "terms = ','.join(chr(97 + at) + chr(98 + at) for at in range(12)) + '->am'\n"
+        "a = [torch.full((2, 2), 0.5) for _ in range(12)]\n"
+        "net = weft.network(terms, *a)\n"
+        "print(net(*a).sum().item(), 'weft[networks]' in net.explain())\n"
+        "print(weft.network(terms, *a, slices='c')(*a).sum().item(), weft.einsum(terms, *a).sum().item())\n"
+        "few = weft.network('ab,bc,cd->ad', *a[:3], memory_limit='1MB')\n"
+        "print(few(*a[:3]).sum().item(), 'weft[networks]' in few.explain(), len(weft.hooks.cotengra()))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2.0", "True", "2.0", "2.0", "2.0", "False", "2"]
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
         ("import weft; weft.profile(None)", "weft.profile comes with the distribution weft-bench"),
         ("import weft; weft.energy(None)", "weft.energy comes with the distribution weft-bench"),
-        ("import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')", "weft[pictures]"),
+        ("import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')", "weft[cli]"),
         ("import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()", "weft[cli]"),
+        (f"{CHAIN}weft.network(*chain, memory_limit=400)", "weft[networks]"),
+        (f"{CHAIN}weft.network(*chain, optimize='hyper')", "weft[networks]"),
+        ("import weft; weft.hooks.pyscf().__enter__()", "weft[hooks]"),
     ],
 )
 def test_what_is_not_installed_is_named(code: str, says: str) -> None:
     done = bare(code)
     assert done.returncode != 0
-    assert says in done.stderr.splitlines()[-1]
+    assert says in "".join(done.stderr.splitlines()[-2:])
 
 
 def test_a_command_that_is_not_installed_says_what_to_install() -> None:

@@ -42,6 +42,12 @@ def test_every_direct_dependency_is_pinned() -> None:
     assert names <= pins().keys()
 
 
+def test_users_install_little_beside_torch() -> None:
+    """NumPy, opt_einsum, and numba with llvmlite; typing_extensions is torch's."""
+    names = {d.partition(">")[0] for d in PROJECT["dependencies"]}
+    assert names == {"torch", "numpy", "opt_einsum", "numba", "typing_extensions"}
+
+
 def test_linters_are_pinned_alike() -> None:
     for requirement in PROJECT["optional-dependencies"]["dev"]:
         name, version = requirement.split("==")

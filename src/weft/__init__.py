@@ -4,51 +4,54 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from weft import algebra, blocks, cache, functions, nn, reference, testing
-from weft.algebra import Algebra
-from weft.api.contract import contract, plan
-from weft.api.keywords import Equation, Function
-from weft.api.matmul import matmul
-from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
-from weft.api.permute import permute, plan_permute
-from weft.api.transpose import transpose_
-from weft.api.warm import warm
+from weft.base.command import only_tells as _only_tells
 from weft.base.extensions import NAMES as _NAMES
 from weft.base.extensions import public as _public
-from weft.base.log import start as _start_log
 from weft.base.version import __version__
-from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
-from weft.errors import (
-    AccuracyError,
-    ArgumentError,
-    DTypeError,
-    FunctionError,
-    NotationError,
-    RankError,
-    ShapeError,
-    UnsupportedError,
-    WeftError,
-    WeftWarning,
-    WorkspaceError,
-)
-from weft.groups.chain import chain
-from weft.groups.grouped import grouped, plan_grouped
-from weft.groups.operator_sum import OperatorSum, operator_sum
-from weft.groups.plan import GroupedPlan
-from weft.networks.network import Network
-from weft.networks.public import einsum, network
-from weft.oracle.bounds import error_bound
-from weft.plans.contraction import Plan
-from weft.plans.explain.data import Report
-from weft.plans.permutation import PermutePlan
+
+if TYPE_CHECKING or not _only_tells():  # what imports torch
+    from weft import algebra, blocks, cache, functions, nn, reference, testing
+    from weft.algebra import Algebra
+    from weft.api.contract import contract, plan
+    from weft.api.keywords import Equation, Function
+    from weft.api.matmul import matmul
+    from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
+    from weft.api.permute import permute, plan_permute
+    from weft.api.transpose import transpose_
+    from weft.api.warm import warm
+    from weft.base.log import start as _start_log
+    from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
+    from weft.errors import (
+        AccuracyError,
+        ArgumentError,
+        DTypeError,
+        FunctionError,
+        NotationError,
+        RankError,
+        ShapeError,
+        UnsupportedError,
+        WeftError,
+        WeftWarning,
+        WorkspaceError,
+    )
+    from weft.groups.chain import chain
+    from weft.groups.grouped import grouped, plan_grouped
+    from weft.groups.operator_sum import OperatorSum, operator_sum
+    from weft.groups.plan import GroupedPlan
+    from weft.networks.network import Network
+    from weft.networks.public import einsum, network
+    from weft.oracle.bounds import error_bound
+    from weft.plans.contraction import Plan
+    from weft.plans.explain.data import Report
+    from weft.plans.permutation import PermutePlan
+
+    _start_log()
 
 if TYPE_CHECKING:
     from collections.abc import Callable as _Callable
 
     energy: _Callable[..., _Any]
     profile: _Callable[..., _Any]
-
-_start_log()
 
 #: What is imported when it is first named: rooms that import other libraries, and what few programs use.
 _LATER = {

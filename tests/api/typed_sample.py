@@ -36,7 +36,48 @@ assert_type(weft.plan(equation, a, b).report(), weft.Report)
 d, k = weft.contract(equation, a, b, algebra="max_plus", return_arg=True)
 assert_type(d, torch.Tensor)
 
+assert_type(weft.plan(equation, a, b)(a, b), torch.Tensor)
+assert_type(weft.plan(equation, a, b, epilogue=lambda total: torch.relu(total))(a, b, out=d), torch.Tensor)
+assert_type(weft.plan(equation, x, x)(x, x), np.ndarray)
+assert_type(weft.plan(equation, a, b, epilogue=both)(a, b), tuple[torch.Tensor, ...])
+best, place = weft.plan(equation, a, b, algebra="max_plus", return_arg=True)(a, b)
+assert_type(best, torch.Tensor)
+
+
+def kept(p: weft.Plan, q: weft.Network, r: weft.PermutePlan) -> None:
+    assert_type(p(a, b, c=d, alpha=0.5, operands={"bias": b[0]}), torch.Tensor)
+    assert_type(q(a, b), torch.Tensor)
+    assert_type(r(x, beta=0.5), np.ndarray)
+
+
+net = weft.network("ab,bc,cd->ad", a, b, b, memory_limit="1GB")
+assert_type(net, weft.Network)
+assert_type(net(a, b, b), torch.Tensor)
+assert_type(net(*[a, b, b]), torch.Tensor)
+assert_type(net(x, x, x), np.ndarray)
+scaled, exponent = weft.network("ab,bc->ac", a, b, strip_exponent=True)(a, b)
+assert_type(exponent, torch.Tensor)
+assert_type(weft.einsum("ab,bc,cd->ad", a, b, b, optimize="greedy"), torch.Tensor)
+assert_type(weft.einsum("ab,bc->ac", *[a, b]), torch.Tensor)
+assert_type(weft.einsum("ab->b", x), np.ndarray)
+assert_type(weft.einsum(a, (0, 1), b, (1, 2), (0, 2)), torch.Tensor)
+assert_type(weft.einsum("ab,bc->ac", a, b, epilogue=both), tuple[torch.Tensor, ...])
+assert_type(weft.tensordot(a, b, axes=1), torch.Tensor)
+assert_type(weft.inner(x, x), np.ndarray)
+assert_type(weft.outer(a, b), torch.Tensor)
+assert_type(weft.trace(a), torch.Tensor)
+assert_type(weft.transpose(x), np.ndarray)
+assert_type(weft.transpose_(a), torch.Tensor)
+assert_type(weft.grouped(equation, [(a, b), (a, b)]), list[torch.Tensor])
+assert_type(weft.grouped(equation, [(x, x)]), list[np.ndarray])
+assert_type(weft.chain("pq,bqc,cr->bpr", a, b, b), torch.Tensor)
+assert_type(weft.operator_sum([(None, a, None)], x), np.ndarray)
+assert_type(weft.plan_permute(a, "ab->ba")(a), torch.Tensor)
+
 weft.contract(equation, a, b, backend="gpu")  # error: no such backend
 weft.contract(equation, a, b, bias=b)  # error: no such keyword
 weft.plan(equation, a, b, tune="fast")  # error: no such way to tune
 weft.permute(a, "ab->ba", epilogue=relu)  # error: no such keyword
+weft.einsum("ab,bc->ac", a, b, path="greedy")  # error: no such keyword
+weft.network("ab,bc->ac", a, b, workspace=1)  # error: no such keyword
+net(a, b, b, bias=a)  # error: no such keyword

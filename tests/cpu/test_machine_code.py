@@ -10,6 +10,8 @@ import resource
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -278,6 +280,28 @@ def test_a_full_disk(cache: Path, monkeypatch: pytest.MonkeyPatch, room: int) ->
         new_process(monkeypatch)
         assert times(19) == 133
         assert was_linked(19) is linked
+
+
+CONTAINER = """
+import torch, weft
+a = torch.ones(40, 40)
+weft.contract("ik,kj->ij", a, a, algebra="max_plus", backend="cpu", specialize="now")
+"""
+
+
+@pytest.mark.slow
+def test_calls_where_nothing_can_be_kept_warn_once(tmp_path: Path) -> None:
+    """Code, verdicts of self-tests and all else: one sentence, at the line of the program."""
+    (tmp_path / "file").touch()
+    script = tmp_path / "program.py"
+    script.write_text(CONTAINER)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=200, check=True,
+        env={**os.environ, "WEFT_CACHE_DIR": str(tmp_path / "file")},
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if "Warning" in line]
+    assert len(told) == 1, done.stderr
+    assert told[0].startswith(f"{script}:4: WeftWarning: weft cannot write its cache in {tmp_path / 'file'} ")
 
 
 def test_eight_processes_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

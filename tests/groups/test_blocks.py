@@ -100,6 +100,16 @@ def test_blocks_that_do_not_fit(blocks: Any, error: type[Exception], message: st
         BlockTensor(blocks)
 
 
+def test_blocks_of_a_known_structure_are_checked_too() -> None:
+    blocks = {(at, at): torch.full((2, 2), float(at)) for at in range(3)}
+    assert torch.equal(BlockTensor(blocks)[2, 2], BlockTensor(blocks)[2, 2])
+    with pytest.raises(weft.DTypeError, match=r"block \(1, 1\) is float64, \(0, 0\) is float32"):
+        BlockTensor({**blocks, (1, 1): torch.ones(2, 2).double()})
+    with pytest.raises(weft.UnsupportedError, match=r"block \(2, 2\) is torch.sparse_coo"):
+        BlockTensor({**blocks, (2, 2): torch.ones(2, 2).to_sparse()})
+    assert torch.equal(BlockTensor({**blocks, (1, 1): torch.ones(2, 2).mH})[1, 1], torch.ones(2, 2))
+
+
 def test_operands_that_do_not_fit() -> None:
     x = BlockTensor({(0, 0): torch.ones(2, 3)})
     with pytest.raises(weft.ShapeError, match="sector 0 of 'b' has extent 3 in a and 2 in b"):

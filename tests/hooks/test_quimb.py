@@ -55,3 +55,39 @@ def test_a_network_of_quimb() -> None:
     found = network.contract(implementation=weft.hooks.cotengra())
     assert float(found) == pytest.approx(float(wanted), rel=1e-10)
     assert float(network.contract(backend="weft")) == pytest.approx(float(wanted), rel=1e-10)
+
+
+def test_the_norm_of_a_peps_with_its_gradients() -> None:
+    state = qtn.PEPS.rand(3, 3, bond_dim=3, seed=3, dtype="float64")
+    arrays, skeleton = qtn.pack(state)
+
+    def derived(**how: Any) -> tuple[torch.Tensor, dict[Any, torch.Tensor]]:
+        leaves = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+        psi = qtn.unpack(leaves, skeleton)
+        norm = (psi.H & psi).contract(all, optimize="greedy", **how)
+        norm.log().backward()
+        return norm.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+    norm, gradients = derived()
+    found, ours = derived(implementation=weft.hooks.cotengra())
+    torch.testing.assert_close(found, norm, rtol=1e-12, atol=0)
+    assert gradients.keys() == ours.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-10, atol=1e-12)
+        # The norm has every tensor twice, so its logarithm is of degree two in each.
+        assert float((ours[name] * torch.as_tensor(arrays[name])).sum()) == pytest.approx(2, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_dmrg_of_quimb() -> None:
+    """The sweeps with weft as cotengra's default end at the energy that quimb finds by itself."""
+    hamiltonian = qtn.MPO_ham_heis(8)
+
+    def energy() -> float:
+        dmrg = qtn.DMRG2(hamiltonian, bond_dims=[8, 16, 32])
+        dmrg.solve(tol=1e-8, verbosity=0)
+        return float(np.real(dmrg.energy))
+
+    wanted = energy()
+    with weft.hooks.implementing(promote=True):
+        assert energy() == pytest.approx(wanted, abs=1e-7)

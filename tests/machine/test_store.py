@@ -3,10 +3,12 @@
 import json
 import multiprocessing
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 
+from weft.errors import WeftWarning
 from weft.machine.store import SCHEMA, Store, cache_directory
 
 KEY = {"device": "a card", "processors": 132}
@@ -92,6 +94,36 @@ def test_a_place_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="cannot write its cache"):
         store.save(KEY, VALUE)
     assert store.load(KEY) is None
+
+
+def test_one_warning_for_the_whole_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It names the cache, what is kept instead, and the line of the program, not one of weft's."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "file"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for room in ("schedules", "selftest", "tuning"):
+            assert not Store(room).save(KEY, VALUE)
+    assert [(each.category, each.filename) for each in told] == [(WeftWarning, __file__)]
+    assert str(told[0].message) == (
+        f"weft cannot write its cache in {tmp_path / 'file'} (Not a directory): kernels are kept in memory, for this "
+        "process alone. WEFT_CACHE_DIR names another folder"
+    )
+
+
+def test_a_user_without_a_home_folder_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user that its system does not know."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("WEFT_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    store = Store("room")
+    assert store.load(KEY) is None
+    with pytest.warns(WeftWarning, match="cannot write its cache"):
+        assert not store.save(KEY, VALUE)
 
 
 def test_values_that_json_lacks_are_refused(store: Store) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
-import numpy as np
 import torch
 
 from weft.api.autocast import any_autocast, with_autocast
@@ -18,7 +17,7 @@ from weft.api.entry import CALLS, made
 from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected
-from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
+from weft.base.arrays import Array, Selected, Several, as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.base.factors import addition
@@ -35,10 +34,6 @@ from weft.plans.keywords import read_options
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
-
-
-Array = TypeVar("Array", torch.Tensor, np.ndarray)
-
 
 @overload
 def contract(
@@ -242,6 +237,26 @@ def _known(words: tuple[Any, ...], *tensors: Any) -> tuple[Any, KnownCall | None
         return None, None
 
 
+@overload
+def plan(
+    equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: Literal[True],
+    epilogue: Function | None = None, **options: Unpack[PlanKeywords],
+) -> Plan[Selected]: ...
+@overload
+def plan(
+    equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: Literal[False] = False,
+    epilogue: Callable[..., tuple[Any, ...]], **options: Unpack[PlanKeywords],
+) -> Plan[Several]: ...
+@overload
+def plan(
+    equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: Literal[False] = False,
+    epilogue: Callable[..., torch.Tensor] | None = None, **options: Unpack[PlanKeywords],
+) -> Plan: ...
+@overload
+def plan(
+    equation: Equation, a: Any, b: Any, *, c: Any = None, out: Any = None, return_arg: bool = False,
+    epilogue: Function | None = None, **options: Unpack[PlanKeywords],
+) -> Plan[Any]: ...
 @signed("plan", ("equation", "a", "b"), Plan)
 def plan(
     equation: Equation,
@@ -252,8 +267,8 @@ def plan(
     out: Any = None,
     epilogue: Function | None = None,
     return_arg: bool = False,
-    **options: Unpack[PlanKeywords],
-) -> Plan:
+    **options: Any,
+) -> Plan[Any]:
     """Plan a contraction without running it; arguments and errors as for `contract`.
 
     The plan holds for tensors with the layouts of `a` and `b`. `c` and `out` are optional here: with them their variant
@@ -271,7 +286,7 @@ def plan(
     """
     if is_dynamo_compiling():
         return cast(
-            Plan, outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, return_arg=return_arg, **options)
+            Plan[Any], outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, return_arg=return_arg, **options)
         )
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("plan", equation, _FORM)

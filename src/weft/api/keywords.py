@@ -13,7 +13,8 @@ from weft.algebra import Algebra
 from weft.base.arrays import is_array
 from weft.errors import ArgumentError
 from weft.planner.options import OF_NAME, TAKEN
-from weft.planner.schedule import Scalar, Schedule
+from weft.planner.schedule import Schedule
+from weft.plans.keywords import CallKeywords
 from weft.spec import Label
 from weft.spec.type_names import DTypeLike
 
@@ -53,18 +54,40 @@ class PlanKeywords(PermuteKeywords, total=False):
     kept_dtype: DTypeLike | None
 
 
-class CallKeywords(TypedDict, total=False):
-    """Keywords of a call, of `contract` or of a plan, that hold for this call alone."""
-
-    c: Any
-    alpha: Scalar
-    beta: Scalar | None
-    out: Any
-    validate: bool
-
-
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
     """Keywords of `contract`, but for `epilogue` and `return_arg`, which decide what it returns."""
+
+
+class EinsumKeywords(ContractKeywords, total=False):
+    """Keywords of `einsum`, but for those two."""
+
+    optimize: Any
+
+
+class NetworkKeywords(TypedDict, total=False):
+    """Keywords of `network`, but for `strip_exponent`, which decides what its calls return."""
+
+    output: Any
+    optimize: Any
+    memory_limit: int | str | None
+    slices: Any
+    functions: Mapping[Any, Function] | None
+    constants: Sequence[int]
+    dtype: DTypeLike | None
+    device: Any
+    reuse: bool
+    check_finite: bool
+    progress: bool
+    cuda_graph: bool | Literal["auto"]
+    out_dtype: DTypeLike | None
+    precision: Precision | DTypeLike | None
+    accumulate: DTypeLike | None
+    algebra: str | Algebra
+    backend: Backend
+    specialize: Specialize
+    tune: Tune | None
+    promote: bool
+    deterministic: bool
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])

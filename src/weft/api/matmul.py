@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
-import numpy as np
 import torch
 
 from weft.api.autocast import any_autocast
 from weft.api.contract import contract
 from weft.api.entry import repeated
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import as_result, as_tensor, returned, source_of
+from weft.base.arrays import Array, as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import read_flag
-
-Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
 
 @overload

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
 from weft.api.contract import contract
 from weft.api.einsum import einsum
-from weft.base.arrays import as_tensor, as_tensors, is_scalar, like
+from weft.api.keywords import ContractKeywords, Function
+from weft.base.arrays import Array, as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
 from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError, call_context
@@ -20,6 +21,16 @@ from weft.spec.arguments import read_flag, read_integer, read_sequence
 Axes = int | Sequence[int | Sequence[int]]
 
 
+@overload
+def tensordot(
+    a: Array, b: Any, axes: Axes = 2, *, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def tensordot(
+    a: Any, b: Any, axes: Axes = 2, *, epilogue: Function | None = None, return_arg: bool = False,
+    **keywords: Unpack[ContractKeywords],
+) -> Any: ...
 def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     """Sum of products over axes of `a` and `b`, as `numpy.tensordot` has it.
 
@@ -40,6 +51,16 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
         return _like(source, x, contract(equation, x, y, **keywords))
 
 
+@overload
+def inner(
+    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def inner(
+    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
+    **keywords: Unpack[ContractKeywords],
+) -> Any: ...
 def inner(a: Any, b: Any, **keywords: Any) -> Any:
     """Sum of products over the last axes of both, as `numpy.inner` has it; of a scalar and anything their product.
 
@@ -54,6 +75,16 @@ def inner(a: Any, b: Any, **keywords: Any) -> Any:
         return _like(source, x, tensordot(x, y, axes, **keywords))
 
 
+@overload
+def outer(
+    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def outer(
+    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
+    **keywords: Unpack[ContractKeywords],
+) -> Any: ...
 def outer(a: Any, b: Any, **keywords: Any) -> Any:
     """All products of an element of `a` with one of `b`, both flattened, as `numpy.outer` has it: (a.size, b.size).
 
@@ -70,6 +101,17 @@ def outer(a: Any, b: Any, **keywords: Any) -> Any:
         return _like(source, left, contract("m,n->mn", left, right, **keywords), keywords.get("out"))
 
 
+@overload
+def trace(
+    a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, *,
+    epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def trace(
+    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, *, epilogue: Function | None = None,
+    return_arg: bool = False, **keywords: Unpack[ContractKeywords],
+) -> Any: ...
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Any) -> Any:
     """Sum along a diagonal of two axes, as `numpy.trace` has it; the result has the axes that are left.
 
@@ -92,6 +134,10 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: A
         return _like(a, x, result, keywords.get("out"))
 
 
+@overload
+def transpose(x: Array, axes: Sequence[int] | None = None) -> Array: ...
+@overload
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any: ...
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     """A view of `x` with its axes in another order, all of them reversed by default, as `numpy.transpose` has it.
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, Unpack, cast, overload
 
-import numpy as np
 import torch
 
 from weft.api.entry import CALLS
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import Terms, as_key, remembered, said_options
-from weft.base.arrays import as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
+from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
@@ -33,8 +32,6 @@ from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
-
-Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
 _PLAIN = (float, int)  # of alpha and beta
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 
-from weft.base.arrays import as_result, is_array, like
+from weft.base.arrays import Array, as_result, is_array, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -48,6 +48,10 @@ class _KnownTranspose(NamedTuple):
 _KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
 
 
+@overload
+def transpose_(x: Array, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Array: ...
+@overload
+def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any: ...
 def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any:
     """Transpose the matrices along two dimensions of `x` in its own memory, scaled by `alpha`.
 

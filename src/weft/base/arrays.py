@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 import torch._subclasses.schema_check_mode  # which setting modes aside imports: with weft, not in a first call
 from torch.utils._python_dispatch import _disable_current_modes
+from typing_extensions import TypeVar
 
 from weft.errors import DTypeError, UnsupportedError
+
+#: The kind of array that a result has, which is that of the first operand, as type checkers see it.
+Array = TypeVar("Array", torch.Tensor, np.ndarray)
+#: What calls of a plan return: one result, several of an epilogue, one and the places where it was selected, or a
+#: mantissa and an exponent. Checkers alone read it: ``Plan[Several]``.
+One: TypeAlias = Literal["one"]
+Several: TypeAlias = Literal["several"]
+Selected: TypeAlias = Literal["selected"]
+Scaled: TypeAlias = Literal["scaled"]
+Returned = TypeVar("Returned", bound=str, default=One)
 
 #: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor

@@ -1,15 +1,20 @@
-"""The logger `weft`: which plan a call got and what planning, compiling and tuning took.
+"""Lines of the logger `weft`, and warnings: all that weft tells a program.
 
-It is silent unless a program configures it, as any logger of `logging`, or `WEFT_LOG` names a level ("info", "debug"):
-then it writes to standard error. "info" has a line for each plan and tuning, "debug" one for each candidate family.
+The logger has which plan a call got and what planning, compiling and tuning took. It is silent unless a program
+configures it, as any logger of `logging`, or `WEFT_LOG` names a level ("info", "debug"): then it writes to standard
+error. "info" has a line for each plan and tuning, "debug" one for each candidate family.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 
+from weft.errors import WeftWarning
+
+_INSIDE = ("weft", "torch")  # packages through which a program's call comes here
 log = logging.getLogger("weft")
 log.addHandler(logging.NullHandler())
 
@@ -28,3 +33,11 @@ def start() -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s: %(message)s"))
         log.addHandler(handler)
     log.setLevel(level)
+
+
+def warn(message: str) -> None:
+    """Warn with a `WeftWarning` at the line of the program that called weft: no file of weft's is named."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, WeftWarning, stacklevel=level)

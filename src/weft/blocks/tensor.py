@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
+from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
-from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, WeftError, call_context
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 
 Sector = Hashable
 Key = tuple[Sector, ...]
+
+_STRUCTURES = BoundedCache(256)  # by keys and shapes
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,17 @@ class Structure:
     @classmethod
     @reads("blocks.Structure.of")
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
-        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-        starts = [0, *itertools.accumulate(sizes)]
-        return cls(tuple(keys), tuple(shapes), tuple(starts[:-1]))
+        return _laid_out(keys, shapes)
 
     @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
-        return self.starts[-1] + int(np.prod(self.shapes[-1], dtype=np.int64))
+        return self.starts[-1] + math.prod(self.shapes[-1])
 
     def block(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
         """The block of that number, a view."""
         shape, start = self.shapes[at], self.starts[at]
-        return buffer[start : start + int(np.prod(shape, dtype=np.int64))].view(shape)
+        return buffer[start : start + math.prod(shape)].view(shape)
 
 
 class BlockError(ArgumentError, KeyError):
@@ -160,37 +161,57 @@ class BlockTensor:
 
 
 def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
+    """The structure of some blocks, kept for others of the same keys and shapes, and a buffer with their values."""
     with call_context(lambda: "BlockTensor"):
-        keys, tensors = _read(blocks)
-    structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
+        if not isinstance(blocks, Mapping) or not len(blocks):
+            raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
+        tensors = [_read(key, value) for key, value in blocks.items()]
+        keys, shapes = tuple(blocks), tuple([tensor.shape for tensor in tensors])
+        structure: Structure | None = _STRUCTURES.get((keys, shapes))
+        if structure is None:
+            structure = _checked(keys, shapes)
+            _STRUCTURES.put((keys, shapes), structure)
+        _check_alike(keys, tensors)
     return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def _read(blocks: Mapping[Key, Any]) -> tuple[list[Key], list[torch.Tensor]]:
-    """Keys and tensors, alike in rank, type, device and the extents of sectors."""
-    if not isinstance(blocks, Mapping) or not len(blocks):
-        raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
-    keys: list[Key] = []
-    tensors: list[torch.Tensor] = []
+def _read(key: Key, value: Any) -> torch.Tensor:
+    try:
+        tensor = as_tensor("block", value)
+    except WeftError:
+        tensor = as_tensor(f"block {key}", value)  # the error says which
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+
+
+def _checked(keys: tuple[Key, ...], shapes: Sequence[torch.Size]) -> Structure:
+    """The structure of blocks that are alike in rank and in the extents of sectors."""
     extents: dict[tuple[int, Sector], int] = {}
-    for key, value in blocks.items():
+    for key, shape in zip(keys, shapes, strict=True):
         if not isinstance(key, tuple):
             raise ArgumentError(f"block {key!r} is named by a tuple, a sector for each mode")
-        tensor = as_tensor(f"block {key}", value).resolve_conj().resolve_neg()
-        if tensor.dim() != len(key) or (keys and len(key) != len(keys[0])):
-            wanted = len(keys[0]) if keys else len(key)
-            dims = counted(tensor.dim(), "dimension")
-            raise ShapeError(f"block {key} has {dims}, the first {counted(wanted, 'mode')}")
-        if tensors and tensor.dtype != tensors[0].dtype:
-            raise DTypeError(f"block {key} is {dtype_name(tensor.dtype)}, {keys[0]} is {dtype_name(tensors[0].dtype)}")
-        if tensors and tensor.device != tensors[0].device:
-            raise UnsupportedError(f"block {key} is on {tensor.device}, {keys[0]} is on {tensors[0].device}")
-        for mode, (sector, extent) in enumerate(zip(key, tensor.shape, strict=True)):
+        if not len(shape) == len(key) == len(keys[0]):
+            wanted = counted(len(keys[0]), "mode")
+            raise ShapeError(f"block {key} has {counted(len(shape), 'dimension')}, the first {wanted}")
+        for mode, (sector, extent) in enumerate(zip(key, shape, strict=True)):
             if extents.setdefault((mode, sector), extent) != extent:
                 raise ShapeError(
                     f"sector {sector!r} of mode {mode} has extent {extent} in block {key}, "
                     f"{extents[mode, sector]} in another"
                 )
-        keys.append(key)
-        tensors.append(tensor)
-    return keys, tensors
+    return _laid_out(keys, shapes)
+
+
+def _laid_out(keys: Sequence[Key], shapes: Sequence[Sequence[int]]) -> Structure:
+    """Blocks one after the other."""
+    starts = [0, *itertools.accumulate(map(math.prod, shapes))]
+    return Structure(tuple(keys), tuple([tuple(shape) for shape in shapes]), tuple(starts[:-1]))
+
+
+def _check_alike(keys: tuple[Key, ...], tensors: Sequence[torch.Tensor]) -> None:
+    """One type and one device for all."""
+    dtype, device = tensors[0].dtype, tensors[0].device
+    for key, tensor in zip(keys, tensors, strict=True):
+        if tensor.dtype != dtype:
+            raise DTypeError(f"block {key} is {dtype_name(tensor.dtype)}, {keys[0]} is {dtype_name(dtype)}")
+        if tensor.device != device:
+            raise UnsupportedError(f"block {key} is on {tensor.device}, {keys[0]} is on {device}")

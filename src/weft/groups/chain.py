@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 
 from weft.api.entry import contraction
-from weft.api.keywords import signed
-from weft.base.arrays import as_result, as_tensor, returned
+from weft.api.keywords import Equation, signed
+from weft.base.arrays import Array, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
@@ -37,6 +37,10 @@ class ChainRoles(NamedTuple):
     r: tuple[Label, ...]
 
 
+@overload
+def chain(equation: Equation, g: Array, x: Any, m: Any, **keywords: Any) -> Array: ...
+@overload
+def chain(equation: Equation, g: Any, x: Any, m: Any, **keywords: Any) -> Any: ...
 @signed("chain", ("equation", "g", "x", "m"))
 def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     """A tensor between two matrices: ``chain("pq,bqc,cr->bpr", g, x, m)``, the update of two sites of a tensor network.

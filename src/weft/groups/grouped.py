@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.base.arrays import is_transforming, like
+from weft.base.arrays import Array, is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
@@ -31,6 +31,14 @@ _PLAIN = read_options("grouped", {})
 _CAME_BEFORE = False  # in the place of a plan: such a group came once, and has none yet
 
 
+@overload
+def grouped(
+    equation: Equation, pairs: Iterable[tuple[Array, Any]], *, accumulate_into: bool = False, **keywords: Any
+) -> list[Array]: ...
+@overload
+def grouped(
+    equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
+) -> list[Any]: ...
 @signed("grouped", ("equation", "pairs"))
 def grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any

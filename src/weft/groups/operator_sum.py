@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 
 from weft.api.entry import contraction
-from weft.base.arrays import as_result, as_tensor, returned
+from weft.base.arrays import Array, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
@@ -77,6 +77,10 @@ class OperatorSum:
         dtype = "identities" if self.dtype is None else dtype_name(self.dtype)
         return f"OperatorSum({self.count} terms, {dtype})"
 
+    @overload
+    def __call__(self, state: Array, *, out: Any = None) -> Array: ...
+    @overload
+    def __call__(self, state: Any, *, out: Any = None) -> Any: ...
     def __call__(self, state: Any, *, out: Any = None) -> Any:
         """Apply it to `state` (l, s, r). Returns the result (l', s', r'), or `out`, of the state's kind of array."""
         if near_dynamo():
@@ -168,6 +172,15 @@ class OperatorSum:
         return value
 
 
+@overload
+def operator_sum(
+    terms: Iterable[Sequence[Any]], state: Array, *, out: Any = None, workspace_limit: int | None = None,
+    **keywords: Any,
+) -> Array: ...
+@overload
+def operator_sum(
+    terms: Iterable[Sequence[Any]], state: Any, *, out: Any = None, workspace_limit: int | None = None, **keywords: Any
+) -> Any: ...
 def operator_sum(
     terms: Iterable[Sequence[Any]], state: Any, *, out: Any = None, workspace_limit: int | None = None, **keywords: Any
 ) -> Any:

@@ -1,8 +1,9 @@
-"""weft inside other libraries: cotengra, opt_einsum, quimb, and what reaches arrays through autoray.
+"""weft inside other libraries: cotengra, opt_einsum, quimb, PySCF, and what reaches arrays through autoray.
 
 * `cotengra` gives the pair of functions that cotengra takes as `implementation=`.
 * `contract_tree` contracts a whole `cotengra.ContractionTree`.
 * `implementing` makes weft cotengra's default for a while, and so quimb's.
+* `pyscf` makes weft contract for PySCF for a while.
 * `to_backend` makes arrays into tensors of a device, as quimb's circuits take it.
 
 opt_einsum needs nothing of this: ``backend="weft"`` finds `weft.tensordot`, `weft.transpose` and `weft.einsum`. The
@@ -10,9 +11,10 @@ same word works wherever autoray looks for functions of a backend by name.
 """
 
 from weft.hooks.arrays import register, to_backend
+from weft.hooks.chemistry import pyscf
 from weft.hooks.pairwise import cotengra, implementing
 from weft.hooks.tree import contract_tree
 
 register()
 
-__all__ = ["contract_tree", "cotengra", "implementing", "to_backend"]
+__all__ = ["contract_tree", "cotengra", "implementing", "pyscf", "to_backend"]

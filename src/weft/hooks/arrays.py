@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import autoray
 import torch
 
 from weft.base.arrays import as_tensor, like
@@ -21,7 +20,11 @@ _BESIDE: dict[str, Any] = {
 
 
 def register() -> None:
-    """Tell autoray what else the backend named weft has; contractions it finds in weft itself."""
+    """Tell autoray, where that is installed, what the backend named weft has beside the contractions of weft itself."""
+    try:
+        import autoray
+    except ModuleNotFoundError:
+        return
     for name, function in _BESIDE.items():
         autoray.register_function("weft", name, _of_tensors(function))
 

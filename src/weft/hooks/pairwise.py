@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from cotengra.contract import default_implementation
-
 from weft.api.numpy_words import tensordot
 from weft.networks.public import einsum
 from weft.plans.keywords import refuse_unknown
@@ -40,5 +38,7 @@ def implementing(**options: Any) -> Iterator[None]:
 
     `options` as for `cotengra`. It holds for the whole process, as cotengra's default does.
     """
+    from cotengra.contract import default_implementation
+
     with default_implementation(cotengra(**options)):
         yield

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import cotengra as ctg
+from typing import TYPE_CHECKING, Any
 
 from weft.base.arrays import as_tensor, like
 from weft.errors import ArgumentError, ShapeError
@@ -13,6 +11,9 @@ from weft.networks.network import Network
 from weft.networks.public import network
 from weft.plans.memo import Memo
 from weft.spec.arguments import reads
+
+if TYPE_CHECKING:
+    import cotengra as ctg
 
 _NETWORKS = Memo("contract_tree: networks", 64)
 
@@ -32,7 +33,7 @@ def contract_tree(
     Returns the kind of array that the first of `arrays` is. Raises `ArgumentError` for what is no tree, `ShapeError`
     for arrays that do not fit it, and what `weft.network` raises.
     """
-    if not isinstance(tree, ctg.ContractionTree):
+    if not (hasattr(tree, "get_ssa_path") and hasattr(tree, "size_dict")):
         raise ArgumentError(f"tree is a cotengra.ContractionTree, not {type(tree).__name__}")
     tensors = [as_tensor(f"arrays[{at}]", array).resolve_neg() for at, array in enumerate(arrays)]
     _check(tree, tensors)

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import torch
 
-from weft.errors import UnsupportedError, WeftWarning
+from weft.base.log import warn
+from weft.errors import UnsupportedError
 from weft.machine.datasheets import datasheet
 from weft.machine.identity import machine_digest
 from weft.machine.quiet import Watch
@@ -146,12 +147,10 @@ def ceilings(
     if measured.steady:
         store.save(key, asdict(measured))
     else:
-        warnings.warn(
+        warn(
             f"the ceilings of {measured.device} are not repeatable ({_unsteady(measured)}): other programs use the "
             "machine. Floors may be too high; these figures are not kept, `weft info --refresh` measures them on a "
-            "quiet machine",
-            WeftWarning,
-            stacklevel=2,
+            "quiet machine"
         )
     _known[place] = measured
     return measured

@@ -12,17 +12,32 @@ import os
 import re
 import stat
 import time
-import warnings
 from pathlib import Path
 
 from weft.base.files import write_whole
-from weft.errors import WeftWarning
+from weft.base.log import warn
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LEFT_BEHIND = 3600.0  # seconds after which the temporary file of a process that was killed is removed
 _OWN = re.compile(r"[0-9a-f]{32}")  # how the names of weft's files begin
+_IN_MEMORY = "kernels are kept in memory, for this process alone. WEFT_CACHE_DIR names another folder"
 _told: set[str] = set()  # folders that a warning was given of
 _tidied: set[str] = set()
+
+
+def cache_directory() -> Path:
+    """``WEFT_CACHE_DIR``, else ``weft`` in ``XDG_CACHE_HOME``, else ``~/.cache/weft``.
+
+    A user without a home folder, as containers have them, has a place where nothing can be written.
+    """
+    if chosen := os.environ.get("WEFT_CACHE_DIR"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "weft"
+    try:
+        return Path.home() / ".cache" / "weft"
+    except RuntimeError:
+        return Path(os.devnull) / "weft"
 
 
 class Folder:
@@ -40,8 +55,7 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         """The bytes of a file; None where it is absent, cannot be read, or others may have written it."""
-        if (fault := self.fault()) is not None:
-            self._tell("does not use", fault)
+        if self._at_fault():
             return None
         with contextlib.suppress(OSError):
             handle = os.open(self.path / name, os.O_RDONLY | _SAFELY)
@@ -52,15 +66,17 @@ class Folder:
         return None
 
     def write(self, name: str, content: str | bytes) -> bool:
-        """Put a file there, whole; False where that cannot be, with one warning for each folder of a process."""
+        """Put a file there, whole; False where that cannot be, with one warning for the whole cache of a process."""
         try:
             self._make()
-            if (fault := self.fault()) is not None:
-                raise PermissionError(fault)
+            if self._at_fault():
+                return False
             write_whole(self.path / name, content)
             self._tidy()
         except OSError as error:
-            self._tell("cannot write", error)
+            cache = cache_directory()
+            place = cache if self.path.is_relative_to(cache) else self.path
+            _tell(place, f"weft cannot write its cache in {place} ({error.strerror or error}): {_IN_MEMORY}")
             return False
         return True
 
@@ -79,6 +95,13 @@ class Folder:
         kept = sorted(self._ages(suffix)) if self.fault() is None else []
         for _, name in kept[: max(len(kept) - most, 0)]:
             self.remove(name)
+
+    def _at_fault(self) -> bool:
+        """Whether the folder is not used; a warning says why."""
+        if (fault := self.fault()) is None:
+            return False
+        _tell(self.path, f"weft does not use its cache in {self.path}: {fault}")
+        return True
 
     def _tidy(self) -> None:
         """Remove temporary files that were left behind, once in a process."""
@@ -110,11 +133,12 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.chmod(self.path, 0o700)
 
-    def _tell(self, what: str, why: object) -> None:
-        place = str(self.path)
-        if place not in _told:
-            _told.add(place)
-            warnings.warn(f"weft {what} its cache in {place}: {why}", WeftWarning, stacklevel=3)
+
+def _tell(place: Path, message: str) -> None:
+    """Warn, once for each place in a process."""
+    if str(place) not in _told:
+        _told.add(str(place))
+        warn(message)
 
 
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)

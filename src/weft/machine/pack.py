@@ -13,7 +13,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import warnings
 import zlib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.base.files import write_whole
+from weft.base.log import warn
 from weft.base.settings import turns_off
-from weft.errors import WeftWarning
 
 PACKAGE = "weft_kernels"  # of the distribution weft-kernels
 _MAGIC = b"weft pack 1\n"
@@ -126,4 +125,4 @@ def _opened(path: Path) -> Shelf | None:
 
 @lru_cache(maxsize=64)
 def _tell(path: Path, why: object) -> None:
-    warnings.warn(f"weft does without {path}: {why}", WeftWarning, stacklevel=2)
+    warn(f"weft does without {path}: {why}")

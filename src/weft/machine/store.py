@@ -15,17 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.machine.folder import Folder
+from weft.machine.folder import Folder, cache_directory
 
 SCHEMA = 2  # of the files; part of their names, so that versions of weft do not disturb one another
-
-
-def cache_directory() -> Path:
-    """``WEFT_CACHE_DIR``, else ``weft`` in ``XDG_CACHE_HOME``, else ``~/.cache/weft``."""
-    if chosen := os.environ.get("WEFT_CACHE_DIR"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "weft"
 
 
 class Store:

@@ -15,7 +15,18 @@ from weft.base.figures import counted
 from weft.errors import WorkspaceError
 from weft.networks.cost import Model
 from weft.networks.graph import Graph
-from weft.networks.searches import SOME, Found, Pairs, asked, exact, from_left, random_greedy, reconfigured
+from weft.networks.searches import (
+    INSTALL,
+    SOME,
+    Found,
+    Pairs,
+    asked,
+    exact,
+    from_left,
+    has_cotengra,
+    random_greedy,
+    reconfigured,
+)
 from weft.networks.tree import Tree
 
 FEW = 8  # operands up to which the best of all paths is found at once
@@ -43,12 +54,15 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
     race = _Race(graph, model, fit)
     for source, pairs in _paths(graph, model):
         race.add(source, Tree.of(graph, pairs))
-    if len(graph.operands) > FEW and race.best.seconds > WORTH * model.launch * len(graph.operands):
+    many = len(graph.operands) > FEW
+    if many and has_cotengra() and race.best.seconds > WORTH * model.launch * len(graph.operands):
         for entry in race.ranked[:_TRIED]:
             race.improve(entry, _SMALL)
         _search_on(race)
     found = race.sliced()
     source = f"{found.source}, the fastest of {counted(race.looked_at, 'path')} by weft's count"
+    if many and not has_cotengra():
+        source += f"; cotengra finds better ones: {INSTALL}"
     return Found(found.tree.pairs, source, found.tree.sliced_labels)
 
 
@@ -89,7 +103,9 @@ class _Race:
         return self._entries[key]
 
     def improve(self, entry: _RankedTree, size: int, rounds: int = 1) -> _RankedTree:
-        """An entry whose subtrees are searched anew while that makes it faster."""
+        """An entry whose subtrees are searched anew while that makes it faster, where cotengra is there to search."""
+        if not has_cotengra():
+            return entry
         for _ in range(rounds):
             tree = reconfigured(entry.tree, self.model, size)
             found = self.add(f"{entry.source.removesuffix(_IMPROVED)}{_IMPROVED}", tree)
@@ -125,11 +141,12 @@ def _paths(graph: Graph, model: Model) -> Iterator[tuple[str, Pairs]]:
     if count <= FEW:
         yield "from left to right", from_left(count)
         yield "opt_einsum optimal", asked(graph, "optimal" if count <= 5 else "dp")
-        yield "cotengra's optimal search", exact(graph, model)
+        if has_cotengra():
+            yield "cotengra's optimal search", exact(graph, model)
     yield "opt_einsum greedy", asked(graph, "greedy")
     if FEW < count <= SOME:
         yield "opt_einsum auto", asked(graph, "auto")
-    if count > FEW:
+    if count > FEW and has_cotengra():
         yield "cotengra's greedy search", random_greedy(graph, max(1, min(_QUICK, _QUICK * _LARGE // count)))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from weft.errors import ArgumentError, WeftWarning
+from weft.base.log import warn
+from weft.errors import ArgumentError
 from weft.networks.checkpoint import Checkpoint
 from weft.networks.work import SliceWork
 
@@ -55,7 +55,7 @@ class Keeper:
         try:
             self._write(work, done)
         except OSError as error:
-            warnings.warn(f"the checkpoint {self._checkpoint.folder} cannot be written: {error}", WeftWarning, 3)
+            warn(f"the checkpoint {self._checkpoint.folder} cannot be written: {error}")
 
     def _write(self, work: SliceWork, done: Sequence[int]) -> None:
         self._checkpoint.write(self._name, work.held(), [*self._before, *done], self._includes)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, overload
 
 import torch
 
 from weft.base.arrays import (
+    Array,
+    One,
+    Returned,
+    Scaled,
     as_results,
     as_tensor,
     is_scalar,
@@ -60,7 +64,7 @@ from weft.spec.memory import overlaps_itself, share_memory
 PROGRAMS = 4  # layouts of operands that a network is prepared for at once
 
 
-class Network(DescribedNetwork):
+class Network(DescribedNetwork, Generic[Returned]):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
@@ -102,6 +106,21 @@ class Network(DescribedNetwork):
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest = self.backward = None
 
+    @overload
+    def __call__(
+        self: Network[One], first: Array, /, *tensors: Any, out: Any = None, changed: Collection[int] | None = None,
+        group: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self: Network[Scaled], first: Array, /, *tensors: Any, out: Any = None, changed: Collection[int] | None = None,
+        group: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
+    ) -> tuple[Array, torch.Tensor]: ...
+    @overload
+    def __call__(
+        self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
+        checkpoint: Any = None, checkpoint_every: float = EVERY,
+    ) -> Any: ...
     def __call__(
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
         checkpoint: Any = None, checkpoint_every: float = EVERY,

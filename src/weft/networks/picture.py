@@ -65,7 +65,7 @@ def draw(network: Planned, file: Any = None) -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        raise UnsupportedError("a picture needs matplotlib: pip install 'weft[pictures]'") from None
+        raise UnsupportedError("a picture needs matplotlib: pip install 'weft[cli]'") from None
 
     at, graph = positions(network), to_graph(network)
     figure = Figure(figsize=(max(4.0, min(24.0, 0.16 * len(at))), 5.0), layout="constrained")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
 from weft.api.einsum import einsum as einsum_of_two
-from weft.api.keywords import signed
-from weft.base.arrays import as_tensors, is_array, without_neg
+from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
+from weft.base.arrays import Array, Scaled, as_tensors, is_array, without_neg
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling
@@ -22,10 +22,23 @@ from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.room import fit_of
 from weft.networks.settings import early_of, is_given, is_ordered, read_settings
+from weft.spec import Label
 from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.type_names import read_dtype
 
 
+@overload
+def network(
+    equation: Any, *operands: Any, strip_exponent: Literal[True], **keywords: Unpack[NetworkKeywords]
+) -> Network[Scaled]: ...
+@overload
+def network(
+    equation: Any, *operands: Any, strip_exponent: Literal[False] = False, **keywords: Unpack[NetworkKeywords]
+) -> Network: ...
+@overload
+def network(
+    equation: Any, *operands: Any, strip_exponent: bool, **keywords: Unpack[NetworkKeywords]
+) -> Network[Any]: ...
 def network(
     equation: Any,
     *operands: Any,
@@ -37,7 +50,7 @@ def network(
     dtype: Any = None,
     device: Any = None,
     **keywords: Any,
-) -> Network:
+) -> Network[Any]:
     """A network of any number of tensors, planned once: ``net = weft.network("ab,bc,cd->ad", A, B, C); net(A, B, C)``.
 
     `equation` is einsum text, any character being a label, or one sequence of hashable labels for each operand, with
@@ -132,6 +145,30 @@ def _constants(constants: Sequence[int], given: Sequence[torch.Tensor | None]) -
     return found
 
 
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, return_arg: Literal[True], epilogue: Function | None = None,
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, Array | tuple[Array, ...]]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., tuple[Any, ...]],
+    **keywords: Unpack[EinsumKeywords],
+) -> tuple[Array, ...]: ...
+@overload
+def einsum(
+    equation: str, first: Array, /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    first: Array, labels: Sequence[Label], /, *others: Any, epilogue: Callable[..., torch.Tensor] | None = None,
+    return_arg: Literal[False] = False, **keywords: Unpack[EinsumKeywords],
+) -> Array: ...
+@overload
+def einsum(
+    *arguments: Any, epilogue: Function | None = None, return_arg: bool = False, **keywords: Unpack[EinsumKeywords]
+) -> Any: ...
 @signed("einsum", ("arguments",))
 def einsum(*arguments: Any, **keywords: Any) -> Any:
     """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.

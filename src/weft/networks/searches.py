@@ -7,14 +7,16 @@ of its workers, and its Rust searches have random numbers of their own. So every
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, UnsupportedError
 from weft.networks.cost import Model
 from weft.networks.graph import Graph
 from weft.networks.tree import Tree, pairs_of_path
 
 SOME = 40  # operands up to which opt_einsum's own choice of a search is quick
+INSTALL = "pip install 'weft[networks]'"
 _MOST = 256  # subtrees that are searched anew in one go
 Pairs = tuple[tuple[int, int], ...]
 
@@ -32,6 +34,22 @@ def from_left(count: int) -> Pairs:
     return pairs_of_path([tuple(range(count))], count)
 
 
+@cache
+def has_cotengra() -> bool:
+    """Whether cotengra is installed, which finds better paths of many operands, and slices."""
+    try:
+        import cotengra  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def need_cotengra(what: str) -> None:
+    """`UnsupportedError` says what to install where `what` needs cotengra and it is not there."""
+    if not has_cotengra():
+        raise UnsupportedError(f"{what}: cotengra does, which is not installed: {INSTALL}")
+
+
 def asked(graph: Graph, word: str) -> Pairs:
     """A path of opt_einsum, or of cotengra where that alone knows the word."""
     import opt_einsum
@@ -41,6 +59,7 @@ def asked(graph: Graph, word: str) -> Pairs:
     try:
         search: Callable[..., Any] = get_path_fn(word)
     except KeyError:
+        need_cotengra(f"opt_einsum does not know optimize={word!r}")
         import cotengra
 
         try:

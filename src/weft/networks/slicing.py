@@ -20,7 +20,7 @@ from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
 from weft.networks.memory import ResultMemory
-from weft.networks.searches import as_cotengra
+from weft.networks.searches import as_cotengra, need_cotengra
 from weft.networks.tree import Tree
 from weft.spec.arguments import read_sequence
 
@@ -68,6 +68,7 @@ def fitted_slices(
     tree = whole.with_slices(tree.sliced_labels)
     if tree.sliced and fits(tree):
         return _batched(tree, fits, model)
+    need_cotengra(f"memory_limit is {counted(limit, 'byte')}, and weft itself finds no slices that fit")
     smallest = min(held(whole, item, result_memory), held(tree, item, result_memory))
     largest = max(whole.size(step.node) for step in whole.steps)
     target = min(largest, max(1, limit // max(item.values())))

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+from weft.base.log import warn
 from weft.base.settings import turns_off
-from weft.errors import WeftWarning
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
 from weft.planner.code_digest import of_backend, of_files
@@ -105,11 +104,9 @@ def warn_once(family: str, backend: str, target: Target) -> None:
         return
     _warned.add(place)
     why = failure(family, backend, target)
-    warnings.warn(
+    warn(
         f"weft does without its family {short_name(family)} on {target.name}: {why}. "
-        "`weft doctor` tests every family; WEFT_SELFTEST=0 uses them untested.",
-        WeftWarning,
-        stacklevel=2,
+        "`weft doctor` tests every family; WEFT_SELFTEST=0 uses them untested."
     )
 
 

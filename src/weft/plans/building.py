@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
 from weft.base.figures import duration
-from weft.base.log import log
+from weft.base.log import log, warn
 from weft.cpu import jit
-from weft.errors import WeftWarning
 from weft.planner.planner import Choice
 from weft.planner.registry import WITHOUT_TRITON, supposed_fault
 from weft.planner.schedule import Description, Schedule, Target
@@ -69,11 +67,11 @@ def tell(choice: Choice, planning: float, building: float) -> None:
 def _warn_of_triton() -> None:
     """Once, where plans for a GPU have to do without Triton; an error says so by itself where nothing can be done."""
     if (fault := supposed_fault()) is not None:
-        warnings.warn(f"{fault}: {WITHOUT_TRITON}", WeftWarning, stacklevel=2)
+        warn(f"{fault}: {WITHOUT_TRITON}")
 
 
 @lru_cache
 def _warn_of_numba() -> None:
     """Warn once, where plans for the CPU have to do without numba, unless it is turned off."""
     if (fault := jit.fault()) is not None and not jit.turned_off():
-        warnings.warn(f"{fault}: contractions on the CPU run by torch's own operations, slower", WeftWarning, 2)
+        warn(f"{fault}: contractions on the CPU run by torch's own operations, slower")

@@ -9,11 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Unpack, overload
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
+from weft.base.arrays import (
+    Array,
+    One,
+    Returned,
+    Selected,
+    Several,
+    as_results,
+    as_tensor,
+    is_subclass,
+    returned,
+    source_of,
+)
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
@@ -35,7 +46,7 @@ from weft.plans.checks import (
     checked_scalar,
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import PlanCallKeywords, refuse_unknown
 from weft.plans.memo import CallCache
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
@@ -48,7 +59,7 @@ CALLS_KNOWN = 256  # of one plan
 _Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...], bool]
 
 
-class Plan(PlanBase):
+class Plan(PlanBase, Generic[Returned]):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
     Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=None, out=None, operands=None, validate=False)` returns
@@ -76,6 +87,16 @@ class Plan(PlanBase):
         found: Contraction = self._first().description
         return found
 
+    @overload
+    def __call__(self: Plan[One], a: Array, b: Any, **keywords: Unpack[PlanCallKeywords]) -> Array: ...
+    @overload
+    def __call__(self: Plan[Several], a: Array, b: Any, **keywords: Unpack[PlanCallKeywords]) -> tuple[Array, ...]: ...
+    @overload
+    def __call__(
+        self: Plan[Selected], a: Array, b: Any, **keywords: Unpack[PlanCallKeywords]
+    ) -> tuple[Array, Array | tuple[Array, ...]]: ...
+    @overload
+    def __call__(self, a: Any, b: Any, **keywords: Unpack[PlanCallKeywords]) -> Any: ...
     def __call__(
         self,
         a: Any,
@@ -238,7 +259,7 @@ class Plan(PlanBase):
         c: torch.Tensor | None = None,
         out: Results | None = None,
         operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Plan:
+    ) -> Plan[Returned]:
         """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing.
 
         Returns the same plan, which describes itself as that call's.

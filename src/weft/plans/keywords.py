@@ -8,12 +8,35 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from weft.errors import ArgumentError
 from weft.planner.options import OF_NAME, TAKEN, Options
 from weft.planner.request import HOOKS, Results
+from weft.planner.schedule import Scalar
 from weft.spec.whole_sums import result_types
+
+
+class FactorKeywords(TypedDict, total=False):
+    """Keywords of every call that adds and scales, as type checkers read them."""
+
+    c: Any
+    alpha: Scalar
+    beta: Scalar | None
+    out: Any
+
+
+class CallKeywords(FactorKeywords, total=False):
+    """Keywords of a call, of `contract` or of a plan, that hold for this call alone."""
+
+    validate: bool
+
+
+class PlanCallKeywords(CallKeywords, total=False):
+    """Keywords of a plan's call."""
+
+    operands: Mapping[str, Any] | None
+
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
 _ACTIVATION = "epilogue=, a function of each result: epilogue=torch.relu"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 
-from weft.base.arrays import as_result, as_tensor, like
+from weft.base.arrays import Array, as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
@@ -25,7 +25,7 @@ from weft.plans.base import PlanBase, Variant
 from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import asked, differentiable
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import FactorKeywords, refuse_unknown
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
@@ -55,6 +55,10 @@ class PermutePlan(PlanBase):
         found: Permutation = self._first().description
         return found
 
+    @overload
+    def __call__(self, x: Array, **keywords: Unpack[FactorKeywords]) -> Array: ...
+    @overload
+    def __call__(self, x: Any, **keywords: Unpack[FactorKeywords]) -> Any: ...
     def __call__(
         self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
         **unknown: Any,

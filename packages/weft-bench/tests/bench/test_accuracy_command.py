@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from weft.cli.main import app
-from weft_bench.cli.accuracy import PRECISIONS, AccuracyRow, measured, page
+from weft_bench.accuracy import PRECISIONS, AccuracyRow, measured, page
 
 CPU = torch.device("cpu")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.base.bounded_cache import BoundedCache
-from weft.errors import WeftWarning
+from weft.base.log import warn
 from weft.gpu.common import cubins
 from weft.gpu.common.cubin import Cubin, excess
 from weft.gpu.common.driver import aside_of_capture, error_name, in_context, loaded_driver
@@ -103,7 +102,7 @@ def load(cubin: Cubin, device: int) -> Loaded:
 
 @lru_cache(maxsize=64)
 def _tell(place: str, why: str) -> None:
-    warnings.warn(f"weft does without kernels of {place}: {why}", WeftWarning, stacklevel=2)
+    warn(f"weft does without kernels of {place}: {why}")
 
 
 def _make_room(driver: Any, function: ctypes.c_void_p, shared: int, ordinal: int) -> None:
