@@ -86,6 +86,13 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
 
+    def overhang(self, width: int) -> int:
+        """By how many CSS pixels the page is wider than a window of that width.
+
+        A phone's window widens with its page: `innerWidth` would always be enough.
+        """
+        return max(0, int(self.run("document.documentElement.scrollWidth")) - width)
+
     def picture(self) -> bytes:
         """The window as a PNG."""
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])

@@ -115,7 +115,7 @@ def test_pages_can_be_read(site: Path, browser: Browser, size: tuple[int, int], 
     browser.show_as(*size, dark=dark)
     for name in LOOKED_AT:
         shown(browser, site / f"{name}.html")
-        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth"), name
+        assert browser.overhang(size[0]) == 0, name
         ground = luminance(browser.run("getComputedStyle(document.body).backgroundColor"))
         text = luminance(browser.run("getComputedStyle(document.querySelector('article')).color"))
         assert (ground < 0.5) == dark, name
@@ -163,7 +163,7 @@ def test_no_page_is_wider_than_a_phone(site: Path, browser: Browser) -> None:
     browser.show_as(*PHONE, dark=False)
     for page in pages_of(site):
         browser.open(page)
-        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth"), page.relative_to(site)
+        assert browser.overhang(PHONE[0]) == 0, page.relative_to(site)
 
 
 def test_search_works_offline(site: Path, browser: Browser) -> None:

@@ -77,7 +77,7 @@ def test_it_can_be_read(browser: Browser, page: Path, size: tuple[int, int], dar
     browser.messages.clear()
     browser.open(page)
     assert browser.messages == []
-    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.overhang(size[0]) == 0
     flights = browser.run("[...document.querySelectorAll('.flight')].map((part) => [part.id, part.offsetHeight])")
     linked = browser.run("[...document.querySelectorAll('nav a')].map((link) => link.hash.slice(1))")
     assert len(flights) == 9
@@ -87,7 +87,7 @@ def test_it_can_be_read(browser: Browser, page: Path, size: tuple[int, int], dar
     assert browser.run(
         "[...document.querySelectorAll('.bars .row')].every((row) => { const [name, track, said] ="
         " [...row.children].map((part) => part.getBoundingClientRect()); const bars = [...row.querySelectorAll('.bar')]"
-        ".map((bar) => bar.getBoundingClientRect().right); return said.right <= window.innerWidth &&"
+        ".map((bar) => bar.getBoundingClientRect().right); return said.right <= document.documentElement.clientWidth &&"
         " bars.every((end) => end <= track.right + 1) &&"
         " (name.right <= said.left || name.bottom <= said.top || said.bottom <= name.top); })"
     )
