@@ -85,5 +85,5 @@ def test_other_words_are_refused(tune: Any) -> None:
         lambda: weft.blocks.contract("ab,bc->ac", block, block, tune=tune),
     )
     for call in calls:
-        with pytest.raises(weft.UnsupportedError, match="tune=.* is none of None, 'model', 'measure'"):
+        with pytest.raises(weft.UnsupportedError, match=r"tune=.* is none of None, 'model', 'measure'"):
             call()

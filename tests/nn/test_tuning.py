@@ -115,7 +115,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(weft.ArgumentError, match="nn.tune takes a module or a function, not Tensor"):
+    with pytest.raises(weft.ArgumentError, match=r"nn\.tune takes a module or a function, not Tensor"):
         weft.nn.tune(X)
     with pytest.raises(weft.ArgumentError, match="budget is a number of seconds, 0 or more, not -3"):
         weft.nn.tune(model(), X, budget=-3)

@@ -38,7 +38,7 @@ _SHOWN = 12  # rows of a printed report
 
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """What is to be tuned: a contraction or permutation for a target, what serves it now, and how often it runs."""
+    """The subject of one tuning: a contraction or permutation for a target, what serves it now, and how often it runs."""
 
     description: Description
     backend: str
@@ -232,7 +232,7 @@ class _Run:
         return replace(FEW, budget=self._left, jobs=self._workers)
 
     def _step(self, task: TuningTask, planned: Choice | str, show: tuner.Report) -> TunedStep:
-        """What came of a task."""
+        """The report's line for a task."""
         if isinstance(planned, str):
             return _untouched(task, planned)
         with tuner.one_at_a_time:  # another thread may have been faster
