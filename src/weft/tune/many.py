@@ -38,7 +38,7 @@ _SHOWN = 12  # rows of a printed report
 
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """The subject of one tuning: a contraction or permutation for a target, what serves it now, and how often it runs."""
+    """The subject of one tuning: a contraction or permutation, what serves it now, and how often it runs."""
 
     description: Description
     backend: str
