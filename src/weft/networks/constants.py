@@ -24,7 +24,7 @@ def made_constants(
     items = {step.node: network.dtypes[step.node].itemsize for step in whole.steps}
     orders = orders_of(whole, items, network.model)
     halves = is_of_halves([network.dtypes[leaf] for leaf in range(whole.leaves)])
-    extents, asked = whole.graph.extents, StepOptions(network.settings.options, halves)
+    extents, asked = whole.graph.extents, StepOptions(network.settings.of_steps, halves)
     values: dict[int, Any] = {at: whole.graph.operands[at].view(tensor) for at, tensor in given.items()}
     with call_context(lambda: "the constants of a network"):
         for step in parts.steps:

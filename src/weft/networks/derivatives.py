@@ -133,7 +133,7 @@ def _slice(
     values: dict[int, Any] = dict(enumerate(views))
     for step in tree.steps:
         left, right = values.pop(step.left), values.pop(step.right)
-        common = StepOptions(network.settings.options, scheme.asked.halves)
+        common = StepOptions(network.settings.of_steps, scheme.asked.halves)
         asked = common.having(epilogue=scheme.functions.get(step.node))
         terms = (orders[step.left], orders[step.right], orders[step.node])
         options = replace(asked.of(left.dtype, right.dtype), out_dtype=scheme.dtypes[step.node])

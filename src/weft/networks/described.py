@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.networks.planned import Planned
+from weft.tune.many import BUDGET, TuningReport
 
 
 class DescribedNetwork(Planned):
@@ -20,6 +21,23 @@ class DescribedNetwork(Planned):
 
         warm(self, tensors)
         return self
+
+    def tune(self, *tensors: Any, budget: float = BUDGET, workers: int | None = None) -> TuningReport:
+        """Measure what could serve each step, and have the fastest from then on; returns a report that prints itself.
+
+        `tensors` as in a call. Equal steps are measured once, those that take longest by prediction first. Candidates
+        are the best schedules of each family by prediction, torch's own operations, and what serves now. `budget`:
+        seconds, after which no further step is begun. `workers`: processes that compile meanwhile, by default one for
+        each core but one. The fastest are stored, for all networks that have such a step and for later processes; a
+        step whose schedule is stored is not measured again. On a terminal a bar shows on standard error. Ctrl-C keeps
+        what was found.
+
+        Raises what a call raises, `ArgumentError` for a budget or workers below 0, `UnsupportedError` while a CUDA
+        graph is being captured.
+        """
+        from weft.networks.tuning import tune
+
+        return tune(self, tensors, budget, workers)
 
     def explain(self) -> str:
         """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.

@@ -103,6 +103,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         self._changes = Changes() if self.settings.reuse else None
         self._paused: Going | None = None
         self._recent: Recent | None = None
+        self._layouts: set[Any] = set()  # of operands for which steps were tuned
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest = self.backward = None
 
@@ -176,10 +177,27 @@ class Network(DescribedNetwork, Generic[Returned]):
         return self._sliced_call(call)
 
     def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
-        """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated."""
-        key = call_signature(*read)
-        if key is not None and not is_plain(key):
-            key = (key, "special")  # of these every call is read anew
+        """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated.
+
+        Of a network that measures, the steps are tuned for layouts that are new.
+        """
+        program = self.untuned(read, keep=keep)
+        if self.settings.options.tune == "measure" and self.is_new(read):
+            from weft.networks.tuning import first_tuned
+
+            first_tuned(self, program, read)
+        return program
+
+    def is_new(self, read: Sequence[torch.Tensor]) -> bool:
+        """Whether nobody asked so before of operands with the layouts of these."""
+        layouts = tuple([(tensor.stride(), tensor.data_ptr() & 15) for tensor in read])
+        is_new = layouts not in self._layouts
+        self._layouts.add(layouts)
+        return is_new
+
+    def untuned(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
+        """`program` as it is planned."""
+        key = _key_of(read)
 
         def make() -> NetworkProgram:
             graphs = self.settings.cuda_graph if keep else False
@@ -190,8 +208,15 @@ class Network(DescribedNetwork, Generic[Returned]):
         program: NetworkProgram = make() if key is None else self._programs.made(key, make)
         return program
 
+    def retain(self, read: Sequence[torch.Tensor], program: NetworkProgram) -> None:
+        """Go on with a program for operands like these, though plans are outdated since it was made."""
+        if (key := _key_of(read)) is not None:
+            self._programs.put(self._programs.place(key), program)
+
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked as there, and after them those made of constants."""
+        if self._watched is not None:
+            self._follow(self._watched)
         with call_context(lambda: self._described(tensors)):
             return self._operands(self._read(tensors))
 
@@ -411,6 +436,12 @@ class Network(DescribedNetwork, Generic[Returned]):
         count = counted(len(self.graph.operands), "operand")
         described = describe_operands(tensors, self.folded.given)
         return f"network of {count} ({described})" if described else f"network of {count}"
+
+
+def _key_of(read: Sequence[torch.Tensor]) -> Any:
+    """The key of the program for operands like these; None where each call has its own."""
+    key = call_signature(*read)
+    return key if key is None or is_plain(key) else (key, "special")  # of special ones every call is read anew
 
 
 def _source(tensors: Sequence[Any]) -> Any:

@@ -171,6 +171,27 @@ class NetworkProgram:
             last = self.last_call(values, place.into, place.added, place.last, whole)
             yield last, partial(_run_last, last.settled, values, place)
 
+    def prepared_calls(self) -> Iterator[tuple[ContractionCall | Unrolled, int]]:
+        """Every step that was prepared, with the number of times that a call of the network runs it."""
+        slices = len(self.slices)
+        if self.scaled:  # in the place of all others
+            yield from ((call, slices) for call in self.scaled.values())
+            return
+        yield from ((call, call.products) for call in self.once)
+        yield from ((call, call.products * slices) for call in self.each)
+        yield from ((call, slices) for call in self._last.values())
+
+    def exchange(self, launches: Mapping[int, Callable[..., None]]) -> None:
+        """Run steps by other launches from now on: `launches` by the `id` of those in whose place they are."""
+        with self.lock:
+            for calls in (self.once, self.each):
+                calls[:] = [call.exchanged(launches) for call in calls]
+            kept: list[dict[Any, Any]] = [self.calls, self._last, self.scaled]
+            for known in kept:
+                known.update({place: call.exchanged(launches) for place, call in known.items()})
+            if self.replay is not None:
+                self.replay.forget()
+
     @property
     def strips(self) -> bool:
         """Whether the last step may run in strips: neither of its inputs is cut by a sliced label, or conjugated."""

@@ -29,7 +29,7 @@ def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> NetworkScheme:
     dtypes = network.ours(network.dtypes)
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     once = invariant(tree) if tree.sliced else frozenset()
-    options = settings.options
+    options = settings.of_steps
     limit = settings.memory_limit
     result_memory = network.result_memory.bytes(tree)
     apart = SMALL if limit is None else apart_within(limit - result_memory)

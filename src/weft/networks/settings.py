@@ -45,6 +45,16 @@ class Settings:
     progress: bool = False
     cuda_graph: bool | str = "auto"
 
+    @property
+    def of_steps(self) -> Options:
+        """The options of every step. Those of a network that measures are planned as all others are, and then measured
+        together, under one budget."""
+        options = self.options
+        if options.tune != "measure":
+            return options
+        specialize = "auto" if options.specialize in ("never", "library") else options.specialize
+        return replace(options, tune=None, specialize=specialize)
+
 
 def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings:
     """`ArgumentError` for a keyword that a network does not take, and for values that are none of theirs."""

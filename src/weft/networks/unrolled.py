@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,10 @@ class Unrolled:
     def settled(self) -> Unrolled:
         """The products with the kernels that serve now, which are not exchanged for others."""
         return replace(self, call=self.call.settled)
+
+    def exchanged(self, launches: Mapping[int, Callable[..., None]]) -> Unrolled:
+        """The products with another launch, where `launches` has one by the `id` of this one's."""
+        return replace(self, call=self.call.exchanged(launches))
 
     def run(self, values: Sequence[Any]) -> None:
         call = self.call

@@ -13,5 +13,6 @@ from weft.nn.bilinear import Bilinear
 from weft.nn.einsum import Einsum
 from weft.nn.gated import GatedLinear
 from weft.nn.linear import Linear
+from weft.nn.tuning import tune
 
-__all__ = ["Bilinear", "Einsum", "GatedLinear", "Linear"]
+__all__ = ["Bilinear", "Einsum", "GatedLinear", "Linear", "tune"]

@@ -93,7 +93,10 @@ class Problem:
             return None
         if each.kind == "output":
             return poisoned(each.layout, self.device)
-        return filled(each.layout, self.device, seed)
+        made = filled(each.layout, self.device, seed)
+        whole = not (each.dtype.is_floating_point or each.dtype.is_complex or each.dtype is torch.bool)
+        # One whole number is an offset, or the bits of a peak: with 0 a function masks and scales nothing.
+        return made.zero_() if whole and made.numel() == 1 else made
 
 
 def filled(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:

@@ -5,13 +5,16 @@ The families named here are few and offer a handful of schedules each; specialis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft.planner.planner import Choice, choose_among
-from weft.planner.registry import AT_HAND, imported
-from weft.planner.schedule import Description, Target
+from weft.planner.registry import AT_HAND, beside, imported
+from weft.planner.schedule import Description, Ranked, Target
 from weft.spec.permutation import Permutation
 
 SPECIALIZE = ("auto", "now", "never", "library")  # what `specialize=` may be
@@ -34,6 +37,19 @@ def at_hand(description: Description, backend: str, target: Target, workspace_li
         return choose_among(families_at_hand(description, backend), description, backend, target, workspace_limit)
     except UnsupportedError as error:
         return str(error)
+
+
+def with_others(choice: Choice, workspace_limit: int | None, also: Sequence[Ranked] = ()) -> Choice:
+    """The choice with schedules behind its own that planning does not compare: the best one of the library tier and of
+    each shape-generic family, and those of `also`."""
+    description, target = choice.description, choice.target
+    found: dict[Ranked, None] = dict.fromkeys(choice.ranked)
+    for name in beside(description, target):
+        family = imported(name)
+        with suppress(WeftError):
+            if isinstance(family, ModuleType):
+                found[choose_among([family], description, choice.backend, target, workspace_limit).best] = None
+    return replace(choice, ranked=tuple(dict.fromkeys((*found, *also))))
 
 
 def families_at_hand(description: Description, backend: str) -> list[Any]:

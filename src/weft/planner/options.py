@@ -252,7 +252,7 @@ OPTIONS: Sequence[Option] = (
            _checked(check_limit)),
     Option("backend", "Backend", "auto", "contract plan permute grouped blocks operator_sum network chain",
            "what computes it", _checked(check_backend)),
-    Option("tune", "Tune | None", None, "contract plan permute operator_sum network",
+    Option("tune", "Tune | None", None, "contract plan permute grouped blocks operator_sum network chain",
            "whether a measured schedule is taken", _checked(check_tune)),
     Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network",
            "which kernels may serve on a GPU", _checked(check_specialize), "now"),

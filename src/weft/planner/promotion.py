@@ -79,10 +79,16 @@ def looks_at(seconds: float) -> int:
     return 1 + math.floor(_PATIENCE * LOOKING / max(seconds, 1e-9))
 
 
-def taken_over(tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float) -> Tier:
+def taken_over(
+    tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float, tuned: bool = False
+) -> Tier:
     """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
-    `ready` to prepare; `call` is the number of the call that is about to run."""
+    `ready` to prepare; `call` is the number of the call that is about to run. A schedule that was `tuned` is the
+    fastest whatever is predicted."""
     lost = seconds - better
+    if tuned:
+        switch_at = call + math.floor(_MARGIN * ready / max(seconds, 1e-9))
+        return Tier(tier.name, tier.why, offer, call, switch_at, max(lost, 0.0))
     if better > FASTER * seconds:
         return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
     begin = call + math.floor(min(_WORTH, ready) / lost)
@@ -123,6 +129,7 @@ class StoredChoice(NamedTuple):
 
     why: str
     choice: Choice | None  # with that schedule alone; None where it is to be planned
+    tuned: bool = False  # by measuring
 
 
 def kept(description: Description, backend: str, target: Target, workspace_limit: int | None) -> StoredChoice | None:
@@ -131,7 +138,7 @@ def kept(description: Description, backend: str, target: Target, workspace_limit
         return None
     place = _key(description, backend, target, workspace_limit, TUNED)
     if place is not None and Store(TUNED).load(place) is not None:
-        return StoredChoice("a tuned schedule is stored", None)
+        return StoredChoice("a tuned schedule is stored", None, tuned=True)
     place = _key(description, backend, target, workspace_limit, ROOM)
     value = Store(ROOM).load(place) if place is not None else None
     if not isinstance(value, dict):

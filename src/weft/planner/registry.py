@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.stamp import package_version
-from weft.planner.schedule import Description
+from weft.planner.schedule import Description, Target
 from weft.spec.permutation import Permutation
 
 BLAS = "weft.gpu.blas.family"  # needs no Triton: it calls the vendor's library
@@ -59,12 +59,24 @@ AT_HAND = {
         "permutation": ("weft.gpu.permute.generic",),
     }
 }
+# Families that planning for a GPU does not compare, and tuning measures.
+BESIDE = {
+    "contraction": ("weft.library.family", "weft.gpu.generic.family", "weft.gpu.composite.ttgt.generic"),
+    "permutation": ("weft.library.permutations", "weft.gpu.permute.generic"),
+}
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"
 
 
 def family_names(description: Description, backend: str) -> tuple[str, ...]:
     """The modules of the families that may serve what is described."""
     return (PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES)[backend]
+
+
+def beside(description: Description, target: Target) -> tuple[str, ...]:
+    """The modules of the families that tuning measures on a target and planning does not compare."""
+    if target.kind not in ("cuda", "hip"):
+        return ()
+    return BESIDE["permutation" if isinstance(description, Permutation) else "contraction"]
 
 
 def families(description: Description, backend: str) -> list[Any]:

@@ -9,12 +9,16 @@ legal, counts as absent, and nothing in the cache can break a plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from weft.base.bounded_cache import BoundedCache
 from weft.machine.store import Store
 from weft.planner.code_digest import of_schedule
+from weft.planner.peak import without_peak
+from weft.planner.registry import beside
+from weft.planner.restored import restored
 from weft.planner.schedule import Description, Origin, Schedule, Target
 from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
 from weft.planner.validity import environment, here, now, outdate
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # of keys and values
 ROOM = "schedules"  # of the store
+
+_here = BoundedCache(4096)  # choices that this process has tuned, or found tuned and loaded
+
 
 @dataclass(frozen=True, slots=True)
 class TunedSchedule:
@@ -69,6 +76,29 @@ def remember(choice: Choice, workspace_limit: int | None, fastest: TunedSchedule
     return True
 
 
+def keep_here(choice: Choice, workspace_limit: int | None) -> None:
+    """Note that this process has the kernels of a tuned choice: plans may begin with them, nothing is to be loaded."""
+    _here.put(_place_here(choice.description, choice.backend, choice.target, workspace_limit), choice)
+
+
+def kept_here(description: Description, backend: str, target: Target, workspace_limit: int | None) -> Choice | None:
+    """The tuned choice whose kernels this process has; None where there is none."""
+    found: Choice | None = _here.get(_place_here(description, backend, target, workspace_limit))
+    return found
+
+
+def _place_here(*asked: Any) -> Hashable:
+    return (Store(ROOM).directory, *asked)
+
+
+def is_stored(description: Description, backend: str, target: Target, workspace_limit: int | None) -> bool:
+    """Whether a tuned schedule is stored that `recalled` may find; quick, as nothing is planned."""
+    if not here(target) or not Store(ROOM).directory.is_dir():
+        return False
+    places = [key(description, backend, target, limit) for limit in dict.fromkeys((workspace_limit, None))]
+    return any(place is not None and Store(ROOM).load(place) is not None for place in places)
+
+
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     """The choice with the stored schedule first, or None where there is none that fits.
 
@@ -80,7 +110,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)
         value = Store(ROOM).load(place) if place is not None else None
-        if value is not None and (found := _applied(choice, value)) is not None:
+        if value is not None and (found := _applied(choice, value, workspace_limit)) is not None:
             return found
     return None
 
@@ -103,12 +133,16 @@ def _entry(choice: Choice, schedule: Schedule, seconds: float) -> dict[str, Any]
     """One schedule as it is stored, with the code that it was measured with."""
     rank = next(rank for rank in choice.ranked if rank.schedule == schedule)
     serialized = serialize_schedule(schedule, choice.description)
-    return {"schedule": str(schedule), "serialized": serialized, "code": of_schedule(rank), "seconds": seconds}
+    return {
+        "schedule": str(schedule), "family": rank.family.__name__, "serialized": serialized, "code": of_schedule(rank),
+        "seconds": seconds,
+    }  # fmt: skip
 
 
-def _applied(choice: Choice, value: Any) -> Choice | None:
+def _applied(choice: Choice, value: Any, workspace_limit: int | None) -> Choice | None:
     """The choice that a stored value describes; None where it is not understood, no longer legal or of other code."""
     try:
+        choice = _with_stored(choice, workspace_limit, value, value["model"])
         schedule, model = _match(choice, value), _match(choice, value["model"])
         if schedule is None:
             return None
@@ -120,6 +154,20 @@ def _applied(choice: Choice, value: Any) -> Choice | None:
         return first(choice, fastest, Origin("store", str(value["date"])))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _with_stored(choice: Choice, workspace_limit: int | None, *entries: Mapping[str, Any]) -> Choice:
+    """The choice with stored schedules behind its own that are of families which planning does not compare."""
+    most = math.inf if workspace_limit is None else workspace_limit
+    compared = {rank.family.__name__ for rank in choice.ranked}
+    described = without_peak(choice.description)
+    found = [
+        restored(entry["serialized"], str(entry["family"]), described, choice.target)
+        for entry in entries
+        if entry.get("family") in beside(choice.description, choice.target) and entry["family"] not in compared
+    ]
+    fitting = [rank for rank in found if rank is not None and rank.schedule.workspace_bytes <= most]
+    return replace(choice, ranked=tuple(dict.fromkeys((*choice.ranked, *fitting))))
 
 
 def _match(choice: Choice, entry: Mapping[str, Any]) -> Schedule | None:

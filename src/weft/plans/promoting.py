@@ -29,7 +29,7 @@ from weft.planner.promotion import SPECIALISED, Tier
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offers
+from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offers, tuned_service
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -98,12 +98,18 @@ class PromotingLaunch:
             if best is None or best.name != SPECIALISED:
                 best = Offer(SPECIALISED, 0.0, promotion.COMPILING, None)
             choice, launch = made(self._asked, best)
-            if is_faster(choice, self._seconds):
+            if self._takes_over(choice):
                 self._settle(Served(choice, launch, Tier(SPECIALISED, "it was warmed up")), 0)
                 promotion.promote(choice, self._asked.workspace_limit, self._serving.tier)
             else:
                 tier = Tier(self._serving.tier.name, "no specialised kernel would be a tenth faster")
                 self._say(self._serving._replace(tier=tier))
+
+    def take(self, tuned: Choice) -> None:
+        """Serve by a choice from now on that was measured to be the fastest, whatever it takes to prepare."""
+        with self._lock:
+            self._arrival = self._offer = None
+            self._settle(tuned_service(self._asked, tuned), 0)
 
     def _arm(self, *, due: float | None = None, sample: float | None = None) -> None:
         """Say at which call a change of kernels is due, or a timing."""
@@ -148,7 +154,8 @@ class PromotingLaunch:
         found = plain
         try:
             for offer in offers(self._asked, plain.name):
-                tier = promotion.taken_over(plain, call, self._seconds, offer.name, self._of(offer), offer.ready)
+                better = self._of(offer)
+                tier = promotion.taken_over(plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned)
                 if tier.switch_at is None:
                     found = found if found.switch_at is not None else tier
                 elif found.switch_at is None or tier.switch_at < found.switch_at:
@@ -161,8 +168,12 @@ class PromotingLaunch:
         """Seconds of a call of an offer: measured where it served before, else predicted."""
         return offer.seconds if offer.choice is None else self._measured.get(offer.choice.best.schedule, offer.seconds)
 
-    def _is_known_to_be_slow(self, choice: Choice) -> bool:
-        return self._measured.get(choice.best.schedule, 0.0) > self._seconds
+    def _takes_over(self, choice: Choice) -> bool:
+        """Whether a kernel is better than the one that serves: by a tuning, else by a tenth as predicted."""
+        if choice.best.measured is not None:
+            return choice.best.schedule != self._serving.choice.best.schedule
+        slow = self._measured.get(choice.best.schedule, 0.0) > self._seconds
+        return is_faster(choice, self._seconds) and not slow
 
     def _begin(self, tier: Tier) -> None:
         """Prepare the kernel that takes over."""
@@ -180,7 +191,7 @@ class PromotingLaunch:
         if isinstance(built, str):
             log.info("%s: the %s kernel does not take over: %s", self._asked.description.text, name, built)
             self._say(self._serving._replace(tier=replace(stays, why=f"the {name} kernel does not take over: {built}")))
-        elif not is_faster(built[0], self._seconds) or self._is_known_to_be_slow(built[0]):
+        elif not self._takes_over(built[0]):
             self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
         else:
             log.info("%s: %s takes over at call %d", self._asked.description.text, built[0].best.schedule, call)
@@ -192,8 +203,9 @@ class PromotingLaunch:
 
     def _settle(self, serving: Served, call: int) -> None:
         """Serve by another kernel from now on."""
-        self._launch, self._seconds = serving.launch, serving.choice.best.seconds
-        watched = serving.choice.best.measured is None and guard.watches(self._asked.target)
+        best = serving.choice.best
+        self._launch, self._seconds = serving.launch, best.seconds if best.measured is None else best.measured
+        watched = best.measured is None and guard.watches(self._asked.target)
         self._guard = Guard() if watched else None
         self._arm(sample=call + guard.FIRST if watched else inf)
         self._say(serving)

@@ -28,7 +28,7 @@ def select(
     choice = choose(description, backend, target, workspace_limit)
     if schedule is not None:
         return _forced(choice, schedule)
-    if tune == "model" or len(choice.ranked) == 1:
+    if tune == "model":
         return choice
     found = recalled(choice, workspace_limit)
     if found is not None:

@@ -8,6 +8,7 @@ specialised    a kernel that is compiled for these extents; on a CPU weft's engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from time import perf_counter
@@ -26,8 +27,9 @@ from weft.planner.at_hand import at_hand, has_shape_generic
 from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, imported
+from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, beside, imported
 from weft.planner.schedule import Description, Ranked, Schedule, Target
+from weft.planner.tuned import kept_here
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
 from weft.plans.building import chosen_and_built, tell
@@ -79,14 +81,38 @@ class Offer(NamedTuple):
     seconds: float  # of a call, predicted
     ready: float  # seconds that preparing it takes
     choice: Choice | None  # None where it is still to be planned
+    tuned: bool = False  # measured to be the fastest
 
 
 def served(asked: ServiceRequest, specialize: str) -> Served:
     """The choice and launch of the tier that `specialize` asks for, or that "auto" begins with."""
+    found = _served(asked, specialize)
+    for each in _listening:
+        each[asked] = found
+    return found
+
+
+@contextmanager
+def overheard() -> Iterator[dict[ServiceRequest, Served]]:
+    """The requests of all plans that are built within, by any thread, with what serves them."""
+    found: dict[ServiceRequest, Served] = {}
+    _listening.append(found)
+    try:
+        yield found
+    finally:
+        _listening[:] = [each for each in _listening if each is not found]
+
+
+_listening: list[dict[ServiceRequest, Served]] = []
+
+
+def _served(asked: ServiceRequest, specialize: str) -> Served:
     if asked.schedule is not None:
         return _specialised(asked, "its schedule is forced")
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
+    if specialize == "auto" and (tuned := kept_here(*asked[:4])) is not None:
+        return tuned_service(asked, tuned)
     if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
         begun = perf_counter()
         first = library(*asked[:4])
@@ -163,6 +189,17 @@ def _admitted_generic(asked: ServiceRequest, known: Choice | None) -> Choice | s
         known = None
 
 
+def tuned_service(asked: ServiceRequest, tuned: Choice) -> Served:
+    """The service of a choice whose best schedule was measured to be the fastest."""
+    choice, launch = chosen_and_built(*asked, tuned)
+    family, name = choice.best.family.__name__, SPECIALISED
+    if family in LIBRARIES:
+        name = LIBRARY
+    elif family in beside(asked.description, asked.target):
+        name = GENERIC
+    return Served(choice, launch, Tier(name, "it was measured to be the fastest"))
+
+
 def _specialised(asked: ServiceRequest, why: str, known: Choice | None = None) -> Served:
     return Served(*chosen_and_built(*asked, known), Tier(SPECIALISED, why))
 
@@ -176,11 +213,11 @@ def offers(asked: ServiceRequest, serving: Name) -> Iterator[Offer]:
     if not has_shape_generic(asked.backend):
         choice = (kept and kept.choice) or select(*asked)
         ready = promotion.LOADING if kept is not None else _ready(choice)
-        yield Offer(SPECIALISED, choice.best.seconds, ready, choice)
+        yield Offer(SPECIALISED, choice.best.seconds, ready, choice, choice.best.measured is not None)
         return
     if kept is not None:
         seconds = promotion.expected(asked.description, asked.target)
-        yield Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice)
+        yield Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice, kept.tuned)
         return
     if serving == LIBRARY and isinstance(generic := at_hand(*asked[:4]), Choice):
         yield Offer(GENERIC, generic.best.seconds, _ready(generic), generic)

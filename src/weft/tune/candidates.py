@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,19 +19,26 @@ Verdict = Literal["waiting", "measured", "slow", "wrong", "refused"]
 class Effort:
     """How much a tuning tries.
 
-    `leaders` of the cost model's best and `samples` of the rest, drawn at random by `seed`. `budget`: seconds from the
-    first compiled candidate on, after which no further one is begun. `jobs`: compilers at once, by default one for each
-    core but one. `finals`: candidates that are measured in full alongside the model's choice. `slow`: a candidate whose
-    first run takes so many times as long as the best one's is not measured.
+    `leaders` of the cost model's best, `each` of every family's best, and `samples` of the rest, drawn at random by
+    `seed`. `budget`: seconds from the first compiled candidate on, after which no further one is begun. `jobs`:
+    compilers at once, by default one for each core but one. `finals`: candidates that are measured in full alongside
+    the model's choice, `last` seconds of calls in each turn. `slow`: a candidate whose first run takes so many times as
+    long as the best one's is not measured.
     """
 
     leaders: int = 12
+    each: int = 1
     samples: int = 12
     seed: int = 0
     budget: float = 30.0
     jobs: int | None = None
     finals: int = 3
+    last: float = 0.06
     slow: float = 3.0
+
+
+#: For one of many contractions that share a budget: few candidates, and short last rounds.
+FEW = Effort(leaders=3, samples=0, finals=2, last=0.02)
 
 
 @dataclass(slots=True)
@@ -101,9 +109,16 @@ class Outcome:
         }
 
 
-def pick_candidates(ranked: Sequence[Ranked], effort: Effort) -> list[Candidate]:
-    """The model's best, in its order, then a sample of the rest: the same for the same seed."""
-    leaders = list(ranked[: max(1, effort.leaders)])
-    rest = list(ranked[len(leaders) :])
+def pick_candidates(ranked: Sequence[Ranked], effort: Effort, also: Sequence[Ranked] = ()) -> list[Candidate]:
+    """The model's choice, those that come `also`, the model's best and each family's in its order, and a sample of the
+    rest, which is the same for the same seed."""
+    seen: Counter[str] = Counter()
+    leaders: list[Ranked] = []
+    rest: list[Ranked] = []
+    for at, rank in enumerate(ranked):
+        name = rank.family.__name__
+        seen[name] += 1
+        first = at < max(1, effort.leaders) or seen[name] <= effort.each
+        (leaders if first else rest).append(rank)
     drawn = random.Random(effort.seed).sample(rest, min(effort.samples, len(rest)))
-    return [Candidate(rank) for rank in (*leaders, *drawn)]
+    return [Candidate(rank) for rank in dict.fromkeys((*leaders[:1], *also, *leaders, *drawn))]

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from weft.fn import Pointwise
+from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Ranked, Target
 from weft.tune.compile_worker import LENGTH, Task
 
@@ -57,13 +58,17 @@ class Compiler:
     def submit(self, description: Description, rank: Ranked) -> Future[str | None]:
         """A future of None, or of the reason why this schedule cannot be compiled for the device.
 
-        Where nothing can be done ahead (another kind of device, a function that does not travel) it is there at once.
+        Where nothing can be done ahead (another kind of device, torch's own operations, a function that does not
+        travel) it is there at once.
         """
         known = self._asked.get((description, rank))
         if known is not None:
             return known
         future: Future[str | None] = Future()
         self._asked[description, rank] = future
+        if rank.family.__name__ in LIBRARIES:
+            future.set_result(None)
+            return future
         self._send(Task(next(self._numbers), description, rank), future)
         return future
 

@@ -9,10 +9,10 @@ turn. The fastest is stored (`weft.planner.tuned`), or the model's choice where 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
@@ -25,8 +25,10 @@ from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
+from weft.planner.at_hand import with_others
+from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
-from weft.planner.schedule import Origin, ResourceError
+from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.validity import now
 from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates
 from weft.tune.checker import Checker
@@ -36,7 +38,6 @@ from weft.tune.progress import quiet, shown
 
 NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into the second and the last round
 SECOND_ROUND = 6  # candidates at most
-LAST_BUDGET = 0.06  # seconds of sampling for each turn of the last round
 LONG = 0.1  # seconds of a call that is measured well enough at once
 TURNS = 2  # of the last round, in which the candidates follow one another
 GLANCE_SECONDS = 5e-4  # by which a glance may be off: what the host spends on launches while compilers keep it busy
@@ -44,7 +45,7 @@ NOISE = 0.005  # of the time: what is not faster by more than this does not repl
 
 Report = Callable[[str, int, int], None]  # what is being done, how many candidates are done, of how many
 
-_one_at_a_time = RLock()  # two tunings on one machine would measure each other
+one_at_a_time = RLock()  # two tunings on one machine would measure each other
 
 
 def tuned(choice: Choice, workspace_limit: int | None) -> Choice:
@@ -52,10 +53,12 @@ def tuned(choice: Choice, workspace_limit: int | None) -> Choice:
 
     Raises `UnsupportedError` while a CUDA graph is being captured.
     """
-    with _one_at_a_time:
+    with one_at_a_time:
         found = tuned_schedules.recalled(choice, workspace_limit)  # another thread may have been faster
         if found is not None or is_empty(choice.description):
             return found or choice
+        if len(choice.ranked) == 1 and len(with_others(choice, workspace_limit).ranked) == 1:
+            return choice
         with shown(f"tuning {choice.description.text}") as report:
             return tune(choice, workspace_limit, report=report).choice
 
@@ -67,13 +70,16 @@ def tune(
     *,
     compiler: Compiler | None = None,
     again: bool = False,
+    also: Sequence[Ranked] = (),
     report: Report = quiet,
 ) -> Outcome:
     """Measure candidates of `choice` on its target's device and store the fastest.
 
-    `compiler`, where given, may have begun to compile what `candidates` names. `again` forgets what an interrupted
-    tuning of the same description has measured. Raises `UnsupportedError` for an empty description, while a CUDA graph
-    is being captured, and where no candidate computes the right thing; `WorkspaceError` where memory is too short.
+    The library tier and shape-generic kernels are among them, and the schedules `also`, which come into the last round
+    and stand where nothing is faster by more than noise, as the model's choice does. `compiler`, where given, may have
+    begun to compile what `candidates` names. `again` forgets what an interrupted tuning of the same description has
+    measured. Raises `UnsupportedError` for an empty description, while a CUDA graph is being captured, and where no
+    candidate computes the right thing; `WorkspaceError` where memory is too short.
     """
     effort = effort or Effort()
     device = choice.target.device
@@ -82,12 +88,13 @@ def tune(
     if is_empty(choice.description):
         raise UnsupportedError("a mode is empty: there is nothing to measure")
     began = time.perf_counter()
-    candidates = pick_candidates(choice.ranked, effort)
+    asked, choice = choice.description, _unpeaked(with_others(choice, workspace_limit, also))
+    candidates = pick_candidates(choice.ranked, effort, also)
     owned = Compiler(choice.target, choice.backend, effort.jobs) if compiler is None else None
-    with _one_at_a_time, owned or nullcontext(compiler) as working, on(device):
+    with one_at_a_time, owned or nullcontext(compiler) as working, on(device):
         assert working is not None
         journal = Journal(choice, workspace_limit, again)
-        fastest, model = _Session(choice, effort, candidates, working, journal, report).run()
+        fastest, model = _Session(choice, effort, candidates, working, journal, report, also).run()
     spent = time.perf_counter() - began
     tried = sum(each.verdict in ("measured", "slow") for each in candidates)
     found = tuned_schedules.TunedSchedule(fastest.schedule, fastest.best_known, model.schedule, model.best_known, tried)
@@ -101,13 +108,15 @@ def tune(
     excluded = [f"{each.schedule}: {each.reason}" for each in candidates if each.verdict in ("wrong", "refused")]
     best = tuned_schedules.first(choice, found, Origin("tuned", now()))
     measured = {each.schedule: each.best_known for each in candidates if each.verdict == "measured"}
-    return Outcome(tuned_schedules.noted(best, measured, excluded), candidates, fastest, spent, len(choice.ranked))
+    noted = replace(tuned_schedules.noted(best, measured, excluded), description=asked)
+    tuned_schedules.keep_here(noted, workspace_limit)
+    return Outcome(noted, candidates, fastest, spent, len(choice.ranked))
 
 
 def measured(choice: Choice, effort: Effort, compiler: Compiler, report: Report = quiet) -> list[Candidate]:
     """Build, check and measure candidates quickly, for their own sake: nothing is stored and none is measured again."""
     candidates = pick_candidates(choice.ranked, effort)
-    with _one_at_a_time, on(choice.target.device):
+    with one_at_a_time, on(choice.target.device):
         _Session(choice, effort, candidates, compiler, None, report).look()
     return candidates
 
@@ -122,6 +131,7 @@ class _Session:
     compiler: Compiler
     journal: Journal | None  # None keeps none
     report: Report
+    also: Sequence[Ranked] = ()
     began: float = 0.0  # when the first candidate was ready: the start of the compilers is nobody's time
     launches: dict[int, Any] = field(default_factory=dict)  # built ones, by the identity of their candidate
     glances: dict[int, float] = field(default_factory=dict)
@@ -148,7 +158,7 @@ class _Session:
         except torch.OutOfMemoryError:
             size = described_bytes(self.choice.description)
             raise WorkspaceError(f"too little memory to measure candidates on tensors of {size} bytes") from None
-        for done, (candidate, reason) in enumerate(_as_they_come(compiled)):
+        for done, (candidate, reason) in enumerate(_as_they_come(compiled, self._patience)):
             self.began = self.began or time.perf_counter()
             self.report(str(candidate.schedule), done, len(self.candidates))
             self._try(candidate, reason)
@@ -167,8 +177,7 @@ class _Session:
         if reason is not None:
             candidate.verdict, candidate.reason = "refused", reason
             return
-        late = time.perf_counter() - self.began > self.effort.budget
-        if late and any(other.verdict == "measured" for other in self.candidates):
+        if self._patience() == 0.0:
             return
         launch = self._built(candidate)
         if launch is None:
@@ -181,6 +190,12 @@ class _Session:
             self._look_at(candidate, launch)
         except RuntimeError as error:
             self._fails(candidate, error)
+
+    def _patience(self) -> float | None:
+        """Seconds for which further candidates are waited for and begun; None while none is measured."""
+        if not any(each.verdict == "measured" for each in self.candidates):
+            return None
+        return max(0.0, self.began + self.effort.budget - time.perf_counter())
 
     def _look_at(self, candidate: Candidate, launch: Any) -> None:
         """Time a right candidate, unless a glance says that it is far too slow."""
@@ -247,10 +262,15 @@ class _Session:
         for candidate in near:
             if (candidate.seconds or 0.0) < LONG and self._rerun(candidate):
                 self.report(f"again: {candidate.schedule}", len(self.candidates), len(self.candidates))
-                seconds = self._timed(candidate, LAST_BUDGET / 3, quick=True)[1]
+                seconds = self._timed(candidate, self.effort.last / 3, quick=True)[1]
                 candidate.seconds = min(candidate.seconds or float("inf"), seconds)
         last = self._front([each for each in near if each.verdict == "measured"], NEAR[1], self.effort.finals)
-        return model, _distinct([model, *last])
+        return model, _distinct([model, *self._standing, *last])
+
+    @property
+    def _standing(self) -> list[Candidate]:
+        """Measured candidates that nothing replaces without being faster by more than noise, besides the model's."""
+        return [each for each in self.candidates if each.verdict == "measured" and each.rank in self.also]
 
     def _decided(self, model: Candidate, last: list[Candidate]) -> tuple[Candidate, Candidate]:
         """Measure the last few in full, one after the other in turns, and name the fastest."""
@@ -260,10 +280,11 @@ class _Session:
         for _ in range(TURNS if len(last) > 1 and last[0].best_known < LONG else 1):
             for candidate in last:
                 self.report(f"in full: {candidate.schedule}", len(self.candidates), len(self.candidates))
-                candidate.samples += self._timed(candidate, LAST_BUDGET, quick=False)[0]
+                candidate.samples += self._timed(candidate, self.effort.last, quick=False)[0]
         fastest = min(last, key=lambda each: each.best_known)
-        if model in last and fastest.best_known > (1 - NOISE) * model.best_known:
-            fastest = model
+        for standing in (model, *self._standing):
+            if standing in last and fastest.best_known > (1 - NOISE) * standing.best_known:
+                fastest = standing
         return fastest, model
 
     def _front(self, candidates: list[Candidate], factor: float, most: int) -> list[Candidate]:
@@ -289,18 +310,29 @@ def on(device: torch.device) -> Any:
 
 def begin_compiling(choice: Choice, effort: Effort, compiler: Compiler) -> None:
     """Hand a tuning's candidates to the compilers before its turn has come."""
+    choice = _unpeaked(choice)
     for candidate in pick_candidates(choice.ranked, effort):
         compiler.submit(choice.description, candidate.rank)
 
 
+def _unpeaked(choice: Choice) -> Choice:
+    """The choice for the description without a peak, on which no time of a schedule depends."""
+    return replace(choice, description=without_peak(choice.description))
+
+
 def _as_they_come(
-    compiled: list[tuple[Candidate, Future[str | None]]],
+    compiled: list[tuple[Candidate, Future[str | None]]], patience: Callable[[], float | None]
 ) -> Iterator[tuple[Candidate, str | None]]:
-    """Candidates with what the compiler said of them: the first one first, as the rest are held against it."""
+    """Candidates with what the compiler said of them: the first one first, as the rest are held against it.
+
+    Those that are not there when `patience` is over are left out.
+    """
     first, *waiting = compiled
     yield first[0], first[1].result()
     while waiting:
-        wait([future for _, future in waiting], return_when=FIRST_COMPLETED)
+        done, _ = wait([future for _, future in waiting], patience(), return_when=FIRST_COMPLETED)
+        if not done:
+            return
         ready = [pair for pair in waiting if pair[1].done()]
         waiting = [pair for pair in waiting if pair not in ready]
         for candidate, future in ready:

@@ -1,0 +1,101 @@
+"""The steps of a network measured, and run by the fastest of their candidates from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import call_context
+from weft.networks.program import NetworkProgram
+from weft.networks.steps import ContractionCall
+from weft.networks.unrolled import Unrolled
+from weft.planner.planner import Choice
+from weft.plans.promoting import PromotingLaunch
+from weft.plans.tiers import ServiceRequest, tuned_service
+from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
+
+
+def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> TuningReport:
+    """`Network.tune`."""
+    with call_context(lambda: "network.tune"):
+        seconds, compilers = read_effort(budget, workers)
+    report = TuningReport("network", seconds)
+    operands = [operand.detach() for operand in network.operands(tensors)]
+    if not network.tree.steps:
+        return report
+    read = operands[: len(tensors)]
+    network.is_new(read)  # a network that measures needs no second time for these
+    program = network.untuned(read)
+    with call_context(lambda: "network.tune"):
+        _tuned(network, program, operands, report, compilers)
+    network.retain(read, program)
+    return report
+
+
+def first_tuned(network: Any, program: NetworkProgram, read: Sequence[torch.Tensor]) -> None:
+    """Tune a program that was just made, for a network with ``tune="measure"``."""
+    operands = [operand.detach() for operand in (*read, *network.constants)]
+    _tuned(network, program, operands, TuningReport("network", BUDGET), None)
+    network.retain(read, program)
+
+
+def _tuned(
+    network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport, workers: int | None
+) -> None:
+    """Measure what could serve the steps of a program, and let the fastest serve."""
+    _launch_each(network, program, operands)
+    calls: dict[tuple[Any, int | None], list[ContractionCall]] = {}
+    times: dict[tuple[Any, int | None], int] = {}
+    for call, count in program.prepared_calls():
+        step = call.call if isinstance(call, Unrolled) else call
+        if step.variant.choice is not None:  # the reference backend chooses nothing
+            place = step.variant.description, step.plan.request.workspace_limit
+            calls.setdefault(place, []).append(step)
+            times[place] = times.get(place, 0) + count
+    tasks = {place: _task(steps[0], times[place]) for place, steps in calls.items()}
+    try:
+        tune_many(list(tasks.values()), report, workers)
+    finally:
+        launches: dict[int, Callable[..., None]] = {}
+        for place, task in tasks.items():
+            if (choice := report.found.get(task)) is not None:
+                for step in calls[place]:
+                    _take(step, choice, launches)
+        program.exchange(launches)
+
+
+def _launch_each(network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor]) -> None:
+    """Run each step once, so that all are prepared, the last one as well; of several slices one will do."""
+    place = network.place()
+    if network.settings.strip_exponent:
+        work = network.work(operands, place)
+        work.begin()
+        work.slice(0)
+        return
+    for _, run in program.one_by_one(operands, place):
+        run()
+
+
+def _task(step: ContractionCall, times: int) -> TuningTask:
+    request = step.plan.request
+    return TuningTask(
+        step.variant.description, request.backend, request.target, request.workspace_limit, step.variant.choice, times
+    )
+
+
+def _take(step: ContractionCall, choice: Choice, launches: dict[int, Callable[..., None]]) -> None:
+    """Let the fastest choice serve a step; launches that do not change by themselves go into `launches`."""
+    if step.variant.choice.best.schedule == choice.best.schedule or id(step.launch) in launches:
+        return
+    if isinstance(step.launch, PromotingLaunch):
+        step.launch.take(choice)
+        return
+    request, variant = step.plan.request, step.variant
+    asked = ServiceRequest(
+        variant.description, request.backend, request.target, request.workspace_limit, None, request.schedule
+    )
+    by = tuned_service(asked, choice)
+    variant.served(by)
+    variant.launch = launches[id(step.launch)] = by.launch
