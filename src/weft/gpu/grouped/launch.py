@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,14 +107,21 @@ class GroupLaunch:
         self._target, self._device = target, target.device
         self.kernel = self._built(self._made_for)
         self._singly: KernelLaunch | None = None  # made when tensors begin elsewhere
+        self._in_parts = kernel.is_complex
         self._vectors = [line.run > 1 for line in self._made_for.lines]
         self._starts_fit = True
-        self._rows, self._outputs, self._tiles = map(self._sent, (table.rows, table.outputs, tiles))
+        self._tiles = self._sent(tiles)
+        self._send(table)
         self._in_a_graph = False  # a graph reads the tables whenever it is replayed
 
     def _built(self, kernel: GroupKernel) -> KernelLaunch:
         programs = min(self.count, RESIDENT * sm_count(self._target))
         return made(kernel, self.tile, self._target).at(programs, (self.count,))
+
+    def _send(self, table: GroupTable) -> None:
+        """Rows and outputs, as one copy, into memory of their own."""
+        self._words = self._sent(_words(table))
+        self._rows, self._outputs = self._words[: table.rows.size], self._words[table.rows.size :]
 
     def _sent(self, numbers: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, copy=True)
@@ -124,11 +132,10 @@ class GroupLaunch:
             self._starts_fit = not any(start & (line.run - 1) for start, line in zip(
                 starts_together(table), self._made_for.lines, strict=True))  # fmt: skip
         if self._in_a_graph:
-            self._rows, self._outputs = map(self._sent, (table.rows, table.outputs))
+            self._send(table)
             self._in_a_graph = False
-            return
-        self._rows.copy_(torch.from_numpy(table.rows), non_blocking=True)
-        self._outputs.copy_(torch.from_numpy(table.outputs), non_blocking=True)
+        else:
+            self._words.copy_(torch.from_numpy(_words(table)), non_blocking=True)
 
     def __str__(self) -> str:
         tile = self.tile
@@ -137,37 +144,42 @@ class GroupLaunch:
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:
             if is_capturing(self._device):
-                keep_for_graphs(self._rows, self._outputs, self._tiles)
+                keep_for_graphs(self._words, self._tiles)
                 self._in_a_graph = True
-            a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
+            if self._in_parts:
+                a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
             self._kernel_for(a, b, d)((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
 
     def _kernel_for(self, *tensors: torch.Tensor) -> KernelLaunch:
         """The kernel for tensors that begin there."""
-        if self._starts_fit and not any(
-            vectors and x.data_ptr() % VECTOR for x, vectors in zip(tensors, self._vectors, strict=True)
-        ):
+        if self._starts_fit and not any(x.data_ptr() % VECTOR for x in compress(tensors, self._vectors)):
             return self.kernel
         if self._singly is None:
             self._singly = self._built(self._made_for.singly)
         return self._singly
 
 
+def _words(table: GroupTable) -> np.ndarray:
+    """A table as one list of numbers: rows, then outputs."""
+    return np.concatenate((table.rows, table.outputs), None)
+
+
 def lines_of(table: GroupTable, types: Sequence[torch.dtype]) -> Lines:
     """What strides, starts and extents of all pairs with a result have in common."""
-    present = table.sizes[:, :3].all(1)
-    modes = table.rows[present, HEAD:].reshape(int(present.sum()), -1, EACH)
+    sizes = table.sizes[table.sizes[:, :3].all(1)]
+    modes = table.rows[table.sizes[:, :3].all(1), HEAD:].reshape(len(sizes), -1, EACH)
     last = np.cumsum(table.form.counts) - 1  # the fastest mode of each side
     found = []
     for tensor, (start, dtype) in enumerate(zip(starts_together(table), types, strict=True)):
-        whole, strides = VECTOR // dtype.itemsize, modes[:, :, 1 + tensor]
-        lines = [Line()]
+        strides = modes[:, :, 1 + tensor]
+        if tensor < 2:  # nothing is read of an operand without k
+            strides = strides * (sizes[:, 3:] > 0)
+        whole, lines = VECTOR // dtype.itemsize, [Line()]
         for side in _SIDES[tensor]:
             own, extents = strides[:, last[side]], modes[:, last[side], 0]
-            if ((own == 1) | (extents == 1)).all() and (own == 1).any():
-                others = np.delete(strides, last[side], 1)
-                together = start | int(np.bitwise_or.reduce(others, None)) | int(np.bitwise_or.reduce(extents))
-                lines.append(Line(side, whole if together % whole == 0 else 1))
+            if (own == 1).any() and ((own == 1) | ((own == 0) & ((extents <= 1) | (sizes[:, 3] == 0)))).all():
+                together = np.bitwise_or.reduce(np.delete(strides, last[side], 1), None) | np.bitwise_or.reduce(extents)
+                lines.append(Line(side, 1 if (start | int(together)) % whole else whole))
         found.append(max(lines, key=lambda line: (line.run, line.side > 0)))
     return tuple(found)  # type: ignore[return-value]
 
