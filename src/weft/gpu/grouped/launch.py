@@ -73,7 +73,8 @@ class GroupKernel(NamedTuple):
     @property
     def singly(self) -> GroupKernel:
         """The kernel that loads and stores single elements, wherever tensors begin."""
-        return self._replace(lines=tuple(line._replace(run=1) for line in self.lines))
+        a, b, d = (Line(line.side) for line in self.lines)
+        return self._replace(lines=(a, b, d))
 
     def lying(self, table: GroupTable) -> GroupKernel:
         """The kernel for what all pairs of a table have in common; that of elements in parts, and that which sums whole
@@ -165,7 +166,7 @@ def _words(table: GroupTable) -> np.ndarray:
 
 
 def lines_of(table: GroupTable, types: Sequence[torch.dtype]) -> Lines:
-    """What strides, starts and extents of all pairs with a result have in common."""
+    """Lines of A, B and D that strides, starts and extents of all pairs with a result have in common."""
     sizes = table.sizes[table.sizes[:, :3].all(1)]
     modes = table.rows[table.sizes[:, :3].all(1), HEAD:].reshape(len(sizes), -1, EACH)
     last = np.cumsum(table.form.counts) - 1  # the fastest mode of each side

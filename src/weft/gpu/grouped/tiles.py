@@ -43,7 +43,10 @@ HALVES = (
     GroupTile(64, 64, 64, 4, 3), GroupTile(64, 128, 64, 4, 3), GroupTile(128, 64, 64, 4, 3),
     GroupTile(128, 128, 64, 8, 3),
 )  # fmt: skip
-HALVES_SINGLY = (GroupTile(16, 16, 32, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 32, 4, 2))
+HALVES_SINGLY = (
+    GroupTile(16, 16, 32, 1, 2), GroupTile(32, 32, 32, 4, 2), GroupTile(64, 64, 32, 4, 2),
+    GroupTile(128, 128, 32, 8, 2),
+)  # fmt: skip
 TF32 = (
     GroupTile(16, 16, 16, 1, 3), GroupTile(32, 32, 32, 4, 3), GroupTile(64, 64, 32, 4, 3),
     GroupTile(128, 64, 32, 4, 3), GroupTile(64, 128, 32, 4, 3), GroupTile(128, 128, 32, 8, 3),
@@ -115,7 +118,8 @@ def products_at_once(tile: GroupTile, arithmetic: Arithmetic) -> float:
         return 900
     if arithmetic.precision != "ieee":
         return 256 if arithmetic.precision == "tf32" else 85
-    return 64 * min(1.0, math.sqrt(tile.m * tile.n / (16 * 32 * tile.warps)))  # few sums a thread: more is read for each
+    sums = tile.m * tile.n / (32 * tile.warps)  # of each thread: the fewer, the more is read for each
+    return 64 * min(1.0, math.sqrt(sums / 16))
 
 
 def resident(tile: GroupTile, arithmetic: Arithmetic, itemsize: int) -> int:
