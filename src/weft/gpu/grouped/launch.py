@@ -110,33 +110,33 @@ class GroupLaunch:
         self._singly: KernelLaunch | None = None  # made when tensors begin elsewhere
         self._in_parts = kernel.is_complex
         self._vectors = [line.run > 1 for line in self._made_for.lines]
-        self._starts_fit = True
+        self._starts_fit, self._within_runs = True, _within_runs(table, self._made_for.lines)
+        self._results = len(table.outputs)
         self._tiles = self._sent(tiles)
-        self._send(table)
+        self._send(_words(table))
         self._in_a_graph = False  # a graph reads the tables whenever it is replayed
 
     def _built(self, kernel: GroupKernel) -> KernelLaunch:
         programs = min(self.count, RESIDENT * sm_count(self._target))
         return made(kernel, self.tile, self._target).at(programs, (self.count,))
 
-    def _send(self, table: GroupTable) -> None:
+    def _send(self, words: np.ndarray) -> None:
         """Rows and outputs, as one copy, into memory of their own."""
-        self._words = self._sent(_words(table))
-        self._rows, self._outputs = self._words[: table.rows.size], self._words[table.rows.size :]
+        self._words, rows = self._sent(words), len(words) - 3 * self._results
+        self._rows, self._outputs = self._words[:rows], self._words[rows:]
 
     def _sent(self, numbers: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, copy=True)
 
     def move(self, table: GroupTable) -> None:
         """Take where tensors begin from a table that is the same otherwise; not within a capture."""
-        if any(self._vectors):
-            self._starts_fit = not any(start & (line.run - 1) for start, line in zip(
-                starts_together(table), self._made_for.lines, strict=True))  # fmt: skip
+        words = _words(table)
+        self._starts_fit = not (words & self._within_runs).any()
         if self._in_a_graph:
-            self._send(table)
+            self._send(words)
             self._in_a_graph = False
         else:
-            self._words.copy_(torch.from_numpy(_words(table)), non_blocking=True)
+            self._words.copy_(torch.from_numpy(words), non_blocking=True)
 
     def __str__(self) -> str:
         tile = self.tile
@@ -163,6 +163,13 @@ class GroupLaunch:
 def _words(table: GroupTable) -> np.ndarray:
     """A table as one list of numbers: rows, then outputs."""
     return np.concatenate((table.rows, table.outputs), None)
+
+
+def _within_runs(table: GroupTable, lines: Lines) -> np.ndarray:
+    """Bits of each word of a table that are not to be set in a start of a whole run."""
+    rows, outputs = np.zeros_like(table.rows), np.zeros_like(table.outputs)
+    rows[:, 0], rows[:, 1], outputs[:, 0] = (line.run - 1 for line in lines)
+    return _words(table._replace(rows=rows, outputs=outputs))
 
 
 def lines_of(table: GroupTable, types: Sequence[torch.dtype]) -> Lines:
