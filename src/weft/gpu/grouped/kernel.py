@@ -104,9 +104,12 @@ def grouped_kernel(
     B_K: tl.constexpr = LINES[1] == 3
     D_M: tl.constexpr = LINES[2] == 1
     D_N: tl.constexpr = LINES[2] == 2
-    RUN_M: tl.constexpr = max(RUNS[0] if A_M else 1, RUNS[2] if D_M else 1)
-    RUN_N: tl.constexpr = max(RUNS[1] if B_N else 1, RUNS[2] if D_N else 1)
-    RUN_K: tl.constexpr = max(RUNS[0] if A_K else 1, RUNS[1] if B_K else 1)
+    A_RUN: tl.constexpr = RUNS[0]
+    B_RUN: tl.constexpr = RUNS[1]
+    D_RUN: tl.constexpr = RUNS[2]
+    RUN_M: tl.constexpr = max(A_RUN if A_M else 1, D_RUN if D_M else 1)
+    RUN_N: tl.constexpr = max(B_RUN if B_N else 1, D_RUN if D_N else 1)
+    RUN_K: tl.constexpr = max(A_RUN if A_K else 1, B_RUN if B_K else 1)
     ROWS: tl.constexpr = TILE[0]
     COLUMNS: tl.constexpr = TILE[1]
     for tile in range(tl.program_id(0), numbers[0], tl.num_programs(0)):
@@ -115,7 +118,7 @@ def grouped_kernel(
         batch = tl.load(tiles + 4 * tile + 1)
         i = tl.load(tiles + 4 * tile + 2) * ROWS + tl.arange(0, ROWS)
         j = tl.load(tiles + 4 * tile + 3) * COLUMNS + tl.arange(0, COLUMNS)
-        start = tl.multiple_of(tl.load(outputs + 3 * result), RUNS[2])
+        start = tl.multiple_of(tl.load(outputs + 3 * result), D_RUN)
         first = tl.load(outputs + 3 * result + 1)
         last = tl.load(outputs + 3 * result + 2)
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
@@ -128,12 +131,12 @@ def grouped_kernel(
             row = rows + at * WORDS
             k = side_extents(row, AT_K, SIDES[3], RUN_K)
             depth = extent_of(k)
-            a_along_k = side_strides(row, AT_K, SIDES[3], 0, A_K, RUNS[0])
-            b_along_k = side_strides(row, AT_K, SIDES[3], 1, B_K, RUNS[1])
-            a_start = tl.multiple_of(tl.load(row), RUNS[0]) + batch_offset(row, batch, SIDES[0], 0, RUNS[0])
-            b_start = tl.multiple_of(tl.load(row + 1), RUNS[1]) + batch_offset(row, batch, SIDES[0], 1, RUNS[1])
-            a_rows = side_offset(i, m, side_strides(row, AT_M, SIDES[1], 0, A_M, RUNS[0]), A_M, RUNS[0])
-            b_columns = side_offset(j, n, side_strides(row, AT_N, SIDES[2], 1, B_N, RUNS[1]), B_N, RUNS[1])
+            a_along_k = side_strides(row, AT_K, SIDES[3], 0, A_K, A_RUN)
+            b_along_k = side_strides(row, AT_K, SIDES[3], 1, B_K, B_RUN)
+            a_start = tl.multiple_of(tl.load(row), A_RUN) + batch_offset(row, batch, SIDES[0], 0, A_RUN)
+            b_start = tl.multiple_of(tl.load(row + 1), B_RUN) + batch_offset(row, batch, SIDES[0], 1, B_RUN)
+            a_rows = side_offset(i, m, side_strides(row, AT_M, SIDES[1], 0, A_M, A_RUN), A_M, A_RUN)
+            b_columns = side_offset(j, n, side_strides(row, AT_N, SIDES[2], 1, B_N, B_RUN), B_N, B_RUN)
             a_rows = a + a_start + a_rows[:, None]
             b_columns = b + b_start + b_columns[None, :]
             for k0 in range(0, depth, TILE[2]):
@@ -141,10 +144,10 @@ def grouped_kernel(
                 l = k0 + tl.arange(0, TILE[2])
                 l_inside = l < depth
                 x = load_or_zero(
-                    a_rows + side_offset(l, k, a_along_k, A_K, RUNS[0])[None, :], i_inside[:, None] & l_inside[None, :]
+                    a_rows + side_offset(l, k, a_along_k, A_K, A_RUN)[None, :], i_inside[:, None] & l_inside[None, :]
                 ).to(PRODUCT)
                 y = load_or_zero(
-                    b_columns + side_offset(l, k, b_along_k, B_K, RUNS[1])[:, None],
+                    b_columns + side_offset(l, k, b_along_k, B_K, B_RUN)[:, None],
                     l_inside[:, None] & j_inside[None, :],
                 ).to(PRODUCT)
                 if A_FN is not None:
@@ -160,9 +163,9 @@ def grouped_kernel(
                     )
         # (3) Finish and store.
         value = acc * scalar(alpha, ACCUMULATE)
-        d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, D_M, RUNS[2]), D_M, RUNS[2])
-        d_columns = side_offset(j, n, side_strides(own, AT_N, SIDES[2], 2, D_N, RUNS[2]), D_N, RUNS[2])
-        place = d + start + batch_offset(own, batch, SIDES[0], 2, RUNS[2]) + (d_rows[:, None] + d_columns[None, :])
+        d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, D_M, D_RUN), D_M, D_RUN)
+        d_columns = side_offset(j, n, side_strides(own, AT_N, SIDES[2], 2, D_N, D_RUN), D_N, D_RUN)
+        place = d + start + batch_offset(own, batch, SIDES[0], 2, D_RUN) + (d_rows[:, None] + d_columns[None, :])
         inside = i_inside[:, None] & j_inside[None, :]
         if ADD:
             value += load_or_zero(place, inside).to(ACCUMULATE) * scalar(beta, ACCUMULATE)
