@@ -10,11 +10,11 @@ import torch
 
 import weft
 from support import Backend
-from weft.gpu.grouped.launch import GroupKernel, Line
+from weft.gpu.grouped.launch import GroupKernel, Line, loop_is_faster
 from weft.planner.schedule import Target
 from weft.spec import parse
 from weft.spec.dtypes import resolve
-from weft.spec.group import contiguous_strides, group_form, group_table
+from weft.spec.group import GroupTable, contiguous_strides, group_form, group_table
 from weft.testing import random_operand
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
@@ -133,14 +133,31 @@ def test_a_plan_called_with_the_tensors_of_its_last_call_sends_nothing(
     assert np.array_equal(moved, [1, 1])
 
 
+def kernel_and_table(
+    count: int, extents: tuple[int, int, int], dtype: torch.dtype = torch.float16
+) -> tuple[GroupKernel, GroupTable]:
+    m, k, n = np.repeat(np.array([extents]), count, 0).T
+    shapes = [np.stack([m, k], 1), np.stack([k, n], 1)]
+    table, _ = group_table(group_form(parse("mk,kn->mn")), shapes, [contiguous_strides(one) for one in shapes])
+    kernel = GroupKernel((1,) * 4, resolve(dtype, dtype), (dtype,) * 3, (None,) * 3, False)
+    return kernel.lying(table), table
+
+
+H100 = Target("cuda", 0, "NVIDIA H100", 90, 132, 232448)
+
+
+def test_few_large_products_are_the_librarys() -> None:
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        assert loop_is_faster(*kernel_and_table(4, (4096, 4096, 4096), dtype), H100)
+        assert not loop_is_faster(*kernel_and_table(64, (64, 2048, 1024), dtype), H100)
+        assert not loop_is_faster(*kernel_and_table(200, (32, 32, 32), dtype), H100)
+
+
 def test_few_products_take_smaller_tiles_than_many() -> None:
     """As many products as one large tile each would leave most of an H100 idle."""
     def tile(count: int, extents: tuple[int, int, int], dtype: torch.dtype = torch.float16) -> tuple[int, int]:
-        m, k, n = np.repeat(np.array([extents]), count, 0).T
-        shapes = [np.stack([m, k], 1), np.stack([k, n], 1)]
-        table, _ = group_table(group_form(parse("mk,kn->mn")), shapes, [contiguous_strides(one) for one in shapes])
-        kernel = GroupKernel((1,) * 4, resolve(dtype, dtype), (dtype,) * 3, (None,) * 3, False).lying(table)
-        return kernel.tile_for(table, Target("cuda", 0, "NVIDIA H100", 90, 132, 232448))[:2]
+        kernel, table = kernel_and_table(count, extents, dtype)
+        return kernel.tile_for(table, H100)[:2]
 
     assert tile(100, (512, 512, 512)) == (128, 128)
     assert np.prod(tile(2, (512, 512, 512))) < 128 * 128

@@ -23,7 +23,7 @@ from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
-from weft.groups.launch import launch_of
+from weft.groups.launch import is_for_library, launch_of
 from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of
@@ -84,6 +84,9 @@ class GroupedPlan:
         self._places = Places(self.shapes)
         self._launch: Any = None
         self._own: Any | None = None  # the launch of a kernel for groups, which may be moved
+        self._apart = options.backend == "auto" and is_for_library(
+            self._table, self._request, self._sides[1].dtype, self._add
+        )
         self._begun: tuple[bytes, ...] = ()  # the addresses that it has in its tables
         self._start()
 
@@ -292,7 +295,7 @@ class GroupedPlan:
         x, y = (side.starts() for side in self._sides)
         places = self._places.starts if self._out is None else self._out.starts()
         self._table.rows[:, 0], self._table.rows[:, 1], self._table.outputs[:, 0] = x, y, places
-        self._launch = self._batched(stacks) or self._moved()
+        self._launch = self._batched(stacks) or (None if self._apart else self._moved())
         if self._launch is None:
             self._launch = _Described(self._one_by_one, "pairs contracted one by one")
         elif self._launch is self._own:

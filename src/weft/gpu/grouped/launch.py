@@ -17,7 +17,7 @@ from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
-from weft.gpu.grouped.tiles import RESIDENT, GroupTile, choose_tile, tiles_for
+from weft.gpu.grouped.tiles import RESIDENT, GroupTile, choose_tile, group_clocks, loop_clocks, tiles_for
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
 from weft.spec.group import EACH, HEAD, GroupTable, tiles_of
@@ -91,6 +91,16 @@ class GroupKernel(NamedTuple):
         return choose_tile(
             table, fitting or every[:1], self.arithmetic, self.itemsize, self.in_vectors, sm_count(target)
         )  # fmt: skip
+
+
+def loop_is_faster(kernel: GroupKernel, table: GroupTable, target: Target) -> bool:
+    """Whether the library, product by product, is predicted to be done before one launch for all: few large ones."""
+    if target.kind != "cuda" or kernel.is_complex or not kernel.arithmetic.accumulate.is_floating_point:
+        return False
+    kernel, sms = kernel.lying(table), sm_count(target)
+    tile = kernel.tile_for(table, target)
+    one_launch = group_clocks(table, tile, kernel.arithmetic, kernel.itemsize, kernel.in_vectors, sms)
+    return loop_clocks(table, kernel.arithmetic, sms) < one_launch
 
 
 class GroupLaunch:

@@ -22,6 +22,8 @@ RESIDENT = 16  # programs for each SM: so many small ones it holds at once
 LATENCY = 800  # clocks from a request of memory to the data
 START = 2000  # clocks that a program waits for a tile's numbers in the tables
 WARP_STEP = 15  # clocks that an SM issues what each warp does in a step, besides products
+LIBRARY_TILE = 128  # rows and columns of the library's tiles
+LIBRARY_CALL = 12000  # clocks between two products of a loop, which the host calls one by one
 LOADED = 40  # bytes for each clock of an SM, in vectors
 LOADED_SINGLY = 4  # bytes for each clock where shorter than a copy to shared memory
 
@@ -80,20 +82,40 @@ def choose_tile(
     table: GroupTable, tiles: Sequence[GroupTile], arithmetic: Arithmetic, itemsize: int, in_vectors: bool, sms: int
 ) -> GroupTile:
     """The tile by which a device of so many SMs is done with the group first."""
+    return min(tiles, key=lambda tile: group_clocks(table, tile, arithmetic, itemsize, in_vectors, sms))
+
+
+def group_clocks(
+    table: GroupTable, tile: GroupTile, arithmetic: Arithmetic, itemsize: int, in_vectors: bool, sms: int
+) -> float:
+    """Clocks that a device of so many SMs takes for the group by a tile."""
     batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
     sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
     depths = sums[table.outputs[:, 2]] - sums[table.outputs[:, 1]]
+    counts = batch * np.ceil(m / tile.m) * np.ceil(n / tile.n)
+    steps = np.ceil(depths / tile.k)
+    many, long = float(counts.sum()), float((counts * steps).sum())
+    busy = long * step_clocks(tile, arithmetic, itemsize, in_vectors) + many * 2 * WARP_STEP * tile.warps
+    waiting = long * LATENCY / (tile.stages - 1) + many * START
+    held = resident(tile, arithmetic, itemsize)
+    return max(busy * uneven(many, sms) / sms, waiting * uneven(many, sms * held) / (sms * held))
 
-    def clocks(tile: GroupTile) -> float:
-        counts = batch * np.ceil(m / tile.m) * np.ceil(n / tile.n)
-        steps = np.ceil(depths / tile.k)
-        many, long = float(counts.sum()), float((counts * steps).sum())
-        busy = long * step_clocks(tile, arithmetic, itemsize, in_vectors) + many * 2 * WARP_STEP * tile.warps
-        waiting = long * LATENCY / (tile.stages - 1) + many * START
-        held = resident(tile, arithmetic, itemsize)
-        return max(busy * uneven(many, sms) / sms, waiting * uneven(many, sms * held) / (sms * held))
 
-    return min(tiles, key=clocks)
+def loop_clocks(table: GroupTable, arithmetic: Arithmetic, sms: int) -> float:
+    """Clocks that a loop over the library's products of the group takes, one after the other."""
+    batch, m, n, k = table.sizes.astype(float).T
+    tiles = np.maximum(1, batch * np.ceil(m / LIBRARY_TILE) * np.ceil(n / LIBRARY_TILE))
+    work = batch * m * n * k / (library_rate(arithmetic) * sms) * np.ceil(tiles / sms) * sms / tiles
+    return float(np.maximum(work + START, LIBRARY_CALL).sum())
+
+
+def library_rate(arithmetic: Arithmetic) -> float:
+    """Products for each clock of an SM in the library's kernels."""
+    if arithmetic.accumulate.itemsize == 8:
+        return 120
+    if arithmetic.product.itemsize < 4:
+        return 1500
+    return 110 if arithmetic.precision == "ieee" else 760
 
 
 def uneven(tiles: float, places: int) -> float:
