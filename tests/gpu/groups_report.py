@@ -38,9 +38,9 @@ class OnPaper(GroupLaunch):
         return torch.empty(0)
 
 
-def group(target: Target, dtype: torch.dtype, most: int, equation: str = "mk,kn->mn") -> None:
+def group(target: Target, dtype: torch.dtype, most: int, equation: str = "mk,kn->mn", step: int = 1) -> None:
     form = group_form(parse(equation))
-    extents = np.arange(1, most + 1)[:, None]
+    extents = np.arange(step, most + 1, step)[:, None]
     shapes = [np.repeat(extents, len(term), 1) for term in form.notation.inputs]
     table, _ = group_table(form, shapes, [contiguous_strides(shape) for shape in shapes])
     arithmetic = resolve(dtype, dtype)
@@ -73,6 +73,7 @@ def main() -> None:
             cases = {
                 f"small {name}": partial(group, target, dtype, 16),
                 f"mixed {name}": partial(group, target, dtype, 64),
+                f"large {name}": partial(group, target, dtype, 1024, step=128),
                 f"chain 1 {name}": partial(chain, target, dtype, 1),
                 f"chain 256 {name}": partial(chain, target, dtype, 256),
             }

@@ -30,3 +30,11 @@ def test_products_run_on_matrix_units(report: Report, dtype: str) -> None:
 
 def test_complex_products_run_on_matrix_units(report: Report) -> None:
     assert report["mixed complex128 sm_90"]["mma"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", slow("bfloat16"), slow("float32"), slow("float64")])
+def test_groups_of_whole_vectors_move_nothing_less(report: Report, dtype: str) -> None:
+    found = report[f"large {dtype} sm_90"]
+    assert found["cp.async"] == found["cp.async.16"] > 0
+    assert found["st.global"] == found["st.global.16"] > 0
+    assert found["wgmma"] or dtype not in ("float16", "bfloat16")

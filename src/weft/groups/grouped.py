@@ -10,7 +10,7 @@ import torch
 
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.base.arrays import Array, is_transforming, like
+from weft.base.arrays import Array, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
@@ -28,6 +28,7 @@ from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
 _PLAIN = read_options("grouped", {})
+_PLAIN_SAID = _PLAIN.said()
 _CAME_BEFORE = False  # in the place of a plan: such a group came once, and has none yet
 
 
@@ -121,15 +122,15 @@ def _results(
     equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
 ) -> Sequence[torch.Tensor]:
     """The results, by the plan of an earlier group with the same layouts, else by a new one."""
-    if is_traced(operands):
-        return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
     place = _place(equation, operands, add, options) if out is None else None
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
+    found = plan.again(operands) if plan else None
+    if found is None and is_traced(operands):
+        return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
     if plan is None and not add and options == _PLAIN:
         products = _at_once(place, equation, operands)
         if products is not None:
             return products
-    found = plan.again(operands) if plan else None
     if found is None:
         tensors = as_operands(operands)
         if asked_of_many(tensors):
@@ -159,18 +160,17 @@ def _place(equation: Equation | Notation, operands: list[Any], add: bool, option
     stream's device, where a copy waits for the kernel before it; a captured graph would read them after they changed.
     """
     ends = (*operands[:2], *operands[-2:])
-    if {*map(type, ends)} != {torch.Tensor} or is_transforming():
+    if {*map(type, ends)} != {torch.Tensor} or is_transforming() or dispatch_modes():
         return None
-    said = options.said()
-    stream = None
-    if operands[0].device.type == "cuda":
+    said = _PLAIN_SAID if options is _PLAIN else options.said()
+    stream, first = None, operands[0]
+    if first.is_cuda:
         if torch.cuda.is_current_stream_capturing():
             return None
-        stream = torch.cuda.current_stream(operands[0].device).cuda_stream
+        stream = torch._C._cuda_getCurrentRawStream(first.get_device())
     if said is None:
         return None
-    shapes = tuple([tuple(one.shape) for one in ends])
-    key = (equation, add, len(operands), shapes, operands[0].dtype, said, stream)
+    key = (equation, add, len(operands), tuple([one.shape for one in ends]), first.dtype, said, stream)
     try:
         return _PLANS.place(key)
     except TypeError:  # an equation in lists

@@ -26,7 +26,7 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
     if request.backend == "triton":
         need_triton("a group runs on a GPU")
         from weft.gpu.common.launch import type_reason
-        from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
+        from weft.gpu.grouped.launch import GroupLaunch
 
         for dtype in (*types, arithmetic.product, arithmetic.accumulate):
             reason = type_reason(dtype, request.target)
@@ -36,7 +36,7 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
                 raise UnsupportedError(f"{reason}; else contract the pairs one by one")
         if is_capturing(request.device):
             return None
-        return GroupLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
+        return GroupLaunch(_kernel(table, request, b_dtype, add), table, request.target)
     if request.backend == "cpu" and not any(isinstance(function, TritonFunction) for function in hooks):
         from weft.cpu.grouped.launch import CpuGroupLaunch, serves
 
@@ -46,3 +46,19 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
     return None
 
 
+def is_for_library(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> bool:
+    """Whether the pairs of a group on a GPU are contracted one by one, as the library is done with them sooner."""
+    if request.backend != "triton" or request.target.kind != "cuda":
+        return False
+    from weft.gpu.grouped.launch import loop_is_faster
+
+    return loop_is_faster(_kernel(table, request, b_dtype, add), table, request.target)
+
+
+def _kernel(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> Any:
+    """The kernel for a group, but for what its strides have in common."""
+    from weft.gpu.grouped.launch import GroupKernel
+
+    functions, types = request.functions, (request.a.dtype, b_dtype, request.d_dtype)
+    hooks = (functions.a, functions.b, functions.epilogue)
+    return GroupKernel(table.form.counts, request.arithmetic, types, hooks, add)

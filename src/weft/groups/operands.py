@@ -41,17 +41,18 @@ class Stack(NamedTuple):
 
     def starts(self) -> np.ndarray:
         """Elements from the first tensor's begin to each one's; `UnsupportedError` where they are no whole number."""
-        found, rest = np.divmod(self.addresses - self.addresses[0], self.dtype.itemsize)
-        if rest.any():
+        size, bytes_from = self.dtype.itemsize, self.addresses - self.addresses[0]
+        if int(np.bitwise_or.reduce(bytes_from)) % size:
+            at = int(np.flatnonzero(bytes_from % size)[0])
             raise UnsupportedError(
-                f"the tensor of pair {int(np.flatnonzero(rest)[0])} begins at an address that is no whole number of "
-                f"elements ({self.dtype.itemsize} bytes) from that of pair 0: pass a copy of it"
+                f"the tensor of pair {at} begins at an address that is no whole number of elements ({size} bytes) from "
+                "that of pair 0: pass a copy of it"
             )
-        return found
+        return bytes_from // size
 
-    def over(self, tensors: Sequence[torch.Tensor]) -> Stack:
+    def over(self, tensors: Sequence[torch.Tensor], addresses: np.ndarray) -> Stack:
         """Other tensors with the layouts of these."""
-        return self._replace(tensors=tensors, addresses=addresses_of(tensors))
+        return Stack(tensors, self.shapes, self.strides, addresses, self.alike)
 
     @property
     def even(self) -> int | None:

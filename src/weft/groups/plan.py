@@ -23,10 +23,10 @@ from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
-from weft.groups.launch import launch_of
+from weft.groups.launch import is_for_library, launch_of
 from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
-from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
+from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
 from weft.planner.options import Options
 from weft.planner.request import Request
@@ -84,6 +84,10 @@ class GroupedPlan:
         self._places = Places(self.shapes)
         self._launch: Any = None
         self._own: Any | None = None  # the launch of a kernel for groups, which may be moved
+        self._apart = options.backend == "auto" and is_for_library(
+            self._table, self._request, self._sides[1].dtype, self._add
+        )
+        self._begun: tuple[bytes, ...] = ()  # the addresses that it has in its tables
         self._start()
 
     def _requested(self, text: str, options: Options) -> Request:
@@ -114,10 +118,10 @@ class GroupedPlan:
             operands = None if pairs is None else _some(read_pairs(pairs))
             with self._turn:
                 changed = self._follow()
-                held = self._held() if operands is None else operands
-                if is_traced(held):
-                    return self._as_operations(held, out)
-                self._take_all(operands, out)
+                like = operands is not None and self._takes(operands)
+                if is_traced(() if operands is None or like else operands):  # a plan holds plain tensors
+                    return self._as_operations(self._held() if operands is None else operands, out)
+                self._take_all(operands, out, like)
                 if changed and operands is None and out is None:
                     self._start()
                 leaves = self._leaves
@@ -144,19 +148,22 @@ class GroupedPlan:
         self._launch(a, b, buffer)
         return Results(buffer, self._places)
 
-    def accepts(self, operands: list[Any]) -> bool:
-        """Take other operands where they have the plan's layouts and no gradient is requested; else leave them."""
-        if is_transforming() or forward_ad._current_level >= 0 or not self._lies.holds(operands):
-            return False
-        x, y = self._sides
-        self._sides, self._leaves = (x.over(operands[::2]), y.over(operands[1::2])), None
-        return True
+    def _takes(self, operands: list[Any]) -> bool:
+        """Whether operands have the plan's layouts, and no gradient is requested."""
+        return not is_transforming() and forward_ad._current_level < 0 and self._lies.holds(operands)
+
+    def _hold(self, operands: list[Any]) -> None:
+        """Hold operands that have the plan's layouts in the place of those before."""
+        addresses, (x, y) = addresses_of(operands), self._sides
+        self._sides = x.over(operands[::2], addresses[::2]), y.over(operands[1::2], addresses[1::2])
+        self._leaves = None
 
     def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
         """The results of new operands with the same layouts, which are not retained; None where a layout differs."""
         with self._turn:
-            if not self.accepts(operands):
+            if not self._takes(operands):
                 return None
+            self._hold(operands)
             self._start()
             return self.run()
 
@@ -234,8 +241,9 @@ class GroupedPlan:
             out = self._out.tensors
         return one_by_one(self._notation, tensors, self._options, out, self._add)
 
-    def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None) -> None:
-        """Take other operands and places, all or, where one does not fit, none."""
+    def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None, like: bool) -> None:
+        """Take other operands, which may be known to be `like` those before, and places: all, or, where one does not
+        fit, none."""
         if operands is None and out is None:
             return
         before = self._sides, self._leaves, self._lies, self._out
@@ -243,16 +251,14 @@ class GroupedPlan:
             if out is not None:
                 self._take_out(out)
             if operands is not None:
-                self._take(operands)
+                self._hold(operands) if like else self._take(operands)
             self._start()
         except BaseException:
             self._sides, self._leaves, self._lies, self._out = before
             raise
 
     def _take(self, operands: list[Any]) -> None:
-        """Other tensors with the layouts of the first ones."""
-        if self.accepts(operands):
-            return
+        """Other tensors with the layouts of the first ones, each of them read."""
         tensors = as_operands(operands)
         leaves = tensors if asked_of_many(tensors) else None
         if leaves is not None and is_transforming():
@@ -281,11 +287,19 @@ class GroupedPlan:
         self._out = places
 
     def _start(self) -> None:
-        """Where tensors begin, into the table; and what computes them."""
+        """Where tensors begin, into the table; and what computes them. All stands where they begin as before."""
+        stacks = (*self._sides, *((self._out,) if self._out is not None else ()))
+        begun = tuple([stack.addresses.tobytes() for stack in stacks])
+        if self._launch is not None and self._launch is self._own and begun == self._begun:
+            return
         x, y = (side.starts() for side in self._sides)
         places = self._places.starts if self._out is None else self._out.starts()
         self._table.rows[:, 0], self._table.rows[:, 1], self._table.outputs[:, 0] = x, y, places
-        self._launch = self._batched() or self._moved() or _Described(self._one_by_one, "pairs contracted one by one")
+        self._launch = self._batched(stacks) or (None if self._apart else self._moved())
+        if self._launch is None:
+            self._launch = _Described(self._one_by_one, "pairs contracted one by one")
+        elif self._launch is self._own:
+            self._begun = begun
 
     def _moved(self) -> Any | None:
         """The kernel for groups, given the addresses of tensors; None where there is none, and within the capture of a
@@ -299,9 +313,8 @@ class GroupedPlan:
             self._own.move(self._table)
         return self._own
 
-    def _batched(self) -> Any | None:
+    def _batched(self, stacks: Sequence[Stack]) -> Any | None:
         """One contraction with a batch mode, where the pairs are alike and evenly spaced."""
-        stacks = (*self._sides, *((self._out,) if self._out is not None else ()))
         if self._add or len(self.shapes) < 2 or not all(stack.alike for stack in stacks) or not self.shapes[0].all():
             return None
         steps = [stack.even for stack in stacks]

@@ -10,29 +10,62 @@ from weft.gpu.common.pdl import pdl_begin
 
 
 @triton.jit
-def side_extent(row, FIRST: tl.constexpr, COUNT: tl.constexpr):
-    """Product of the extents of a side, whose modes begin at number `FIRST`."""
-    extent = tl.load(row + 2 + 4 * FIRST).to(tl.int32)
-    for i in tl.static_range(1, COUNT):
-        extent = extent * tl.load(row + 2 + 4 * (FIRST + i)).to(tl.int32)
+def side_extents(row, FIRST: tl.constexpr, COUNT: tl.constexpr, RUN: tl.constexpr):
+    """Extents of the modes of a side, which begin at number `FIRST`; the last one is a multiple of `RUN`."""
+    extents = ()
+    for j in tl.static_range(COUNT):
+        extent = tl.load(row + 2 + 4 * (FIRST + j)).to(tl.int32)
+        extents += (tl.multiple_of(extent, RUN if j + 1 == COUNT else 1),)
+    return extents
+
+
+@triton.jit
+def extent_of(extents):
+    """The product of a side's extents."""
+    extent = extents[0]
+    for j in tl.static_range(1, len(extents)):
+        extent = extent * extents[j]
     return extent
 
 
 @triton.jit
-def side_offset(row, index, FIRST: tl.constexpr, COUNT: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in A, B or D (`TENSOR` 0, 1, 2) of flattened indices of a side, the last mode fastest."""
+def side_strides(
+    row, FIRST: tl.constexpr, COUNT: tl.constexpr, TENSOR: tl.constexpr, LINE: tl.constexpr, RUN: tl.constexpr
+):
+    """Strides of a side's modes in A, B or D (`TENSOR` 0, 1, 2), multiples of `RUN`; of the last one nothing is read
+    where it is contiguous there (`LINE`)."""
+    strides = ()
+    for j in tl.static_range(COUNT):
+        if LINE and j + 1 == COUNT:
+            strides += (1,)
+        else:
+            strides += (tl.multiple_of(tl.load(row + 3 + 4 * (FIRST + j) + TENSOR).to(tl.int32), RUN),)
+    return strides
+
+
+@triton.jit
+def side_offset(index, extents, strides, LINE: tl.constexpr, RUN: tl.constexpr):
+    """Offsets of flattened indices of a side, the last mode fastest; a `LINE` of indices goes by whole runs."""
+    COUNT: tl.constexpr = len(extents)
     offset = index * 0
     rest = index
     for j in tl.static_range(COUNT):
-        at = 2 + 4 * (FIRST + COUNT - 1 - j)
-        stride = tl.load(row + at + 1 + TENSOR).to(tl.int32)
         if j + 1 < COUNT:
-            extent = tl.load(row + at).to(tl.int32)
-            offset += rest % extent * stride
-            rest = rest // extent
+            offset += rest % extents[COUNT - 1 - j] * strides[COUNT - 1 - j]
+            rest = rest // extents[COUNT - 1 - j]
         else:
-            offset += rest * stride
+            offset += rest * strides[0]
+    if LINE and RUN > 1:
+        offset = tl.max_contiguous(tl.multiple_of(offset, RUN), RUN)
     return offset
+
+
+@triton.jit
+def batch_offset(row, batch, COUNT: tl.constexpr, TENSOR: tl.constexpr, RUN: tl.constexpr):
+    """The offset in A, B or D of an index of the batch."""
+    return side_offset(
+        batch, side_extents(row, 0, COUNT, 1), side_strides(row, 0, COUNT, TENSOR, False, RUN), False, 1
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
@@ -48,6 +81,8 @@ def grouped_kernel(
     numbers,  # (tiles,)
     SIDES: tl.constexpr,  # modes of batch, m, n, k
     TILE: tl.constexpr,  # m, n, k
+    LINES: tl.constexpr,  # of A, B, D: the side along which it is contiguous (1, 2, 3 for m, n, k), 0 for none
+    RUNS: tl.constexpr,  # of A, B, D: what its starts, other strides and extents of that side are multiples of
     ADD: tl.constexpr,  # D = alpha * sum + beta * D, else D = alpha * sum
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
@@ -63,42 +98,62 @@ def grouped_kernel(
     AT_N: tl.constexpr = SIDES[0] + SIDES[1]
     AT_K: tl.constexpr = SIDES[0] + SIDES[1] + SIDES[2]
     WORDS: tl.constexpr = 2 + 4 * (SIDES[0] + SIDES[1] + SIDES[2] + SIDES[3])
+    A_M: tl.constexpr = LINES[0] == 1
+    A_K: tl.constexpr = LINES[0] == 3
+    B_N: tl.constexpr = LINES[1] == 2
+    B_K: tl.constexpr = LINES[1] == 3
+    D_M: tl.constexpr = LINES[2] == 1
+    D_N: tl.constexpr = LINES[2] == 2
+    A_RUN: tl.constexpr = RUNS[0]
+    B_RUN: tl.constexpr = RUNS[1]
+    D_RUN: tl.constexpr = RUNS[2]
+    RUN_M: tl.constexpr = max(A_RUN if A_M else 1, D_RUN if D_M else 1)
+    RUN_N: tl.constexpr = max(B_RUN if B_N else 1, D_RUN if D_N else 1)
+    RUN_K: tl.constexpr = max(A_RUN if A_K else 1, B_RUN if B_K else 1)
+    ROWS: tl.constexpr = TILE[0]
+    COLUMNS: tl.constexpr = TILE[1]
     for tile in range(tl.program_id(0), numbers[0], tl.num_programs(0)):
         # (1) Find the result, and this tile's rows and columns of it.
         result = tl.load(tiles + 4 * tile)
         batch = tl.load(tiles + 4 * tile + 1)
-        i = tl.load(tiles + 4 * tile + 2) * TILE[0] + tl.arange(0, TILE[0])
-        j = tl.load(tiles + 4 * tile + 3) * TILE[1] + tl.arange(0, TILE[1])
-        start = tl.load(outputs + 3 * result)
+        i = tl.load(tiles + 4 * tile + 2) * ROWS + tl.arange(0, ROWS)
+        j = tl.load(tiles + 4 * tile + 3) * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.multiple_of(tl.load(outputs + 3 * result), D_RUN)
         first = tl.load(outputs + 3 * result + 1)
         last = tl.load(outputs + 3 * result + 2)
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
-        i_inside = i < side_extent(own, AT_M, SIDES[1])
-        j_inside = j < side_extent(own, AT_N, SIDES[2])
-        ROWS: tl.constexpr = TILE[0]
-        COLUMNS: tl.constexpr = TILE[1]
+        m = side_extents(own, AT_M, SIDES[1], RUN_M)
+        n = side_extents(own, AT_N, SIDES[2], RUN_N)
+        i_inside = i < extent_of(m)
+        j_inside = j < extent_of(n)
         acc = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         for at in range(first, last):
             row = rows + at * WORDS
-            depth = side_extent(row, AT_K, SIDES[3])
-            a_rows = a + tl.load(row) + side_offset(row, batch, 0, SIDES[0], 0)
-            b_columns = b + tl.load(row + 1) + side_offset(row, batch, 0, SIDES[0], 1)
-            a_rows += side_offset(row, i, AT_M, SIDES[1], 0)[:, None]
-            b_columns += side_offset(row, j, AT_N, SIDES[2], 1)[None, :]
+            k = side_extents(row, AT_K, SIDES[3], RUN_K)
+            depth = extent_of(k)
+            a_along_k = side_strides(row, AT_K, SIDES[3], 0, A_K, A_RUN)
+            b_along_k = side_strides(row, AT_K, SIDES[3], 1, B_K, B_RUN)
+            a_start = tl.multiple_of(tl.load(row), A_RUN) + batch_offset(row, batch, SIDES[0], 0, A_RUN)
+            b_start = tl.multiple_of(tl.load(row + 1), B_RUN) + batch_offset(row, batch, SIDES[0], 1, B_RUN)
+            a_rows = side_offset(i, m, side_strides(row, AT_M, SIDES[1], 0, A_M, A_RUN), A_M, A_RUN)
+            b_columns = side_offset(j, n, side_strides(row, AT_N, SIDES[2], 1, B_N, B_RUN), B_N, B_RUN)
+            a_rows = a + a_start + a_rows[:, None]
+            b_columns = b + b_start + b_columns[None, :]
             for k0 in range(0, depth, TILE[2]):
                 # (2.1) Load tiles of A and B, and apply their functions.
-                k = k0 + tl.arange(0, TILE[2])
-                k_inside = k < depth
+                l = k0 + tl.arange(0, TILE[2])
+                l_inside = l < depth
                 x = load_or_zero(
-                    a_rows + side_offset(row, k, AT_K, SIDES[3], 0)[None, :], i_inside[:, None] & k_inside[None, :]
+                    a_rows + side_offset(l, k, a_along_k, A_K, A_RUN)[None, :], i_inside[:, None] & l_inside[None, :]
                 ).to(PRODUCT)
                 y = load_or_zero(
-                    b_columns + side_offset(row, k, AT_K, SIDES[3], 1)[:, None], k_inside[:, None] & j_inside[None, :]
+                    b_columns + side_offset(l, k, b_along_k, B_K, B_RUN)[:, None],
+                    l_inside[:, None] & j_inside[None, :],
                 ).to(PRODUCT)
                 if A_FN is not None:
-                    x = tl.where(k_inside[None, :], A_FN(x).to(PRODUCT), 0)
+                    x = tl.where(l_inside[None, :], A_FN(x).to(PRODUCT), 0)
                 if B_FN is not None:
-                    y = tl.where(k_inside[:, None], B_FN(y).to(PRODUCT), 0)
+                    y = tl.where(l_inside[:, None], B_FN(y).to(PRODUCT), 0)
                 # (2.2) Multiply and accumulate.
                 if TILE[2] == 1:  # integers: no matrix instruction wraps as their sums do
                     acc += x.to(ACCUMULATE) * y.to(ACCUMULATE)
@@ -108,8 +163,9 @@ def grouped_kernel(
                     )
         # (3) Finish and store.
         value = acc * scalar(alpha, ACCUMULATE)
-        place = d + start + side_offset(own, batch, 0, SIDES[0], 2)
-        place += side_offset(own, i, AT_M, SIDES[1], 2)[:, None] + side_offset(own, j, AT_N, SIDES[2], 2)[None, :]
+        d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, D_M, D_RUN), D_M, D_RUN)
+        d_columns = side_offset(j, n, side_strides(own, AT_N, SIDES[2], 2, D_N, D_RUN), D_N, D_RUN)
+        place = d + start + batch_offset(own, batch, SIDES[0], 2, D_RUN) + (d_rows[:, None] + d_columns[None, :])
         inside = i_inside[:, None] & j_inside[None, :]
         if ADD:
             value += load_or_zero(place, inside).to(ACCUMULATE) * scalar(beta, ACCUMULATE)
@@ -197,28 +253,33 @@ def grouped_complex_kernel(
         first = tl.load(outputs + 3 * result + 1)
         last = tl.load(outputs + 3 * result + 2)
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
-        i_inside = i < side_extent(own, AT_M, SIDES[1])
-        j_inside = j < side_extent(own, AT_N, SIDES[2])
+        m = side_extents(own, AT_M, SIDES[1], 1)
+        n = side_extents(own, AT_N, SIDES[2], 1)
+        i_inside = i < extent_of(m)
+        j_inside = j < extent_of(n)
         re = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         im = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         for at in range(first, last):
             row = rows + at * WORDS
-            depth = side_extent(row, AT_K, SIDES[3])
-            a_rows = tl.load(row) + side_offset(row, batch, 0, SIDES[0], 0)
-            b_columns = tl.load(row + 1) + side_offset(row, batch, 0, SIDES[0], 1)
-            a_rows += side_offset(row, i, AT_M, SIDES[1], 0)[:, None]
-            b_columns += side_offset(row, j, AT_N, SIDES[2], 1)[None, :]
+            k = side_extents(row, AT_K, SIDES[3], 1)
+            depth = extent_of(k)
+            a_along_k = side_strides(row, AT_K, SIDES[3], 0, False, 1)
+            b_along_k = side_strides(row, AT_K, SIDES[3], 1, False, 1)
+            a_rows = side_offset(i, m, side_strides(row, AT_M, SIDES[1], 0, False, 1), False, 1)[:, None]
+            b_columns = side_offset(j, n, side_strides(row, AT_N, SIDES[2], 1, False, 1), False, 1)[None, :]
+            a_rows += tl.load(row) + batch_offset(row, batch, SIDES[0], 0, 1)
+            b_columns += tl.load(row + 1) + batch_offset(row, batch, SIDES[0], 1, 1)
             for k0 in range(0, depth, TILE[2]):
                 # (2.1) Load tiles of A and B, both parts of each, and apply their functions.
-                k = k0 + tl.arange(0, TILE[2])
-                k_inside = k < depth
+                l = k0 + tl.arange(0, TILE[2])
+                l_inside = l < depth
                 x_re, x_im = fetched(
-                    a, a_rows + side_offset(row, k, AT_K, SIDES[3], 0)[None, :], i_inside[:, None] & k_inside[None, :],
+                    a, a_rows + side_offset(l, k, a_along_k, False, 1)[None, :], i_inside[:, None] & l_inside[None, :],
                     A_FN, A_KIND, PRODUCT,
                 )  # fmt: skip
                 y_re, y_im = fetched(
-                    b, b_columns + side_offset(row, k, AT_K, SIDES[3], 1)[:, None],
-                    k_inside[:, None] & j_inside[None, :], B_FN, B_KIND, PRODUCT,
+                    b, b_columns + side_offset(l, k, b_along_k, False, 1)[:, None],
+                    l_inside[:, None] & j_inside[None, :], B_FN, B_KIND, PRODUCT,
                 )  # fmt: skip
                 # (2.2) Add the products of parts that there are.
                 re = tl.dot(x_re, y_re, re, input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -231,8 +292,9 @@ def grouped_complex_kernel(
         # (3) Finish and store.
         re *= scalar(alpha, ACCUMULATE)
         im *= scalar(alpha, ACCUMULATE)
-        offsets = start + side_offset(own, batch, 0, SIDES[0], 2)
-        offsets += side_offset(own, i, AT_M, SIDES[1], 2)[:, None] + side_offset(own, j, AT_N, SIDES[2], 2)[None, :]
+        d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, False, 1), False, 1)
+        d_columns = side_offset(j, n, side_strides(own, AT_N, SIDES[2], 2, False, 1), False, 1)
+        offsets = start + batch_offset(own, batch, SIDES[0], 2, 1) + (d_rows[:, None] + d_columns[None, :])
         inside = i_inside[:, None] & j_inside[None, :]
         if ADD:
             before_re, before_im = load_pair(d, offsets, inside, D_COMPLEX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,36 +15,33 @@ from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import real, real_arithmetic
 from weft.gpu.common.constants import DeviceFunction
-from weft.gpu.common.constraints import sm_count
+from weft.gpu.common.constraints import SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
+from weft.gpu.grouped.tiles import RESIDENT, GroupTile, choose_tile, group_clocks, loop_clocks, tiles_for
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
-from weft.spec.group import GroupTable, tiles_of
+from weft.spec.group import EACH, HEAD, GroupTable, tiles_of
 
 KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_kernel")
 COMPLEX_KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_complex_kernel")
 
-STAGES = 2
-RESIDENT = 16  # programs for each SM: so many small ones it holds at once
-OVERHEAD = 8192  # products that a tile's own start, and a step along k, take the time of
-
 _KERNELS = BoundedCache(256)
 
 
-class GroupTile(NamedTuple):
-    m: int
-    n: int
-    k: int
-    warps: int
+class Line(NamedTuple):
+    """How A, B or D lies in all pairs: contiguous along the last mode of `side` (1, 2, 3 for m, n, k; 0 for none).
+
+    Its starts, its strides along other modes and the extents of that mode are multiples of `run` elements: 16 bytes of
+    them, or one.
+    """
+
+    side: int = 0
+    run: int = 1
 
 
-_TILES = {  # by bytes of an element
-    2: (GroupTile(16, 16, 32, 1), GroupTile(32, 32, 32, 4), GroupTile(64, 64, 32, 4)),
-    4: (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 32, 4), GroupTile(64, 64, 16, 4)),
-    8: (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 16, 4), GroupTile(64, 64, 16, 8)),
-}
-_COMPLEX = (GroupTile(16, 16, 16, 1), GroupTile(32, 32, 16, 4))
-_INTEGERS = (GroupTile(16, 16, 1, 1), GroupTile(32, 32, 1, 4), GroupTile(64, 64, 1, 4))
+Lines = tuple[Line, Line, Line]  # of A, B and D
+NO_LINES = (Line(), Line(), Line())
+_SIDES = ((3, 1), (3, 2), (2, 1))  # of A, B and D
 
 
 class GroupKernel(NamedTuple):
@@ -54,6 +52,7 @@ class GroupKernel(NamedTuple):
     types: tuple[torch.dtype, torch.dtype, torch.dtype]  # of A, B and D
     functions: tuple[Pointwise | None, Pointwise | None, Pointwise | None]  # of A, B and the sum
     add: bool
+    lines: Lines = NO_LINES
 
     @property
     def is_complex(self) -> bool:
@@ -62,39 +61,92 @@ class GroupKernel(NamedTuple):
         return any(dtype.is_complex for dtype in types) or any(fn.is_complex for fn in self.functions if fn is not None)
 
     @property
-    def tiles(self) -> tuple[GroupTile, ...]:
-        """The tiles to choose from."""
-        if self.is_complex:
-            return _COMPLEX
-        if not self.arithmetic.accumulate.is_floating_point:
-            return _INTEGERS
-        return _TILES[8 if self.arithmetic.accumulate == torch.float64 else self.arithmetic.product.itemsize]
+    def in_vectors(self) -> bool:
+        """Whether both operands are loaded by 16 bytes."""
+        return min(line.run for line in self.lines[:2]) > 1
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the wider operand."""
+        return max(dtype.itemsize for dtype in self.types[:2])
+
+    @property
+    def singly(self) -> GroupKernel:
+        """The kernel that loads and stores single elements, wherever tensors begin."""
+        a, b, d = (Line(line.side) for line in self.lines)
+        return self._replace(lines=(a, b, d))
+
+    def lying(self, table: GroupTable) -> GroupKernel:
+        """The kernel for what all pairs of a table have in common; that of elements in parts, and that which sums whole
+        numbers along k one by one, know nothing of it."""
+        if self.is_complex or not self.arithmetic.accumulate.is_floating_point:
+            return self
+        return self._replace(lines=lines_of(table, self.types))
+
+    def tile_for(self, table: GroupTable, target: Target) -> GroupTile:
+        """The tile that is predicted to be the fastest, of those that the device has shared memory for."""
+        every = tiles_for(self.arithmetic, self.is_complex, self.in_vectors)
+        most = target.shared_memory or SHARED_MEMORY
+        fitting = [tile for tile in every if tile.shared_memory(self.itemsize) <= most]
+        return choose_tile(
+            table, fitting or every[:1], self.arithmetic, self.itemsize, self.in_vectors, sm_count(target)
+        )  # fmt: skip
+
+
+def loop_is_faster(kernel: GroupKernel, table: GroupTable, target: Target) -> bool:
+    """Whether the library, product by product, is predicted to be done before one launch for all: few large ones."""
+    if target.kind != "cuda" or kernel.is_complex or not kernel.arithmetic.accumulate.is_floating_point:
+        return False
+    kernel, sms = kernel.lying(table), sm_count(target)
+    tile = kernel.tile_for(table, target)
+    one_launch = group_clocks(table, tile, kernel.arithmetic, kernel.itemsize, kernel.in_vectors, sms)
+    return loop_clocks(table, kernel.arithmetic, sms) < one_launch
 
 
 class GroupLaunch:
-    """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
+    """Call it with what A, B and D begin at; `move` takes other starts without a new plan.
+
+    A kernel that moves 16 bytes at once serves while all tensors begin at whole vectors, and otherwise one that moves
+    single elements, by the same tables.
+    """
 
     def __init__(self, kernel: GroupKernel, table: GroupTable, target: Target) -> None:
-        self.tile = choose_tile(table, kernel.tiles)
+        self._made_for = kernel.lying(table)
+        self.tile = self._made_for.tile_for(table, target)
         tiles = tiles_of(table, self.tile.m, self.tile.n)
         self.count = len(tiles)
-        programs = min(self.count, RESIDENT * sm_count(target))
-        self.kernel = made(kernel, self.tile, target).at(programs, (self.count,))
-        self._device = target.device
-        self._rows, self._outputs, self._tiles = map(self._sent, (table.rows, table.outputs, tiles))
+        self._target, self._device = target, target.device
+        self.kernel = self._built(self._made_for)
+        self._singly: KernelLaunch | None = None  # made when tensors begin elsewhere
+        self._in_parts = kernel.is_complex
+        self._vectors = [line.run > 1 for line in self._made_for.lines]
+        self._starts_fit, self._within_runs = True, _within_runs(table, self._made_for.lines)
+        self._results = len(table.outputs)
+        self._tiles = self._sent(tiles)
+        self._send(_words(table))
         self._in_a_graph = False  # a graph reads the tables whenever it is replayed
+
+    def _built(self, kernel: GroupKernel) -> KernelLaunch:
+        programs = min(self.count, RESIDENT * sm_count(self._target))
+        return made(kernel, self.tile, self._target).at(programs, (self.count,))
+
+    def _send(self, words: np.ndarray) -> None:
+        """Rows and outputs, as one copy, into memory of their own."""
+        self._words, rows = self._sent(words), len(words) - 3 * self._results
+        self._rows, self._outputs = self._words[:rows], self._words[rows:]
 
     def _sent(self, numbers: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, copy=True)
 
     def move(self, table: GroupTable) -> None:
         """Take where tensors begin from a table that is the same otherwise; not within a capture."""
+        words = _words(table)
+        self._starts_fit = not (words & self._within_runs).any()
         if self._in_a_graph:
-            self._rows, self._outputs = map(self._sent, (table.rows, table.outputs))
+            self._send(words)
             self._in_a_graph = False
-            return
-        self._rows.copy_(torch.from_numpy(table.rows), non_blocking=True)
-        self._outputs.copy_(torch.from_numpy(table.outputs), non_blocking=True)
+        else:
+            self._words.copy_(torch.from_numpy(words), non_blocking=True)
 
     def __str__(self) -> str:
         tile = self.tile
@@ -103,24 +155,57 @@ class GroupLaunch:
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:
             if is_capturing(self._device):
-                keep_for_graphs(self._rows, self._outputs, self._tiles)
+                keep_for_graphs(self._words, self._tiles)
                 self._in_a_graph = True
-            a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
-            self.kernel((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
+            if self._in_parts:
+                a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
+            self._kernel_for(a, b, d)((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
+
+    def _kernel_for(self, *tensors: torch.Tensor) -> KernelLaunch:
+        """The kernel for tensors that begin there."""
+        if self._starts_fit and not any(x.data_ptr() % VECTOR for x in compress(tensors, self._vectors)):
+            return self.kernel
+        if self._singly is None:
+            self._singly = self._built(self._made_for.singly)
+        return self._singly
 
 
-def choose_tile(table: GroupTable, tiles: Sequence[GroupTile]) -> GroupTile:
-    """The tile that computes fewest products, those past the extents and the overheads counted in."""
-    batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
-    sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
-    depths = sums[table.outputs[:, 2]] - sums[table.outputs[:, 1]]
+def _words(table: GroupTable) -> np.ndarray:
+    """A table as one list of numbers: rows, then outputs."""
+    return np.concatenate((table.rows, table.outputs), None)
 
-    def cost(tile: GroupTile) -> float:
-        steps = 1 + depths / tile.k
-        each = np.ceil(depths / tile.k) * tile.m * tile.n * tile.k + OVERHEAD * steps
-        return float((batch * np.ceil(m / tile.m) * np.ceil(n / tile.n) * each).sum())
 
-    return min(tiles, key=cost)
+def _within_runs(table: GroupTable, lines: Lines) -> np.ndarray:
+    """Bits of each word of a table that are not to be set in a start of a whole run."""
+    rows, outputs = np.zeros_like(table.rows), np.zeros_like(table.outputs)
+    rows[:, 0], rows[:, 1], outputs[:, 0] = (line.run - 1 for line in lines)
+    return _words(table._replace(rows=rows, outputs=outputs))
+
+
+def lines_of(table: GroupTable, types: Sequence[torch.dtype]) -> Lines:
+    """Lines of A, B and D that strides, starts and extents of all pairs with a result have in common."""
+    sizes = table.sizes[table.sizes[:, :3].all(1)]
+    modes = table.rows[table.sizes[:, :3].all(1), HEAD:].reshape(len(sizes), -1, EACH)
+    last = np.cumsum(table.form.counts) - 1  # the fastest mode of each side
+    found = []
+    for tensor, (start, dtype) in enumerate(zip(starts_together(table), types, strict=True)):
+        strides = modes[:, :, 1 + tensor]
+        if tensor < 2:  # nothing is read of an operand without k
+            strides = strides * (sizes[:, 3:] > 0)
+        whole, lines = VECTOR // dtype.itemsize, [Line()]
+        for side in _SIDES[tensor]:
+            own, extents = strides[:, last[side]], modes[:, last[side], 0]
+            if (own == 1).any() and ((own == 1) | ((own == 0) & ((extents <= 1) | (sizes[:, 3] == 0)))).all():
+                together = np.bitwise_or.reduce(np.delete(strides, last[side], 1), None) | np.bitwise_or.reduce(extents)
+                lines.append(Line(side, 1 if (start | int(together)) % whole else whole))
+        found.append(max(lines, key=lambda line: (line.run, line.side > 0)))
+    return tuple(found)  # type: ignore[return-value]
+
+
+def starts_together(table: GroupTable) -> list[int]:
+    """All starts of A, of B and of D as one number each, by or: a power of two divides it where it divides them all."""
+    a, b = np.bitwise_or.reduce(table.rows[:, :2], 0).tolist()
+    return [a, b, int(np.bitwise_or.reduce(table.outputs[:, 0]))]
 
 
 def made(kernel: GroupKernel, tile: GroupTile, target: Target) -> KernelLaunch:
@@ -129,15 +214,20 @@ def made(kernel: GroupKernel, tile: GroupTile, target: Target) -> KernelLaunch:
     known = _KERNELS.get(key) if not collecting() else None
     if known is None:
         tables = [Layout.contiguous((1,), dtype) for dtype in (torch.int64, torch.int64, torch.int32)]
-        data = [Layout((1,), (1,), real(dtype), real(dtype).itemsize) for dtype in kernel.types]
+        data = [_pointer(real(dtype), line) for dtype, line in zip(kernel.types, kernel.lines, strict=True)]
         function, constants = _constants(kernel, tile)
-        floating = kernel.tiles != _INTEGERS
+        floating = kernel.is_complex or kernel.arithmetic.accumulate.is_floating_point
         known = KernelLaunch(
-            function, (*data, *tables), constants, floating, target, 1, tile.warps, STAGES, numbers=(1,)
+            function, (*data, *tables), constants, floating, target, 1, tile.warps, tile.stages, numbers=(1,)
         )
         if not collecting():
             _KERNELS.put(key, known)
     return known
+
+
+def _pointer(dtype: torch.dtype, line: Line) -> Layout:
+    """A tensor's memory as the compiler knows it."""
+    return Layout((1,), (1,), dtype, VECTOR if line.run > 1 else dtype.itemsize)
 
 
 def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any]]:
@@ -153,7 +243,9 @@ def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any
         "RESULT": TRITON_TYPES[real(kernel.types[2])], "PRECISION": arithmetic.precision,
     }  # fmt: skip
     if not split:
-        return KERNEL, shared | types
+        sides, runs = (tuple(line[at] for line in kernel.lines) for at in range(2))
+        own = {"SIDES": kernel.sides, "TILE": tile[:3], "LINES": sides, "RUNS": runs}
+        return KERNEL, own | shared | types
     values = (*kernel.types[:2], kernel.arithmetic.accumulate)
     kinds = tuple(
         (value.is_complex, (function.result if function is not None else value).is_complex)  # type: ignore[union-attr]
