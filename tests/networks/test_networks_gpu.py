@@ -197,3 +197,21 @@ def test_copies_of_operands_for_a_graph_are_in_the_memory_that_is_said(room: boo
     torch.cuda.reset_peak_memory_stats()
     planned(*operands[0])
     assert torch.cuda.max_memory_allocated() - before <= planned.memory + 2 * result.nbytes + (8 << 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tuned_network_is_captured_anew_and_right(dtype: torch.dtype) -> None:
+    net = chain(8, extent=64, scale=0.1)
+    tensors, expected = on_gpu(net, dtype)
+    planned = weft.network(net.equation, *tensors, cuda_graph=True)
+    for _ in range(3):
+        planned(*tensors)
+    replay = planned.latest.replay
+    report = planned.tune(*tensors, budget=20)
+    assert report.measured > 0
+    assert planned.latest.replay is replay
+    assert not replay._graphs
+    for _ in range(4):
+        torch.testing.assert_close(planned(*tensors).double(), expected, rtol=1e-3, atol=1e-3)
+    assert replay._graphs
+    assert planned.tune(*tensors).measured == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 
 import weft
 from weft.planner import promotion
+from weft.planner import tuned as tuned_schedules
 from weft.plans import arrival, promoting, tiers
 
 EQUATION = "ik,kj->ij"
@@ -196,3 +198,29 @@ def test_a_network_that_is_warmed_has_its_kernels_at_once(soon: None) -> None:
     assert torch.allclose(net(*tensors).double(), exact, atol=1e-2)
     calls = net.latest.calls.values()
     assert {call.variant.tier.name for call in calls} == {"specialised"}
+
+
+@pytest.mark.parametrize("wins", [True, False], ids=["another", "the library"])
+def test_a_tuned_schedule_takes_over_whatever_is_predicted(monkeypatch: pytest.MonkeyPatch, wins: bool) -> None:
+    """As a later process does, which finds it stored; and where the library is the fastest nothing takes over."""
+    a, b = operands()
+    first = planned(specialize="library")._first().choice.best.schedule
+    choice = planned(tune="model", specialize="now")._first().choice
+    slowest = next(each for each in reversed(choice.ranked) if (each.schedule != first) is wins)
+    choice = dataclasses.replace(choice, ranked=(slowest, *(each for each in choice.ranked if each is not slowest)))
+    best = tuned_schedules.TunedSchedule(slowest.schedule, 1.0, slowest.schedule, 1.0, 1)
+    assert tuned_schedules.remember(choice, None, best)
+    monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
+    plan = planned()
+    assert tier(plan) == "library"
+    switch_at = None
+    for _ in range(2):
+        plan(a, b)
+    while switch_at is None and plan._first().tier.look_at is not None:
+        plan(a, b)
+        switch_at = plan._first().tier.switch_at
+    for _ in range((switch_at or 3) + 1):
+        found = plan(a, b)
+    assert plan.schedule == slowest.schedule
+    assert torch.allclose(found.double(), a.double() @ b.double(), atol=1e-5)
+    assert tier(plan) == ("specialised" if wins else "library")
