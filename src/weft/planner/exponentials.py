@@ -14,6 +14,7 @@ on which what was lost is below the rounding of the sum; the direct form compute
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from weft import algebra as algebras
 from weft.algebra import Algebra
 from weft.fn.algebra import TracedAlgebra
+from weft.spec import Layout, Mode
 
 TYPES = (torch.float32, torch.float64)  # whose exponents have room for factors
 
@@ -70,3 +72,18 @@ def least_sum(k: int, accumulate: torch.dtype, scale: float = 1.0) -> float:
 def spread_kept(accumulate: torch.dtype, scale: float = 1.0) -> float:
     """How far below the largest ones both factors' least exponents may lie, added up, for no product to be lost."""
     return 2 * math.log(scale) - math.log(torch.finfo(accumulate).tiny) - 1.0
+
+
+class RowMajor(NamedTuple):
+    """A workspace that holds some modes, row-major."""
+
+    layout: Layout
+    strides: dict[tuple[object, ...], int]  # by the labels of a mode
+
+    def stride(self, mode: Mode) -> int:
+        return self.strides.get(mode.labels, 0)
+
+
+def row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
+    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
+    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
