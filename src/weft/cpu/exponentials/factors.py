@@ -1,10 +1,13 @@
 """Exponentials of A or of B under the largest value of each row, in one pass by a kernel of its own.
 
-    top[row] = max over k of value                factor[row, k] = exp(rate * (value - top[row])) * 2^shift
+    top[row] = max over k of value, or 0           factor[row, k] = exp(rate * (value - top[row])) * 2^shift
 
 An operand is a matrix of k and of the modes that the other lacks, with whichever lies innermost in memory along its
 columns, and so is its factor. One that is a function, is converted, or has columns with gaps is packed first, by the
 pass that `ttgt` packs operands by; then the factor takes its place.
+
+Where the largest values are near 0, as those of logarithms of probabilities are, 0 serves as well, and one pass is enough:
+it takes exponentials of values as they are and looks for the largest on the way.
 
 What a value loses when the top is subtracted is put back as a factor: near the top of one operand and far from that of
 the other an error of the difference would be one of the result (Knuth, The Art of Computer Programming 2, 4.2.2,
@@ -14,6 +17,7 @@ theorem B). Values of nothing become zeros. How far the others lie below the top
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from typing import NamedTuple
 
@@ -25,105 +29,179 @@ from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
 from weft.cpu.ttgt.passes import Pass, axes_of, packing
 from weft.cpu.ttgt.steps import WorkspaceMatrix
-from weft.cpu.ttgt.ways import A, Modes, size, step_along
+from weft.cpu.ttgt.ways import A, B, Modes, size, step_along
 from weft.planner.exponentials import Exponent
 from weft.spec import Contraction, Mode, Role
 from weft.spec.dtypes import dtype_name
 
-SHIFT = {torch.float32: 53, torch.float64: 479}  # so that products of two factors have half of the exponents below them
-STRIPE = 256  # columns of a task where rows are along k: their tops stay in the first cache
-ROWS = 16  # of a task else
-LANES = 64  # largest values of a row that are found side by side
+SHIFT = {torch.float32: 42, torch.float64: 479}  # powers of two: `LONGEST` products of the largest factors are in range
+NEAR = 8  # what the largest value of a row may be where 0 serves
+STRIPE = 256  # columns whose tops are found side by side: they stay in the first cache
+ROWS = 16  # of a task where k is along columns
 UNSCALED = (0, 0, 0, 0)
 
-_Words = ctypes.c_int64 * 13
+_Frame = ctypes.c_int64 * 12
 SOURCE = """\
+import numba
 import numpy as np
 from numba import cfunc, float32, float64, int32, int64
-from weft.cpu.gett.vector import fetch_add, load_word, raise_to, stack
-from weft.fn.numba import math as vector
-from weft.fn.numba.math import factor_{bits}, further, past
+from weft.cpu.gett.vector import fetch_add, largest, load_word, raise_to, stack, whole_vectors
+from weft.fn.numba.math import factor_{bits}, scaled_exp{bits}
 from weft.fn.numba.values import LOADS, STORES, bits_of
 
 load, store, load_rate = LOADS["{kind}"], STORES["{kind}"], LOADS["float64"]
+NEAR, NOTHING, LEAST = {kind}({near}), {kind}(-np.inf), {kind}({least})
+inlined = numba.njit(inline="always", error_model="numpy", fastmath={{"contract"}})
 
 
-@cfunc("void(int64)", error_model="numpy", fastmath={{"contract"}})
-def entry(frame):
-    source, table, target = load_word(frame + 8), load_word(frame + 16), load_word(frame + 24)
-    tops, reached = load_word(frame + 32), load_word(frame + 40)
-    batch, rows, columns = load_word(frame + 48), load_word(frame + 56), load_word(frame + 64)
-    inside, block, tasks = load_word(frame + 72), load_word(frame + 80), load_word(frame + 88)
-    rate = {kind}(load_rate(frame, 12))
-    sign, rate = {kind}(1.0) if rate > 0 else {kind}(-1.0), abs(rate)
-    high = stack({stripe_bytes})
-    low, reach = high + {stripe} * {size}, {kind}(0.0)
+@inlined
+def begin(high, deep, count):
+    for j in range(count):
+        store(high, j, NOTHING)
+        store(deep, j, NOTHING)
+
+
+@inlined
+def look(x, high, deep, rate, count):
+    for j in range(count):
+        value, top, depth = rate * load(x, j), load(high, j), load(deep, j)
+        store(high, j, value if value > top else top)
+        store(deep, j, -value if (-value > depth) & (value > NOTHING) else depth)
+
+
+@inlined
+def guess(x, to, high, deep, rate, count):
+    for j in range(count):
+        value, top, depth = rate * load(x, j), load(high, j), load(deep, j)
+        store(high, j, value if value > top else top)
+        value = LEAST if value < LEAST else value
+        store(deep, j, -value if -value > depth else depth)
+        store(to, j, scaled_exp{bits}(value, {shift}))
+
+
+@inlined
+def finish(x, to, top, rate, count):
+    if x == to:  # through one pointer: with two LLVM would have to assume that stores change later loads
+        for j in range(count):
+            store(x, j, factor_{bits}(rate * load(x, j), top, {shift}))
+    else:
+        for j in range(count):
+            store(to, j, factor_{bits}(rate * load(x, j), top, {shift}))
+
+
+@inlined
+def finish_each(x, to, tops, rate, count):
+    if x == to:
+        for j in range(count):
+            store(x, j, factor_{bits}(rate * load(x, j), load(tops, j), {shift}))
+    else:
+        for j in range(count):
+            store(to, j, factor_{bits}(rate * load(x, j), load(tops, j), {shift}))
+
+
+@inlined
+def is_near(top, depth):
+    return (top <= NEAR) & ((top >= -NEAR) | (top == NOTHING)) & (depth < -LEAST)
+
+
+@inlined
+def span(top, depth):
+    return top + depth if top + depth < -NOTHING else -NOTHING
+
+
+@numba.njit(error_model="numpy", fastmath={{"contract"}})
+def one_row(x, to, columns, high, deep, rate, kind):
+    # the largest value of a row along k, and how far the others reach below it
+    whole_vectors()
+    lanes = min({stripe}, columns)
+    near = x != to and abs(rate * load(x, 0)) <= NEAR
+    begin(high, deep, {stripe})
+    for p in range(0, columns, lanes):
+        if near:
+            guess(x + p * {size}, to + p * {size}, high, deep, rate, min(lanes, columns - p))
+        else:
+            look(x + p * {size}, high, deep, rate, min(lanes, columns - p))
+    top, depth = largest(high, {stripe}, kind), largest(deep, {stripe}, kind)
+    if near and is_near(top, depth):
+        return {kind}(0.0), depth
+    if near:
+        begin(high, deep, {stripe})
+        for p in range(0, columns, lanes):
+            look(x + p * {size}, high, deep, rate, min(lanes, columns - p))
+        top, depth = largest(high, {stripe}, kind), largest(deep, {stripe}, kind)
+    finish(x, to, {kind}(0.0) if top == NOTHING else top, rate, columns)
+    return top, span(top, depth)
+
+
+@numba.njit(error_model="numpy", fastmath={{"contract"}})
+def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count, high, deep, rate):
+    # the same of columns side by side, whose rows are along k
+    whole_vectors()
+    start = source + load_word(table + 8 * first) + x_step
+    near, reach = source != target and abs(rate * load(start, 0)) <= NEAR, {kind}(0.0)
+    if near:
+        begin(high, deep, count)
+        for row in range(first, first + rows):
+            x, to = source + load_word(table + 8 * row) + x_step, target + row * to_step + x_step
+            guess(x, to, high, deep, rate, count)
+        for j in range(count):
+            near = near and is_near(load(high, j), load(deep, j))
+    if near:
+        for j in range(count):
+            store(tops, j, {kind}(0.0))
+            reach = max(reach, load(deep, j))
+        return reach
+    begin(high, deep, count)
+    for row in range(first, first + rows):
+        look(source + load_word(table + 8 * row) + x_step, high, deep, rate, count)
+    for j in range(count):
+        top = load(high, j)
+        store(tops, j, top / rate)
+        reach = max(reach, span(top, load(deep, j)))
+        store(high, j, {kind}(0.0) if top == NOTHING else top)
+    for row in range(first, first + rows):
+        x, to = source + load_word(table + 8 * row) + x_step, target + row * to_step + x_step
+        finish_each(x, to, high, rate, count)
+    return reach
+
+
+@numba.njit(error_model="numpy")
+def factor(words, counter, source, target, tops, high, deep, kind):
+    # tasks of one operand until none is left; how far values reach below the largest
+    table, batch, rows = load_word(words), load_word(words + 8), load_word(words + 16)
+    columns, inside, tasks = load_word(words + 24), load_word(words + 32), load_word(words + 40)
+    block, rate = load_word(words + 48), {kind}(load_rate(words, 7))
+    reach, across = {kind}(0.0), (columns + block - 1) // block
     while True:
-        task = fetch_add(frame)
+        task = fetch_add(counter)
         if task >= tasks:
-            break
+            return reach
         if inside:
             for row in range(task * block, min((task + 1) * block, batch * rows)):
                 x, to = source + load_word(table + 8 * row), target + row * columns * {size}
-                for j in range({lanes}):
-                    store(high, j, {kind}(-np.inf))
-                    store(low, j, {kind}(np.inf))
-                whole = columns // {lanes} * {lanes}
-                for p in range(0, whole, {lanes}):
-                    for j in range({lanes}):
-                        value = sign * load(x, p + j)
-                        store(high, j, past(value, load(high, j)))
-                        store(low, j, further(value, load(low, j)))
-                for j in range(columns - whole):
-                    value = sign * load(x, whole + j)
-                    store(high, j, past(value, load(high, j)))
-                    store(low, j, further(value, load(low, j)))
-                half = {lanes} // 2
-                while half > 0:
-                    for j in range(half):
-                        store(high, j, past(load(high, half + j), load(high, j)))
-                        store(low, j, further(load(low, half + j), load(low, j)))
-                    half //= 2
-                top, least = load(high, 0), load(low, 0)
-                store(tops, row, sign * top)
-                off = top - least if top - least < {kind}(np.inf) else {kind}(np.inf)
-                reach = off if off > reach else reach
-                top = {kind}(0.0) if top == {kind}(-np.inf) else top
-                if x == to:  # through one pointer: with two LLVM would have to assume that stores change later loads
-                    for j in range(columns):
-                        store(x, j, factor_{bits}(sign * load(x, j), top, rate, {shift}))
-                else:
-                    for j in range(columns):
-                        store(to, j, factor_{bits}(sign * load(x, j), top, rate, {shift}))
-            continue
-        across = (columns + block - 1) // block
-        which = task // across
-        first = (task - which * across) * block
-        count = min(block, columns - first)
-        for j in range(count):
-            store(high, j, {kind}(-np.inf))
-            store(low, j, {kind}(np.inf))
-        for row in range(which * rows, (which + 1) * rows):
-            x = source + load_word(table + 8 * row) + first * {size}
-            for j in range(count):
-                value = sign * load(x, j)
-                store(high, j, past(value, load(high, j)))
-                store(low, j, further(value, load(low, j)))
-        for j in range(count):
-            top = load(high, j)
-            store(tops, which * columns + first + j, sign * top)
-            off = top - load(low, j) if top - load(low, j) < {kind}(np.inf) else {kind}(np.inf)
-            reach = off if off > reach else reach
-            store(high, j, {kind}(0.0) if top == {kind}(-np.inf) else top)
-        for row in range(which * rows, (which + 1) * rows):
-            x, to = source + load_word(table + 8 * row) + first * {size}, target + (row * columns + first) * {size}
-            if x == to:
-                for j in range(count):
-                    store(x, j, factor_{bits}(sign * load(x, j), load(high, j), rate, {shift}))
-            else:
-                for j in range(count):
-                    store(to, j, factor_{bits}(sign * load(x, j), load(high, j), rate, {shift}))
-    raise_to(reached, bits_of(float64(reach * rate)))
+                top, depth = one_row(x, to, columns, high, deep, rate, kind)
+                store(tops, row, top / rate)
+                reach = max(reach, depth)
+        else:
+            which = task // across
+            j = (task - which * across) * block
+            found = one_stripe(
+                source, table, which * rows, rows, j * {size}, target, columns * {size},
+                tops + (which * columns + j) * {size}, min(block, columns - j), high, deep, rate,
+            )
+            reach = max(reach, found)
+
+
+@cfunc("void(int64)", error_model="numpy")
+def entry(frame):
+    whole_vectors()
+    high = stack({stripe_bytes})
+    deep = high + {stripe} * {size}
+    for operand in range(2):
+        words = frame + 48 * operand
+        source, target, tops = load_word(words + 16), load_word(words + 24), load_word(words + 32)
+        reach = factor(load_word(words), words + 8, source, target, tops, high, deep, {kind}(0))
+        raise_to(words + 40, bits_of(float64(reach)))
 """
 
 
@@ -155,13 +233,11 @@ def in_order(contraction: Contraction, role: Role) -> Modes:
     return tuple(sorted(contraction.of_role(role), key=stride))
 
 
-class FactorPass:
-    """Runs on new pointers."""
+class Factor:
+    """One operand: how it is packed where it has to be, and the words of its kernel."""
 
     def __init__(self, contraction: Contraction, operand: int, exponent: Exponent, threads: int) -> None:
-        accumulate = contraction.arithmetic.accumulate
-        self._address = factor_kernel(accumulate)
-        step, item = step_of(contraction, operand), accumulate.itemsize
+        step, item = step_of(contraction, operand), contraction.arithmetic.accumulate.itemsize
         matrix = step.matrix
         rows, columns = matrix.shape
         route = packing(contraction, operand)
@@ -176,30 +252,51 @@ class FactorPass:
         block = ROWS if step.inside else STRIPE
         tasks = -(-rows // block) if step.inside else step.batch * -(-columns // block)
         (rate,) = struct.unpack("q", struct.pack("d", exponent.rate))
-        self._words = (step.batch, rows // step.batch, columns, step.inside, block, tasks, rate)
-        self._threads = threads
+        counts = (step.batch, rows // step.batch, columns, step.inside, tasks, block)
+        self._words = np.array((self._table.ctypes.data, *counts, rate), np.int64)
+        self.address = self._words.ctypes.data
 
-    def __call__(self, to: int, tops: int, reached: int, bases: tuple[int, ...]) -> None:
-        """`to`, `tops`: addresses of the factor and of the largest values; `reached`: of how far values lie below."""
-        source = bases[self._operand]
-        if self._pack is not None:
-            self._pack(to, bases, UNSCALED)
-            source = to
-        *counts, rate = self._words
-        frame = _Words(0, source, self._table.ctypes.data, to, tops, reached, *counts, rate)
+    def source(self, to: int, bases: tuple[int, ...]) -> int:
+        """The address of the values, which are packed to where the factor goes if they have to be."""
+        if self._pack is None:
+            return bases[self._operand]
+        self._pack(to, bases, UNSCALED)
+        return to
+
+
+class FactorPass:
+    """Both factors; runs on new pointers."""
+
+    def __init__(self, contraction: Contraction, exponent: Exponent, threads: int) -> None:
+        self._a, self._b = (Factor(contraction, operand, exponent, threads) for operand in (A, B))
+        self._kernel, self._threads = factor_kernel(contraction.arithmetic.accumulate), threads
+
+    def __call__(self, to: tuple[int, int], tops: tuple[int, int], bases: tuple[int, ...]) -> float:
+        """Write the factors and the largest values to these addresses; how far the rest of both lies below, added up."""
+        a, b = self._a, self._b
+        frame = _Frame(
+            a.address, 0, a.source(to[A], bases), to[A], tops[A], 0,
+            b.address, 0, b.source(to[B], bases), to[B], tops[B], 0,
+        )  # fmt: skip
         if self._threads == 1:
-            callback(self._address)(frame)
+            callback(self._kernel)(frame)
         else:
-            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+            together(self._kernel, frame, min(self._threads, torch.get_num_threads()))
+        first, second = _REACHED.unpack(_WORDS.pack(frame[5], frame[11]))
+        return float(first + second)
+
+
+_WORDS, _REACHED = struct.Struct("2q"), struct.Struct("2d")
 
 
 def factor_kernel(accumulate: torch.dtype) -> int:
     """The address of the kernel for sums in a type."""
-    size = accumulate.itemsize
+    size, shift = accumulate.itemsize, SHIFT[accumulate]
+    least = math.log(torch.finfo(accumulate).tiny / 2) - shift * math.log(2)
     return compiled(
         SOURCE.format(
-            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=SHIFT[accumulate], stripe=STRIPE,
-            stripe_bytes=2 * STRIPE * size, lanes=LANES,
+            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=shift, stripe=STRIPE, near=NEAR, least=least,
+            stripe_bytes=2 * STRIPE * size,
         ),
         kernel=True,
-    )  # fmt: skip
+    )

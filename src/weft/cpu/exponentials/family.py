@@ -15,6 +15,7 @@ from weft.cpu.exponentials.launch import ExponentialsLaunch, product_of, workspa
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.family import AUX
 from weft.cpu.host import costs
+from weft.cpu.level import multiplies_by_mkl
 from weft.cpu.ttgt.passes import scratch_bytes
 from weft.planner.exponentials import exponent_of
 from weft.planner.planner import Choice, choose
@@ -77,7 +78,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     threads = max(target.processors, 1)
-    product = choose(product_of(contraction), "cpu", target)
+    product = choose(product_of(contraction), "cpu", target, without=("gett",) if multiplies_by_mkl() else ())
     size = workspace_bytes(contraction) + threads * scratch_bytes(contraction) + product.best.schedule.workspace_bytes
     return Candidates((ExponentialsSchedule(product, threads, size),))
 

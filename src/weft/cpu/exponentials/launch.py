@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.cpu.exponentials.factors import SHIFT, FactorPass, in_order, step_of
-from weft.cpu.exponentials.results import route_of, with_places
+from weft.cpu.exponentials.results import PlainResults, route_of, with_places
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.host import HUGE, advise, reach
@@ -25,8 +23,6 @@ from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
 LINE = 64  # bytes
-
-_Reached = ctypes.c_double * 2
 
 
 class Place(NamedTuple):
@@ -105,7 +101,7 @@ class ExponentialsLaunch:
         assert exponent is not None, "the contraction is supported"
         self._contraction, self._exponent, self._threads, self._target = contraction, exponent, threads, target
         self._dtype, self._size = accumulate, reach(contraction.d)
-        self._factors = tuple(FactorPass(contraction, operand, exponent, threads) for operand in (A, B))
+        self._factors = FactorPass(contraction, exponent, threads)
         self._multiply = product.built_as_a_step()[1]
         self._places = places_of(contraction)
         tops, scale = tops_of(contraction), 2.0 ** SHIFT[accumulate]
@@ -118,7 +114,7 @@ class ExponentialsLaunch:
         self._kept = spread_kept(accumulate, scale)
         self._least = scalar_words(least_sum(contraction.k, accumulate, scale), 0.0, accumulate)
         self._finish = self._pass(marks=False)
-        self._marking: Pass | None = None
+        self._marking: Pass | PlainResults | None = None
         self._direct: Launch | None = None
 
     def __call__(
@@ -129,17 +125,14 @@ class ExponentialsLaunch:
         space = torch.empty(self._length, dtype=self._dtype, device="cpu")
         item, start = self._dtype.itemsize, space.data_ptr()
         p, q, sums, first, second = (start + item * offset for offset in self._offsets)
-        reached = _Reached()
-        address = ctypes.addressof(reached)
         bases = (a.data_ptr(), b.data_ptr(), d.data_ptr(), 0, *[0 if x is None else x.data_ptr() for x in aux])
-        self._factors[A](p, first, address, bases)
-        self._factors[B](q, second, address + 8, bases)
+        spread = self._factors((p, q), (first, second), bases)
         x, y, total = (
             space.as_strided(place.shape, place.strides, offset)
             for place, offset in zip(self._places, self._offsets, strict=False)
         )
         self._multiply(x, y, None, total, 1.0, 0.0)
-        if reached[A] + reached[B] <= self._kept:  # nothing is lost
+        if spread <= self._kept:  # nothing is lost
             self._finish(sums, (*bases, first, second, 0), self._least)
             return
         marks = torch.empty(self._marks.layout.shape, dtype=torch.bool, device="cpu")
@@ -149,9 +142,12 @@ class ExponentialsLaunch:
         if marks.any():
             self._repair()(a, b, None, d, alpha, beta, aux)
 
-    def _pass(self, *, marks: bool) -> Pass:
+    def _pass(self, *, marks: bool) -> Pass | PlainResults:
+        matrix = result_of(self._described)
+        if not marks and PlainResults.serves(self._described, matrix):
+            return PlainResults(self._described, matrix, self._exponent, self._threads)
         route = route_of(self._described, self._exponent, marks=marks)
-        return Pass(self._described, result_of(self._described), self._dtype.itemsize, route, self._threads)
+        return Pass(self._described, matrix, self._dtype.itemsize, route, self._threads)
 
     def _repair(self) -> Launch:
         if self._direct is None:

@@ -61,9 +61,13 @@ class StageSource:
 
     `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
     one before points to; functions that differ in those alone then share their code. None: they are in the code.
+    `contracts`: products are added without a rounding between, where the processor can.
     """
 
-    def __init__(self, dtype: torch.dtype, constants: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, dtype: torch.dtype, constants: Sequence[int] | None = None, *, contracts: bool = False
+    ) -> None:
+        self._options = ', fastmath={"contract"}' if contracts else ""
         self.writer = NumbaWriter(parameters=constants is not None)
         self._path = constants or ()
         self._types = [dtype]
@@ -131,6 +135,7 @@ class StageSource:
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
+            options=self._options,
             head="\n    ".join([*pointers, *head]),
             body="\n        ".join(lines),
             after="\n    ".join(self._after),
@@ -149,11 +154,12 @@ from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of, of_bits
 load_int64 = LOADS["int64"]
 """
 _TEMPLATE = HEAD + """\
-from weft.cpu.gett.vector import raise_to
+from weft.cpu.gett.vector import raise_to, whole_vectors
 {memory}
 
-@cfunc("void(int64, int64, int64)", error_model="numpy")
+@cfunc("void(int64, int64, int64)", error_model="numpy"{options})
 def entry(pointers, count, scalars):
+    whole_vectors()
     {head}
     for i in range(count):
         {body}

@@ -93,6 +93,18 @@ def opaque(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def whole_vectors(typingctx: Any) -> Any:
+    """Let LLVM make vectors as long as kernels': for some processors it takes half of that by itself."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if vector_bytes() == 64:  # llvmlite knows no attributes with values
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
 def load_word(typingctx: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(at(builder, args[0], WORD))
@@ -227,6 +239,33 @@ def invoke(typingctx: Any, function: Any, arguments: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, arguments), code
+
+
+@intrinsic
+def largest(typingctx: Any, address: Any, count: Any, kind: Any) -> Any:
+    """The largest of so many items at an address, whole vectors of them, none of them NaN."""
+    if not isinstance(count, types.IntegerLiteral):
+        return None
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        found = KINDS[signature.args[2]]
+        size = found.lanes * found.size
+        most = None
+        for i in range(count.literal_value // found.lanes):
+            vector = builder.load(at(builder, builder.add(args[0], word(i * size)), found.vector))
+            most = vector if most is None else _larger(builder, vector, most)
+        step = found.lanes // 2
+        while step:
+            mask = ir.Constant(ir.VectorType(HALF_WORD, found.lanes), [j ^ step for j in range(found.lanes)])
+            most = _larger(builder, builder.shuffle_vector(most, most, mask), most)
+            step //= 2
+        return builder.extract_element(most, ir.Constant(HALF_WORD, 0))
+
+    return kind(types.int64, count, kind), code
+
+
+def _larger(builder: Any, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 
 
 @intrinsic

@@ -127,20 +127,26 @@ def quick_exp64(v):
 
 @_inline
 def scaled_log32(x, shift):
-    """log(x 2^-shift) of a normal float32, within 2 units in the last place; -infinity of 0 and of NaN."""
-    moved = bits_of(x) - 0x3F3504F3 + (127 << 23)
-    e = float32(int32(moved >> 23) - int32(127 + shift))
-    f = of_bits(int32((moved & 0x7FFFFF) + 0x3F3504F3))
-    s = (f - float32(1.0)) / (f + float32(1.0))
-    z = s * s
-    p = float32(1 / 11.0)
-    p = p * z + float32(1 / 9.0)
-    p = p * z + float32(1 / 7.0)
-    p = p * z + float32(1 / 5.0)
-    p = p * z + float32(1 / 3.0)
-    s = s + s
-    value = e * float32(0.693359375) + (s + (s * z * p - e * float32(2.12194440e-4)))
-    return value if x > float32(0.0) else float32(-np.inf)
+    """log(x 2^-shift) of a normal float32, within 2 units in the last place; -infinity of 0, NaN of NaN.
+
+    A polynomial, as divisions take longer (that of Cephes).
+    """
+    moved = int32(bits_of(x) + int32((127 << 23) - 0x3F3504F3))
+    e = float32(int32(moved >> 23)) - float32(127 + shift)
+    f = of_bits(int32(int32(moved & int32(0x7FFFFF)) + int32(0x3F3504F3)))
+    f = f - float32(1.0)
+    z = f * f
+    p = float32(7.0376836292e-2)
+    p = p * f + float32(-1.1514610310e-1)
+    p = p * f + float32(1.1676998740e-1)
+    p = p * f + float32(-1.2420140846e-1)
+    p = p * f + float32(1.4249322787e-1)
+    p = p * f + float32(-1.6668057665e-1)
+    p = p * f + float32(2.0000714765e-1)
+    p = p * f + float32(-2.4999993993e-1)
+    p = p * f + float32(3.3333331174e-1)
+    value = e * float32(0.693359375) + (f + (p * f * z - float32(0.5) * z - e * float32(2.12194440e-4)))
+    return value if x > float32(0.0) else x - float32(np.inf)
 
 
 @_inline
@@ -163,7 +169,7 @@ def scaled_log64(x, shift):
     p = p * z + 1 / 3.0
     s = s + s
     value = e * 6.93147180369123816490e-1 + (s + (s * z * p + e * 1.90821492927058770002e-10))
-    return value if x > 0.0 else -np.inf
+    return value if x > 0.0 else x - np.inf
 
 
 @_inline
@@ -321,32 +327,20 @@ def gelu_tanh(x):
 
 
 @_inline
-def past(value, top):
-    """The larger of two values, a NaN of either."""
-    return top if (value <= top) | (top != top) else value
-
-
-@_inline
-def further(value, least):
-    """The smaller of two values, of which those of minus infinity do not count."""
-    return value if (value < least) & (value > -np.inf) else least
-
-
-@_inline
-def factor_32(value, top, rate, shift):
-    """exp(rate (value - top)) 2^shift, the rounding of the difference put back."""
+def factor_32(value, top, shift):
+    """exp(value - top) 2^shift, the rounding of the difference put back; NaN of NaN."""
     off = value - top
     of_top = off - value
     lost = (value - (off - of_top)) - (top + of_top)
-    power = scaled_exp32(rate * off, shift)
-    return power + power * (rate * lost if off > float32(-1e4) else float32(0.0))
+    power = scaled_exp32(off, shift)
+    return power + power * (lost if off > float32(-1e4) else float32(0.0))
 
 
 @_inline
-def factor_64(value, top, rate, shift):
+def factor_64(value, top, shift):
     """The same of float64."""
     off = value - top
     of_top = off - value
     lost = (value - (off - of_top)) - (top + of_top)
-    power = scaled_exp64(rate * off, shift)
-    return power + power * (rate * lost if off > -1e4 else 0.0)
+    power = scaled_exp64(off, shift)
+    return power + power * (lost if off > -1e4 else 0.0)
