@@ -36,7 +36,8 @@ from weft.spec.dtypes import dtype_name
 
 SHIFT = {torch.float32: 42, torch.float64: 479}  # powers of two: `LONGEST` products of the largest factors are in range
 NEAR = 8  # what the largest value of a row may be where 0 serves
-STRIPE = 256  # columns whose tops are found side by side: they stay in the first cache
+STRIPE = 1024  # columns whose tops are found side by side where rows are along k: they stay in the first cache
+LANES = 128  # largest values of one row that are found side by side
 ROWS = 16  # of a task where k is along columns
 UNSCALED = (0, 0, 0, 0)
 
@@ -45,7 +46,7 @@ SOURCE = """\
 import numba
 import numpy as np
 from numba import cfunc, float32, float64, int32, int64
-from weft.cpu.gett.vector import fetch_add, largest, load_word, raise_to, stack, whole_vectors
+from weft.cpu.gett.vector import fetch_add, largest, load_word, raise_to, smallest, stack, whole_vectors
 from weft.fn.numba.math import factor_{bits}, scaled_exp{bits}
 from weft.fn.numba.values import LOADS, STORES, bits_of
 
@@ -55,27 +56,27 @@ inlined = numba.njit(inline="always", error_model="numpy", fastmath={{"contract"
 
 
 @inlined
-def begin(high, deep, count):
+def begin(high, low, count):
     for j in range(count):
         store(high, j, NOTHING)
-        store(deep, j, NOTHING)
+        store(low, j, -NOTHING)
 
 
 @inlined
-def look(x, high, deep, rate, count):
+def look(x, high, low, rate, count):
     for j in range(count):
-        value, top, depth = rate * load(x, j), load(high, j), load(deep, j)
+        value, top, least = rate * load(x, j), load(high, j), load(low, j)
         store(high, j, value if value > top else top)
-        store(deep, j, -value if (-value > depth) & (value > NOTHING) else depth)
+        store(low, j, value if (value < least) & (value > NOTHING) else least)
 
 
 @inlined
-def guess(x, to, high, deep, rate, count):
+def guess(x, to, high, low, rate, count):
     for j in range(count):
-        value, top, depth = rate * load(x, j), load(high, j), load(deep, j)
+        value, top, least = rate * load(x, j), load(high, j), load(low, j)
         store(high, j, value if value > top else top)
         value = LEAST if value < LEAST else value
-        store(deep, j, -value if -value > depth else depth)
+        store(low, j, value if value < least else least)
         store(to, j, scaled_exp{bits}(value, {shift}))
 
 
@@ -100,64 +101,64 @@ def finish_each(x, to, tops, rate, count):
 
 
 @inlined
-def is_near(top, depth):
-    return (top <= NEAR) & ((top >= -NEAR) | (top == NOTHING)) & (depth < -LEAST)
+def is_near(top, least):
+    return (top <= NEAR) & ((top >= -NEAR) | (top == NOTHING)) & (least > LEAST)
 
 
 @inlined
-def span(top, depth):
-    return top + depth if top + depth < -NOTHING else -NOTHING
+def span(top, least):
+    return top - least if top - least < -NOTHING else -NOTHING
 
 
 @numba.njit(error_model="numpy", fastmath={{"contract"}})
-def one_row(x, to, columns, high, deep, rate, kind):
+def one_row(x, to, columns, high, low, rate, kind):
     # the largest value of a row along k, and how far the others reach below it
     whole_vectors()
-    lanes = min({stripe}, columns)
+    lanes = min({lanes}, columns)
     near = x != to and abs(rate * load(x, 0)) <= NEAR
-    begin(high, deep, {stripe})
+    begin(high, low, {lanes})
     for p in range(0, columns, lanes):
         if near:
-            guess(x + p * {size}, to + p * {size}, high, deep, rate, min(lanes, columns - p))
+            guess(x + p * {size}, to + p * {size}, high, low, rate, min(lanes, columns - p))
         else:
-            look(x + p * {size}, high, deep, rate, min(lanes, columns - p))
-    top, depth = largest(high, {stripe}, kind), largest(deep, {stripe}, kind)
-    if near and is_near(top, depth):
-        return {kind}(0.0), depth
+            look(x + p * {size}, high, low, rate, min(lanes, columns - p))
+    top, least = largest(high, {lanes}, kind), smallest(low, {lanes}, kind)
+    if near and is_near(top, least):
+        return {kind}(0.0), -least
     if near:
-        begin(high, deep, {stripe})
+        begin(high, low, {lanes})
         for p in range(0, columns, lanes):
-            look(x + p * {size}, high, deep, rate, min(lanes, columns - p))
-        top, depth = largest(high, {stripe}, kind), largest(deep, {stripe}, kind)
+            look(x + p * {size}, high, low, rate, min(lanes, columns - p))
+        top, least = largest(high, {lanes}, kind), smallest(low, {lanes}, kind)
     finish(x, to, {kind}(0.0) if top == NOTHING else top, rate, columns)
-    return top, span(top, depth)
+    return top, span(top, least)
 
 
 @numba.njit(error_model="numpy", fastmath={{"contract"}})
-def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count, high, deep, rate):
+def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count, high, low, rate):
     # the same of columns side by side, whose rows are along k
     whole_vectors()
     start = source + load_word(table + 8 * first) + x_step
     near, reach = source != target and abs(rate * load(start, 0)) <= NEAR, {kind}(0.0)
     if near:
-        begin(high, deep, count)
+        begin(high, low, count)
         for row in range(first, first + rows):
             x, to = source + load_word(table + 8 * row) + x_step, target + row * to_step + x_step
-            guess(x, to, high, deep, rate, count)
+            guess(x, to, high, low, rate, count)
         for j in range(count):
-            near = near and is_near(load(high, j), load(deep, j))
+            near = near and is_near(load(high, j), load(low, j))
     if near:
         for j in range(count):
             store(tops, j, {kind}(0.0))
-            reach = max(reach, load(deep, j))
+            reach = max(reach, -load(low, j))
         return reach
-    begin(high, deep, count)
+    begin(high, low, count)
     for row in range(first, first + rows):
-        look(source + load_word(table + 8 * row) + x_step, high, deep, rate, count)
+        look(source + load_word(table + 8 * row) + x_step, high, low, rate, count)
     for j in range(count):
         top = load(high, j)
         store(tops, j, top / rate)
-        reach = max(reach, span(top, load(deep, j)))
+        reach = max(reach, span(top, load(low, j)))
         store(high, j, {kind}(0.0) if top == NOTHING else top)
     for row in range(first, first + rows):
         x, to = source + load_word(table + 8 * row) + x_step, target + row * to_step + x_step
@@ -166,7 +167,7 @@ def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count,
 
 
 @numba.njit(error_model="numpy")
-def factor(words, counter, source, target, tops, high, deep, kind):
+def factor(words, counter, source, target, tops, high, low, kind):
     # tasks of one operand until none is left; how far values reach below the largest
     table, batch, rows = load_word(words), load_word(words + 8), load_word(words + 16)
     columns, inside, tasks = load_word(words + 24), load_word(words + 32), load_word(words + 40)
@@ -179,7 +180,7 @@ def factor(words, counter, source, target, tops, high, deep, kind):
         if inside:
             for row in range(task * block, min((task + 1) * block, batch * rows)):
                 x, to = source + load_word(table + 8 * row), target + row * columns * {size}
-                top, depth = one_row(x, to, columns, high, deep, rate, kind)
+                top, depth = one_row(x, to, columns, high, low, rate, kind)
                 store(tops, row, top / rate)
                 reach = max(reach, depth)
         else:
@@ -187,7 +188,7 @@ def factor(words, counter, source, target, tops, high, deep, kind):
             j = (task - which * across) * block
             found = one_stripe(
                 source, table, which * rows, rows, j * {size}, target, columns * {size},
-                tops + (which * columns + j) * {size}, min(block, columns - j), high, deep, rate,
+                tops + (which * columns + j) * {size}, min(block, columns - j), high, low, rate,
             )
             reach = max(reach, found)
 
@@ -196,11 +197,11 @@ def factor(words, counter, source, target, tops, high, deep, kind):
 def entry(frame):
     whole_vectors()
     high = stack({stripe_bytes})
-    deep = high + {stripe} * {size}
+    low = high + {stripe} * {size}
     for operand in range(2):
         words = frame + 48 * operand
         source, target, tops = load_word(words + 16), load_word(words + 24), load_word(words + 32)
-        reach = factor(load_word(words), words + 8, source, target, tops, high, deep, {kind}(0))
+        reach = factor(load_word(words), words + 8, source, target, tops, high, low, {kind}(0))
         raise_to(words + 40, bits_of(float64(reach)))
 """
 
@@ -249,7 +250,7 @@ class Factor:
             self._pack = Pass(contraction, matrix, item, route, threads)
             table = np.arange(rows, dtype=np.int64) * (columns * item)
         self._table = np.ascontiguousarray(table, np.int64)
-        block = ROWS if step.inside else STRIPE
+        block = ROWS if step.inside else min(STRIPE, -(-columns // (64 * threads)) * 64)
         tasks = -(-rows // block) if step.inside else step.batch * -(-columns // block)
         (rate,) = struct.unpack("q", struct.pack("d", exponent.rate))
         counts = (step.batch, rows // step.batch, columns, step.inside, tasks, block)
@@ -295,7 +296,7 @@ def factor_kernel(accumulate: torch.dtype) -> int:
     least = math.log(torch.finfo(accumulate).tiny / 2) - shift * math.log(2)
     return compiled(
         SOURCE.format(
-            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=shift, stripe=STRIPE, near=NEAR, least=least,
+            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=shift, stripe=STRIPE, lanes=LANES, near=NEAR, least=least,
             stripe_bytes=2 * STRIPE * size,
         ),
         kernel=True,

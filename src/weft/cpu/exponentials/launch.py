@@ -103,14 +103,16 @@ class ExponentialsLaunch:
         self._dtype, self._size = accumulate, reach(contraction.d)
         self._factors = FactorPass(contraction, exponent, threads)
         self._multiply = product.built_as_a_step()[1]
-        self._places = places_of(contraction)
+        places = places_of(contraction)
         tops, scale = tops_of(contraction), 2.0 ** SHIFT[accumulate]
         self._marks = row_major(
             (*result_of(contraction).rows, *result_of(contraction).columns), torch.bool
         )
         self._described = with_places(contraction, (*tops, self._marks))
-        sizes = [*(place.size for place in self._places), *(math.prod(each.layout.shape) for each in tops)]
-        self._offsets, self._length = _side_by_side(sizes, accumulate.itemsize)
+        sizes = [*(place.size for place in places), *(math.prod(each.layout.shape) for each in tops)]
+        offsets, self._length = _side_by_side(sizes, accumulate.itemsize)
+        self._bytes = [offset * accumulate.itemsize for offset in offsets]
+        self._places = [(place.shape, place.strides, offset) for place, offset in zip(places, offsets, strict=False)]
         self._kept = spread_kept(accumulate, scale)
         self._least = scalar_words(least_sum(contraction.k, accumulate, scale), 0.0, accumulate)
         self._finish = self._pass(marks=False)
@@ -123,15 +125,13 @@ class ExponentialsLaunch:
         if self._size >= HUGE:
             advise(d, self._size)
         space = torch.empty(self._length, dtype=self._dtype, device="cpu")
-        item, start = self._dtype.itemsize, space.data_ptr()
-        p, q, sums, first, second = (start + item * offset for offset in self._offsets)
-        bases = (a.data_ptr(), b.data_ptr(), d.data_ptr(), 0, *[0 if x is None else x.data_ptr() for x in aux])
+        start, (x, y, total) = space.data_ptr(), self._places
+        p, q, sums, first, second = [start + offset for offset in self._bytes]
+        bases = a.data_ptr(), b.data_ptr(), d.data_ptr(), 0
+        if aux:
+            bases += tuple([0 if each is None else each.data_ptr() for each in aux])
         spread = self._factors((p, q), (first, second), bases)
-        x, y, total = (
-            space.as_strided(place.shape, place.strides, offset)
-            for place, offset in zip(self._places, self._offsets, strict=False)
-        )
-        self._multiply(x, y, None, total, 1.0, 0.0)
+        self._multiply(space.as_strided(*x), space.as_strided(*y), None, space.as_strided(*total), 1.0, 0.0)
         if spread <= self._kept:  # nothing is lost
             self._finish(sums, (*bases, first, second, 0), self._least)
             return

@@ -241,31 +241,36 @@ def invoke(typingctx: Any, function: Any, arguments: Any) -> Any:
     return types.void(types.int64, arguments), code
 
 
-@intrinsic
-def largest(typingctx: Any, address: Any, count: Any, kind: Any) -> Any:
-    """The largest of so many items at an address, whole vectors of them, none of them NaN."""
-    if not isinstance(count, types.IntegerLiteral):
-        return None
+def _extreme(sign: str) -> Any:
+    @intrinsic
+    def extreme(typingctx: Any, address: Any, count: Any, kind: Any) -> Any:
+        if not isinstance(count, types.IntegerLiteral):
+            return None
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = KINDS[signature.args[2]]
-        size = found.lanes * found.size
-        most = None
-        for i in range(count.literal_value // found.lanes):
-            vector = builder.load(at(builder, builder.add(args[0], word(i * size)), found.vector))
-            most = vector if most is None else _larger(builder, vector, most)
-        step = found.lanes // 2
-        while step:
-            mask = ir.Constant(ir.VectorType(HALF_WORD, found.lanes), [j ^ step for j in range(found.lanes)])
-            most = _larger(builder, builder.shuffle_vector(most, most, mask), most)
-            step //= 2
-        return builder.extract_element(most, ir.Constant(HALF_WORD, 0))
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found, most = KINDS[signature.args[2]], None
+            for i in range(count.literal_value // found.lanes):
+                place = builder.add(args[0], word(i * found.lanes * found.size))
+                vector = builder.load(at(builder, place, found.vector))
+                most = vector if most is None else _further(builder, sign, vector, most)
+            step = found.lanes // 2
+            while step:
+                mask = ir.Constant(ir.VectorType(HALF_WORD, found.lanes), [j ^ step for j in range(found.lanes)])
+                most = _further(builder, sign, builder.shuffle_vector(most, most, mask), most)
+                step //= 2
+            return builder.extract_element(most, ir.Constant(HALF_WORD, 0))
 
-    return kind(types.int64, count, kind), code
+        return kind(types.int64, count, kind), code
+
+    return extreme
 
 
-def _larger(builder: Any, x: Any, y: Any) -> Any:
-    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+def _further(builder: Any, sign: str, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(sign, x, y), x, y)
+
+
+#: The largest or smallest of so many items at an address, whole vectors of them, none of them NaN.
+largest, smallest = _extreme(">"), _extreme("<")
 
 
 @intrinsic
