@@ -140,7 +140,7 @@ def select(
 
     The index is the smallest one with the best value; NaN is better than any number, as in torch.maximum.
     """
-    combine = next((one for one in _COMBINE if _identity(one, a.dtype) == algebra.combine.identity), None)
+    combine: Any = next((one for one in _COMBINE if _identity(one, a.dtype) == algebra.combine.identity), None)
     if combine is not None and a.dtype in KINDS and jit.fault() is None and a.shape[1] < 2**31:
         return _compiled(a, b, combine, largest)
     return _in_blocks(a, b, algebra.combine, largest)

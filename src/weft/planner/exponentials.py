@@ -53,7 +53,7 @@ _KINDS = {
 
 @lru_cache
 def exponent_of(algebra: TracedAlgebra, accumulate: torch.dtype) -> Exponent | None:
-    """What values of an algebra stand for; None where it adds no exponentials. It is recognised by what it computes."""
+    """The exponentials that an algebra adds; None where it adds none. It is recognised by what it computes."""
     if accumulate not in TYPES:
         return None
     known = (exponent for exponent, ready in _KINDS.items() if ready.is_traced_as(algebra, accumulate))

@@ -6,8 +6,8 @@ An operand is a matrix of k and of the modes that the other lacks, with whicheve
 columns, and so is its factor. One that is a function, is converted, or has columns with gaps is packed first, by the
 pass that `ttgt` packs operands by; then the factor takes its place.
 
-Where the largest values are near 0, as those of logarithms of probabilities are, 0 serves as well, and one pass is enough:
-it takes exponentials of values as they are and looks for the largest on the way.
+Where the largest values are near 0, as those of logarithms of probabilities are, 0 serves as well. One pass is enough
+then: it takes exponentials of values as they are and looks for the largest on the way.
 
 What a value loses when the top is subtracted is put back as a factor: near the top of one operand and far from that of
 the other an error of the difference would be one of the result (Knuth, The Art of Computer Programming 2, 4.2.2,
@@ -273,7 +273,7 @@ class FactorPass:
         self._kernel, self._threads = factor_kernel(contraction.arithmetic.accumulate), threads
 
     def __call__(self, to: tuple[int, int], tops: tuple[int, int], bases: tuple[int, ...]) -> float:
-        """Write the factors and the largest values to these addresses; how far the rest of both lies below, added up."""
+        """Write factors and largest values to these addresses; how far the rest of both lies below, added up."""
         a, b = self._a, self._b
         frame = _Frame(
             a.address, 0, a.source(to[A], bases), to[A], tops[A], 0,
@@ -296,8 +296,8 @@ def factor_kernel(accumulate: torch.dtype) -> int:
     least = math.log(torch.finfo(accumulate).tiny / 2) - shift * math.log(2)
     return compiled(
         SOURCE.format(
-            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=shift, stripe=STRIPE, lanes=LANES, near=NEAR, least=least,
-            stripe_bytes=2 * STRIPE * size,
+            kind=dtype_name(accumulate), bits=8 * size, size=size, shift=shift, stripe=STRIPE, lanes=LANES,
+            near=NEAR, least=least, stripe_bytes=2 * STRIPE * size,
         ),
         kernel=True,
-    )
+    )  # fmt: skip

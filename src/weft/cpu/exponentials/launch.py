@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,10 +13,11 @@ from weft.cpu.exponentials.factors import SHIFT, FactorPass, in_order, step_of
 from weft.cpu.exponentials.results import PlainResults, route_of, with_places
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.launch import scalar_words
+from weft.cpu.gett.model import best_schedule
 from weft.cpu.host import HUGE, advise, reach
 from weft.cpu.ttgt.passes import Pass
 from weft.cpu.ttgt.steps import WorkspaceMatrix
-from weft.cpu.ttgt.ways import A, B, D
+from weft.cpu.ttgt.ways import A, B
 from weft.planner.exponentials import RowMajor, exponent_of, least_sum, row_major, spread_kept
 from weft.planner.planner import Choice
 from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
@@ -44,7 +45,7 @@ def result_of(contraction: Contraction) -> WorkspaceMatrix:
 
 
 def places_of(contraction: Contraction) -> tuple[Place, Place, Place]:
-    """The factors as (batch, m, k) and (batch, k, n), and sums as (batch, m, n), in the order in which each is stored."""
+    """The factors as (batch, m, k) and (batch, k, n), and sums as (batch, m, n), each in the order it is stored in."""
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
     inside = [step_of(contraction, operand).inside for operand in (A, B)]
     across = result_of(contraction).columns == in_order(contraction, Role.M)
@@ -85,7 +86,7 @@ def tops_of(contraction: Contraction) -> tuple[RowMajor, RowMajor]:
 
 
 def workspace_bytes(contraction: Contraction) -> int:
-    """What a call takes for factors, sums, tops and marks."""
+    """Bytes that a call takes for factors, sums, tops and marks."""
     item, kept = contraction.arithmetic.accumulate.itemsize, contraction.batch * contraction.m * contraction.n
     sizes = [place.size * item for place in places_of(contraction)]
     sizes += [contraction.batch * extent * item for extent in (contraction.m, contraction.n)]
@@ -127,9 +128,8 @@ class ExponentialsLaunch:
         space = torch.empty(self._length, dtype=self._dtype, device="cpu")
         start, (x, y, total) = space.data_ptr(), self._places
         p, q, sums, first, second = [start + offset for offset in self._bytes]
-        bases = a.data_ptr(), b.data_ptr(), d.data_ptr(), 0
-        if aux:
-            bases += tuple([0 if each is None else each.data_ptr() for each in aux])
+        named = [0 if each is None else each.data_ptr() for each in aux]
+        bases = a.data_ptr(), b.data_ptr(), d.data_ptr(), 0, *named
         spread = self._factors((p, q), (first, second), bases)
         self._multiply(space.as_strided(*x), space.as_strided(*y), None, space.as_strided(*total), 1.0, 0.0)
         if spread <= self._kept:  # nothing is lost
@@ -151,7 +151,7 @@ class ExponentialsLaunch:
 
     def _repair(self) -> Launch:
         if self._direct is None:
-            (schedule,) = gett.schedules(self._contraction, self._target).schedules
+            schedule = best_schedule(self._contraction, self._threads)
             self._direct = gett.build(self._contraction, schedule, self._target)
         return self._direct
 

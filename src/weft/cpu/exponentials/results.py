@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from weft.cpu.exponentials.factors import SHIFT
+from weft.cpu.gett.layout import offsets
 from weft.cpu.gett.params import AUX_BASE, D_BASE, D_CONSTANTS
 from weft.cpu.gett.stages import AuxRead, GettStage, StageSource, aux_reads, in_the_plan
-from weft.cpu.gett.layout import offsets
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
 from weft.cpu.ttgt.params import SPACE_BASE

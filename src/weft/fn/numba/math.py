@@ -338,7 +338,7 @@ def factor_32(value, top, shift):
 
 @_inline
 def factor_64(value, top, shift):
-    """The same of float64."""
+    """exp(value - top) 2^shift of float64, as `factor_32` has it."""
     off = value - top
     of_top = off - value
     lost = (value - (off - of_top)) - (top + of_top)
