@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.autograd.backward import Needs
 from weft.autograd.spec import A, B, Spec
 from weft.autograd.steps import with_modes
-from weft.library.exact import guarded
+from weft.machine.exactness import guarded
 from weft.planner.exponentials import TYPES
 
 
@@ -45,7 +45,7 @@ def by_products(spec: Spec, a: Tensor, b: Tensor, total: Tensor, grad: Tensor, n
 
 @lru_cache
 def _product(kind: torch.dtype) -> Callable[..., Tensor]:
-    return guarded(torch.einsum, kind, "cpu")
+    return guarded(torch.einsum, kind, kind, "cpu")
 
 
 def _are_served(spec: Spec, a: Tensor, b: Tensor, total: Tensor) -> bool:
