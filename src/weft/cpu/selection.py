@@ -29,14 +29,14 @@ _COMBINE = {
     torch.minimum: "x if x != x or x < y else y",
 }  # fmt: skip
 _NUMBERS = {torch.add: 0, torch.mul: 1, torch.maximum: 2, torch.minimum: 3}  # as `selection_kernel.COMBINES` has them
-ROWS = 96  # of D in one task
+ROWS = 192  # of D in one task
 LEAST_COLUMNS = 8  # of D for which vectors are worth while
 _Words = ctypes.c_int64 * 8
 
 # Blocks of D: rows of a task are packed once, columns panel by panel; what panels have past the end is not stored.
 _BLOCKS = """\
 from numba import cfunc, float32, float64, int32, int64
-from weft.cpu.gett.vector import allocate, fetch_add, lane_count, load_word, release
+from weft.cpu.gett.vector import allocate, copy_vector, fetch_add, lane_count, load_word, release
 from weft.cpu.selection_kernel import rows_of_block, selected
 from weft.fn.numba.values import LOADS, STORES
 
@@ -73,6 +73,10 @@ def entry(frame):
             count = min(width, n - j)
             for l in range(k):
                 row = b + SIZE * ((which * k + l) * n + j)
+                if count == width:
+                    copy_vector(columns + SIZE * l * width, row, {kind}(0))
+                    copy_vector(columns + SIZE * l * width + SIZE * width // 2, row + SIZE * width // 2, {kind}(0))
+                    continue
                 for c in range(count):
                     store(columns, l * width + c, load(row, c))
                 for c in range(count, width):
