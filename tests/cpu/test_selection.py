@@ -19,8 +19,8 @@ COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def check(a: torch.Tensor, b: torch.Tensor, algebra: str) -> None:
     """Values to the bit; of equal ones the first place, as of torch's argmax; NaN is better than any number."""
     pairs = COMBINE[algebra](a[:, :, None], b[None])
-    values, places = pairs.max(1) if algebra.startswith("max") else pairs.min(1)
-    first = torch.where((pairs == values[:, None]) | (pairs.isnan() & values.isnan()[:, None]), 1, 0).argmax(1)
+    values = pairs.amax(1) if algebra.startswith("max") else pairs.amin(1)
+    first = ((pairs == values[:, None]) | (pairs.isnan() & values.isnan()[:, None])).int().argmax(1)
     found, where = weft.contract("mk,kn->mn", a, b, algebra=algebra, return_arg=True)
     assert torch.equal(found.nan_to_num(), values.nan_to_num())
     assert torch.equal(found.isnan(), values.isnan())
