@@ -14,6 +14,7 @@ import torch
 
 import weft
 from weft.cpu import blas, counting, host
+from weft.cpu.exponentials import family as exponentials
 from weft.cpu.gett import model
 from weft.cpu.stream import cost as stream
 from weft.cpu.ttgt import cost as ttgt
@@ -52,7 +53,7 @@ def test_every_constant_is_used(section: str) -> None:
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (blas, counting, model, stream, ttgt):
+    for family in (blas, counting, exponentials, model, stream, ttgt):
         family._cost.cache_clear()
     monkeypatch.setattr(blas, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
@@ -62,13 +63,14 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
         library.choice(contraction, "cpu", Target("cpu"))
     blas._cost()
     counting._cost()
+    exponentials._cost()
     model._cost()
     stream._cost()
     ttgt._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         alone = {name for name in content["values"] if name.startswith("alone_")}  # read of one file, whatever the host
         assert fitted(section, file).used | alone == set(content["values"]), section
-    for family in (blas, counting, model, stream, ttgt):
+    for family in (blas, counting, exponentials, model, stream, ttgt):
         family._cost.cache_clear()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -58,12 +59,13 @@ def selected(
     largest = check_selected(request, added=False)
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
-    shape = output_shape(request.notation, request.extents())
+    extents = request.extents()
+    shape = output_shape(request.notation, extents)
     check_room(request.device, math.prod(shape) * (request.d_dtype.itemsize + 8))  # of values and of places
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
         check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, c)
-    roles, extents = _roles(request), request.extents()
+    roles = _roles(request)
     if c is not None:
         check_addend(c, shape, request.arithmetic.accumulate, request.device)
     _check_workspace(roles, extents, request, options)
@@ -106,13 +108,18 @@ def _selects(request: Request) -> bool:
     accumulate = request.arithmetic.accumulate
     if request.algebra is not None and not accumulate.is_complex and accumulate is not torch.bool:
         for name, largest in (("max_plus", True), ("min_plus", False)):
-            if request.algebra.reduce == NAMED[name].traced(accumulate).reduce:
+            if request.algebra.reduce == _reduce(name, accumulate):
                 return largest
     name = request.algebra.name if request.algebra is not None else "plus_times"
     raise UnsupportedError(
         f"return_arg is for algebras that select, of max_plus, min_plus, max_times, min_max and max_min; {name} makes "
         "one value of several"
     )
+
+
+@lru_cache
+def _reduce(name: str, accumulate: torch.dtype) -> Any:
+    return NAMED[name].traced(accumulate).reduce
 
 
 def _roles(request: Request) -> SelectionRoles:
@@ -225,11 +232,14 @@ def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
 
 def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:
     """The index along each reduced mode, of the index along all of them; -1 stays -1."""
-    extents = [request.extents()[label] for label in reduced_labels(request)]
+    labels = reduced_labels(request)
+    if len(labels) == 1:
+        return [places]
+    extents = [request.extents()[label] for label in labels]
     found, run = [], 1
     for extent in reversed(extents):
         index = torch.div(places, run, rounding_mode="floor") % max(extent, 1)
-        found.append(torch.where(places < 0, places, index) if len(extents) > 1 else places)
+        found.append(torch.where(places < 0, places, index))
         run *= max(extent, 1)
     return found[::-1]
 

@@ -7,6 +7,7 @@ The sum over n is one of the same algebra, of log|dD| - D with B, for the positi
     dA = exp(A + L+) - exp(A + L-)
 
 So it is as fast and as safe from overflow as the forward pass. `weights` has the sums, and their own derivatives.
+On a CPU products of exponentials are faster still: see `exponentials`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from weft.api.entry import contraction
 from weft.autograd.backward import Needs
+from weft.autograd.exponentials import by_products
 from weft.autograd.spec import A, B, Spec, batched
 from weft.autograd.weights import SignedSum, logarithms, summed, weighted
 from weft.planner.schedule import Scalar
@@ -62,6 +64,12 @@ class Logarithm:
             for side, own, other in sides:
                 if needs[side]:
                     found[side] = weighted(self._form(side), grad, total, None, other, own).to(own.dtype)
+            return tuple(found)
+        made = by_products(self.spec, a, b, total, grad, needs)
+        if made is not None:
+            for side, _, _ in sides:
+                if needs[side]:
+                    found[side] = made.pop(0)
             return tuple(found)
         signed = logarithms(self._form(A), 0, grad, total)
         for side, own, other in sides:

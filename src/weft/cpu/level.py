@@ -57,6 +57,17 @@ def vector_bytes() -> int:
 
 
 @lru_cache
+def multiplies_by_mkl() -> bool:
+    """Whether torch's products of matrices are MKL's on a processor that it is written for.
+
+    There it takes 0.5 to 0.9 of the time of `gett`, on a Xeon with vectors of 64 bytes; on AMD's twice that of `gett`.
+    """
+    from llvmlite import binding
+
+    return binding.get_process_triple().startswith("x86_64-") and not binding.get_host_cpu_name().startswith("znver")
+
+
+@lru_cache
 def host_level() -> Level | None:
     """The level whose code this host runs, with the vectors that it is best at; None where there is none."""
     if not sys.platform.startswith("linux"):

@@ -1,12 +1,14 @@
 """The pair that an algebra selects, on the CPU: the best combination along k, and its place.
 
-A loop over rows of D in numba, in torch's threads, where the combination is one of torch's own operations; else, and
-where there is no numba, blocks of all pairs by torch's operations.
+Register blocks (`selection_kernel`) in torch's threads, where the combination is one of torch's own operations and no
+pair is NaN; a loop over rows of D where one may be. Else, and where there is no numba, blocks of all pairs by torch's
+operations.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -26,7 +28,68 @@ _COMBINE = {
     torch.add: "{kind}(x + y)", torch.mul: "{kind}(x * y)", torch.maximum: "x if x != x or x > y else y",
     torch.minimum: "x if x != x or x < y else y",
 }  # fmt: skip
+_NUMBERS = {torch.add: 0, torch.mul: 1, torch.maximum: 2, torch.minimum: 3}  # as `selection_kernel.COMBINES` has them
+ROWS = 192  # of D in one task
+LEAST_COLUMNS = 8  # of D for which vectors are worth while
 _Words = ctypes.c_int64 * 8
+
+# Blocks of D: rows of a task are packed once, columns panel by panel; what panels have past the end is not stored.
+_BLOCKS = """\
+from numba import cfunc, float32, float64, int32, int64
+from weft.cpu.gett.vector import allocate, copy_vector, fetch_add, lane_count, load_word, release
+from weft.cpu.selection_kernel import rows_of_block, selected
+from weft.fn.numba.values import LOADS, STORES
+
+load, store = LOADS["{kind}"], STORES["{kind}"]
+load_place, store_index = LOADS["int{bits}"], STORES["int64"]
+HEIGHT, SIZE = rows_of_block(), {size}
+
+
+@cfunc("void(int64)", error_model="numpy")
+def entry(frame):
+    batch, k, m, n = load_word(frame + 8), load_word(frame + 16), load_word(frame + 24), load_word(frame + 32)
+    pointers, width = load_word(frame + 40), 2 * lane_count({kind}(0))
+    a, b = load_word(pointers), load_word(pointers + 8)
+    values, indices = load_word(pointers + 16), load_word(pointers + 24)
+    tiles = ({rows} + HEIGHT - 1) // HEIGHT
+    workspace = allocate(SIZE * (tiles * HEIGHT * k + k * width + 2 * HEIGHT * width) + 64)
+    rows = (workspace + 63) // 64 * 64
+    columns = rows + SIZE * tiles * HEIGHT * k
+    best = columns + SIZE * k * width
+    places, across = best + SIZE * HEIGHT * width, (m + {rows} - 1) // {rows}
+    while True:
+        task = fetch_add(frame)
+        if task >= batch * across:
+            break
+        which = task // across
+        first = (task - which * across) * {rows}
+        end = min(first + {rows}, m)
+        for l in range(k):
+            row = a + SIZE * ((which * k + l) * m)
+            for i in range((end - first + HEIGHT - 1) // HEIGHT):
+                for r in range(HEIGHT):
+                    store(rows, (i * k + l) * HEIGHT + r, load(row, min(first + i * HEIGHT + r, end - 1)))
+        for j in range(0, n, width):
+            count = min(width, n - j)
+            for l in range(k):
+                row = b + SIZE * ((which * k + l) * n + j)
+                if count == width:
+                    copy_vector(columns + SIZE * l * width, row, {kind}(0))
+                    copy_vector(columns + SIZE * l * width + SIZE * width // 2, row + SIZE * width // 2, {kind}(0))
+                    continue
+                for c in range(count):
+                    store(columns, l * width + c, load(row, c))
+                for c in range(count, width):
+                    store(columns, l * width + c, {kind}(0))
+            for i in range((end - first + HEIGHT - 1) // HEIGHT):
+                selected(k, rows + SIZE * i * k * HEIGHT, columns, best, {combine}, {better}, {kind}(0))
+                for r in range(min(HEIGHT, end - first - i * HEIGHT)):
+                    to = (which * m + first + i * HEIGHT + r) * n + j
+                    for c in range(count):
+                        store(values, to + c, load(best, r * width + c))
+                        store_index(indices, to + c, int64(load_place(places, r * width + c)))
+    release(workspace)
+"""
 
 # Rows of D in turn: for each index of k one row of B against one value of A. Places are of 32 bits within a row, so
 # that both are vectors of one length; a row of NaN is recognised by a value that is not equal to itself.
@@ -81,9 +144,9 @@ def select(
 
     The index is the smallest one with the best value; NaN is better than any number, as in torch.maximum.
     """
-    text = next((code for one, code in _COMBINE.items() if _identity(one, a.dtype) == algebra.combine.identity), None)
-    if text is not None and a.dtype in KINDS and jit.fault() is None and a.shape[1] < 2**31:
-        return _compiled(a, b, text, largest)
+    combine: Any = next((one for one in _COMBINE if _identity(one, a.dtype) == algebra.combine.identity), None)
+    if combine is not None and a.dtype in KINDS and jit.fault() is None and a.shape[1] < 2**31:
+        return _compiled(a, b, combine, largest)
     return _in_blocks(a, b, algebra.combine, largest)
 
 
@@ -97,21 +160,48 @@ def _identity(operation: Callable[..., Any], dtype: torch.dtype) -> str | None:
     return traced.identity if traced.result == dtype else None
 
 
-def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _compiled(
+    a: torch.Tensor, b: torch.Tensor, combine: Callable[..., Any], largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     (batch, k, m), n = a.shape, b.shape[2]
-    kind = dtype_name(a.dtype)
-    names = {"kind": kind, "size": a.itemsize, "combine": combine.format(kind=kind), "better": ">" if largest else "<"}
-    entry = jit.compiled(_SOURCE.format(**names), kernel=True)
+    blocks = m > 1 and n >= LEAST_COLUMNS and not (_is_special(a, combine, largest) or _is_special(b, combine, largest))
+    entry = blocks_kernel(a.dtype, combine, largest) if blocks else rows_kernel(a.dtype, combine, largest)
     values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
     places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))
     frame = _Words(0, batch, k, m, n, ctypes.addressof(pointers))
-    threads = min(torch.get_num_threads(), batch * m)
+    threads = min(torch.get_num_threads(), batch * (-(-m // ROWS) if blocks else m))
     if threads == 1 or batch * m * n * k < 1 << 16:
         callback(entry)(frame)
     else:
         together(entry, frame, threads)
     return values, places
+
+
+def _is_special(values: torch.Tensor, combine: Callable[..., Any], largest: bool) -> bool:
+    """Whether values hold NaN, or an infinity that could make one."""
+    if not values.dtype.is_floating_point:
+        return False
+    low, high = (float(each) for each in torch.aminmax(values))
+    if math.isnan(low) or combine in (torch.maximum, torch.minimum):
+        return math.isnan(low)
+    if combine is torch.add:
+        return high == math.inf if largest else low == -math.inf
+    return math.isinf(low) or math.isinf(high)
+
+
+def rows_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
+    kind = dtype_name(dtype)
+    code, better = _COMBINE[combine].format(kind=kind), ">" if largest else "<"
+    return jit.compiled(_SOURCE.format(kind=kind, size=dtype.itemsize, combine=code, better=better), kernel=True)
+
+
+def blocks_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
+    size = dtype.itemsize
+    source = _BLOCKS.format(
+        kind=dtype_name(dtype), size=size, bits=8 * size, rows=ROWS, combine=_NUMBERS[combine], better=int(not largest)
+    )
+    return jit.compiled(source, kernel=True)
 
 
 def _in_blocks(

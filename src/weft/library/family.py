@@ -30,6 +30,12 @@ NEAR = 1 << 22  # and of a CPU's tables where no element meets several: passes o
 LEAST = 1 << 20  # bytes of the parts that are for those who have little
 
 
+_FORMS = {
+    "product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs",
+    "exponentials": "matrix products of exponentials",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class LibrarySchedule:
     """Torch's operations over whole tensors, or over parts of them."""
@@ -40,7 +46,7 @@ class LibrarySchedule:
     family: str = NAME
 
     def __str__(self) -> str:
-        form = {"product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs"}[self.form]
+        form = _FORMS[self.form]
         parts = "" if self.parts is None else f" of parts of {' x '.join(map(str, self.parts))}"
         return f"library: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
 

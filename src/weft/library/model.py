@@ -46,7 +46,7 @@ def _on_a_cpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = costs("library"), max(target.processors, 1)
-    each = cost("byte" if scheme.types.way == "bytes" else "product" if contraction.algebra is None else "pair")
+    each = cost("byte" if scheme.types.way == "bytes" else "pair" if scheme.form == "algebra" else "product")
     return parts * cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
@@ -58,7 +58,7 @@ def _alone(scheme: LibraryScheme, parts: int, target: Target) -> float:
     contraction = scheme.contraction
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = fitted("library", "cpu-64.json"), max(target.processors, 1)
-    each = cost("pair") if contraction.algebra is not None else cost("alone_product")
+    each = cost("pair") if scheme.form == "algebra" else cost("alone_product")
     wide = scheme.accumulate.itemsize / 4
     moved = cost("alone_pass") * (m * k + k * n + m * n) * wide
     return parts * cost("alone_call") + batch * (moved + each * m * n * k * wide) / cores

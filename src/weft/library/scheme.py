@@ -1,8 +1,9 @@
 """How a contraction is computed by torch's operations, as far as the extents of its parts do not matter.
 
-product   matrices by torch.mm or bmm
-pairs     nothing is summed that both operands have: torch.mul
-algebra   tables of pairs of another algebra
+product        matrices by torch.mm or bmm
+pairs          nothing is summed that both operands have: torch.mul
+algebra        tables of pairs of another algebra
+exponentials   of an algebra that adds exponentials, matrices of those; on a CPU
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Literal, NamedTuple
 import torch
 
 from weft.cpu.blas import of_bytes
+from weft.library.exponentials import LEAST_PAIRS, LEAST_SIDE
 from weft.library.products import ProductTypes, factors_of, types_of
 from weft.library.views import FIRST, A, B, Group
+from weft.planner.exponentials import exponent_of
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
 
 _NARROW = 16
 
-Form = Literal["product", "pairs", "algebra"]
+Form = Literal["product", "pairs", "algebra", "exponentials"]
 
 
 class RoleNumbers(NamedTuple):
@@ -58,7 +61,7 @@ def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
     roles = _roles(contraction)
     arithmetic, layouts = contraction.arithmetic, (contraction.a, contraction.b)
     values = value_type(layouts[A].dtype, arithmetic.product), value_type(layouts[B].dtype, arithmetic.product)
-    form: Form = "algebra" if contraction.algebra is not None else "product" if roles.k else "pairs"
+    form = _form(contraction, roles, kind)
     widened = contraction.c is not None and (contraction.c.dtype != contraction.d.dtype or contraction.c_fn is not None)
     follows = contraction.epilogue is not None or widened or roles.repeat != 1
     functions = (contraction.a_fn, contraction.b_fn)
@@ -76,6 +79,16 @@ def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
     return LibraryScheme(contraction, kind, roles, form, values, types, plain, follows, empty)  # type: ignore[arg-type]
 
 
+def _form(contraction: Contraction, roles: RoleNumbers, kind: str) -> Form:
+    if contraction.algebra is None:
+        return "product" if roles.k else "pairs"
+    m, n = contraction.m, contraction.n
+    worth = min(m, n) >= LEAST_SIDE and contraction.batch * m * n * contraction.k >= LEAST_PAIRS
+    if kind != "cpu" or not worth or exponent_of(contraction.algebra, contraction.arithmetic.accumulate) is None:
+        return "algebra"
+    return "exponentials"
+
+
 def _types(
     contraction: Contraction,
     roles: RoleNumbers,
@@ -85,7 +98,7 @@ def _types(
     short: bool,
 ) -> ProductTypes:
     accumulate = contraction.arithmetic.accumulate
-    if form == "algebra":
+    if form in ("algebra", "exponentials"):
         return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if form == "pairs":
         # A product of two halves is exact in single precision, and rounded once.

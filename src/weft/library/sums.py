@@ -14,10 +14,12 @@ from torch import Tensor
 
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
+from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group
+from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
 
 
@@ -188,6 +190,27 @@ class Tables(OfMatrices):
         raise AssertionError("it places nothing")
 
 
+class Exponentials(Tables):
+    """Sums of exponentials, by products of matrices."""
+
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        super().__init__(scheme, frame)
+        exponent = exponent_of(self._algebra, self._accumulate)
+        assert exponent is not None, "this form is of exponentials"
+        self._exponent = exponent
+        self._products = MatrixProducts(scheme.types, True, scheme.kind)
+        roles = scheme.roles
+        factors = frame.size((*roles.batch, *roles.m, *roles.k)) + frame.size((*roles.batch, *roles.n, *roles.k))
+        self.bytes += (factors + 2 * frame.size(self.kept)) * self._accumulate.itemsize
+
+    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        x, y = self._a.of(a, aux), self._b.of(b, aux)
+        return summed(x, y, self._exponent, self._products, self._direct).view(self._shape)
+
+    def _direct(self, x: Tensor, y: Tensor) -> Tensor:
+        return reduced(self._algebra, x, y, self._accumulate, self._most)
+
+
 def _in_batches(
     scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]
 ) -> OperandMatrix | Seen:
@@ -198,7 +221,7 @@ def _in_batches(
     return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
 
 
-Sums: TypeAlias = Nothing | Pairs | Matrices | Tables
+Sums: TypeAlias = Nothing | Pairs | Matrices | Tables | Exponentials
 
 
 def sums_of(scheme: LibraryScheme, frame: Frame) -> Sums:
@@ -206,4 +229,6 @@ def sums_of(scheme: LibraryScheme, frame: Frame) -> Sums:
         return Nothing(scheme, frame)
     if scheme.form == "pairs":
         return Pairs(scheme, frame)
+    if scheme.form == "exponentials":
+        return Exponentials(scheme, frame)
     return Matrices(scheme, frame) if scheme.form == "product" else Tables(scheme, frame)

@@ -43,6 +43,7 @@ FAMILIES = {
         "weft.cpu.stream.family",
         "weft.cpu.ttgt.family",
         "weft.cpu.counting",
+        "weft.cpu.exponentials.family",
         "weft.library.family",
         "weft.planner.pre_reduce",
     ),

@@ -185,6 +185,7 @@ _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) 
 _OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
 _CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
+_CPU_EXPONENTIALS = "weft.cpu.exponentials.family"
 _CPU_TTGT, _CPU_STREAM = "weft.cpu.ttgt.family", "weft.cpu.stream.family"
 _LIBRARY, _CPU_GETT, _CPU_PERMUTE = "weft.library.family", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _LIBRARY_PERMUTE = "weft.library.permutations"
@@ -230,6 +231,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
         *_CPU_STREAMS,
         Trial(_CPU_COUNTING, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
+        Trial(_CPU_EXPONENTIALS, from_letters("log", "amk,kn->amn", a=3, m=17, k=64, n=29, algebra="log")),
         Trial(_CPU_TTGT, from_letters("an epilogue", "mk,kn->mn", m=72, n=80, k=56, epilogue="gelu")),
         Trial(_CPU_TTGT, from_letters(
             "packed, added to C", "amk,kbn->bnma", a=6, m=17, k=72, b=5, n=16, alpha=0.5, beta=-2.0, add=True,

@@ -16,6 +16,7 @@ import torch
 
 import weft
 from weft.cpu import jit, selection
+from weft.cpu.exponentials import family as exponentials
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.family import LOADABLE
 from weft.cpu.grouped import launch as grouped
@@ -87,6 +88,10 @@ def _served(equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> 
                     launch = family.build(described, schedule, TARGET)
                     for alpha, beta in _SCALARS if family is gett else ((1, 0),):
                         launch(a, b, c, d, alpha, beta)
+        if exponentials.supports(described, TARGET) is None:
+            (schedule,) = exponentials.schedules(described, TARGET).schedules
+            assert isinstance(schedule, exponentials.ExponentialsSchedule)
+            exponentials.build(described, schedule, TARGET)
         if ttgt.supports(described, TARGET) is None:
             _passes(described)
 
@@ -137,5 +142,6 @@ def _selections() -> None:
     for dtype, name in itertools.product(selection.KINDS, _ALGEBRAS):
         algebra = getattr(weft.algebra, name)
         with suppress(weft.WeftError):
-            x = torch.zeros((1, 2, 2), dtype=dtype)
-            selection.select(x, x, algebra.traced(dtype), algebra.reduce is torch.maximum)
+            for extent in (2, selection.LEAST_COLUMNS):  # by rows, and by register blocks
+                x = torch.zeros((1, 2, extent), dtype=dtype)
+                selection.select(x, x, algebra.traced(dtype), algebra.reduce is torch.maximum)

@@ -16,6 +16,7 @@ from weft.cpu.gett.params import BLOCK_ROWS, VECTORS
 from weft.cpu.gett.split import parts_of, steps_of
 from weft.cpu.host import costs
 from weft.cpu.level import vector_bytes
+from weft.planner.exponentials import exponent_of
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
 
@@ -206,6 +207,7 @@ WRITTEN = 6  # how much longer a step of a written micro-kernel takes: its sums 
 
 class _GettCost(NamedTuple):
     rate: dict[str, float]  # flops a second of one core, by numba's names of types; a multiply-add is two
+    exponential: dict[str, float]  # seconds of a pair of an algebra that adds exponentials
     packed: float  # seconds for four bytes
     stored: float
     single: float  # of an item that no vector moves
@@ -221,7 +223,8 @@ class _GettCost(NamedTuple):
 @lru_cache
 def _cost() -> _GettCost:
     found = costs("gett")
-    return _GettCost(found.table("rate"), *(found(name) for name in _GettCost._fields[1:]))
+    tables = found.table("rate"), found.table("exponential")
+    return _GettCost(*tables, *(found(name) for name in _GettCost._fields[2:]))
 
 
 def predict(contraction: Contraction, schedule: CpuGettSchedule) -> float:
@@ -231,7 +234,9 @@ def predict(contraction: Contraction, schedule: CpuGettSchedule) -> float:
     rows, columns = -(-rows // height) * height, -(-columns // width) * width
     products = 2 * outer * rows * columns * k / cost.rate[form.kind]
     if form.operation is None:
-        products *= WRITTEN
+        algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
+        exponential = algebra is not None and exponent_of(algebra, accumulate) is not None
+        products = outer * rows * columns * k * cost.exponential[form.kind] if exponential else products * WRITTEN
     moved = outer * _moved(form, schedule, rows, columns)
     tiles = outer * rows * columns / (height * width) * cost.tile
     tiles += _stages(contraction, form, outer * rows * columns // (height * width))

@@ -61,9 +61,13 @@ class StageSource:
 
     `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
     one before points to; functions that differ in those alone then share their code. None: they are in the code.
+    `contracts`: products are added without a rounding between, where the processor can.
     """
 
-    def __init__(self, dtype: torch.dtype, constants: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, dtype: torch.dtype, constants: Sequence[int] | None = None, *, contracts: bool = False
+    ) -> None:
+        self._options = ', fastmath={"contract"}' if contracts else ""
         self.writer = NumbaWriter(parameters=constants is not None)
         self._path = constants or ()
         self._types = [dtype]
@@ -131,6 +135,7 @@ class StageSource:
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
+            options=self._options,
             head="\n    ".join([*pointers, *head]),
             body="\n        ".join(lines),
             after="\n    ".join(self._after),
@@ -149,11 +154,12 @@ from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of, of_bits
 load_int64 = LOADS["int64"]
 """
 _TEMPLATE = HEAD + """\
-from weft.cpu.gett.vector import raise_to
+from weft.cpu.gett.vector import raise_to, whole_vectors
 {memory}
 
-@cfunc("void(int64, int64, int64)", error_model="numpy")
+@cfunc("void(int64, int64, int64)", error_model="numpy"{options})
 def entry(pointers, count, scalars):
+    whole_vectors()
     {head}
     for i in range(count):
         {body}
@@ -184,12 +190,12 @@ def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjug
         return None
     args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
     values, factor = _Values(stored, value, arithmetic.accumulate, form.dtype), None
-    parts: tuple[_Aux, ...] = ()
+    parts: tuple[AuxRead, ...] = ()
     if matrix is not None:
         factor = matrix.a_factor if first else matrix.b_factor
-        parts = (_Aux(torch.int64, (INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
+        parts = (AuxRead(torch.int64, (INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
     place = A_CONSTANTS if first else B_CONSTANTS
-    return _operand(place, values, function, factor, here, _aux(contraction, args), parts)
+    return _operand(place, values, function, factor, here, aux_reads(contraction, args), parts)
 
 
 class _Values(NamedTuple):
@@ -204,10 +210,10 @@ class _Values(NamedTuple):
 @lru_cache(maxsize=512)
 def _operand(
     place: int, types: _Values, function: Pointwise | None, factor: Pointwise | None, conjugated: bool,
-    aux: tuple[_Aux, ...], parts: tuple[_Aux, ...],
+    aux: tuple[AuxRead, ...], parts: tuple[AuxRead, ...],
 ) -> GettStage:  # fmt: skip
     stored, value, accumulate, compute = types
-    loop = StageSource(stored, _in_the_plan(place))
+    loop = StageSource(stored, in_the_plan(place))
     extra, part = ([loop.read(each.dtype) for each in group] for group in (aux, parts))
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
     if conjugated:
@@ -225,7 +231,7 @@ def _operand(
     return GettStage(compiled(loop.source), stored.itemsize, reads, constants=loop.constants)
 
 
-def _in_the_plan(place: int) -> tuple[int, int]:
+def in_the_plan(place: int) -> tuple[int, int]:
     """How a stage comes to its constants: by way of the plan that a call names."""
     return PLAN - ALPHA, place
 
@@ -248,20 +254,20 @@ def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Stag
     return loop
 
 
-class _Aux(NamedTuple):
+class AuxRead(NamedTuple):
     """An operand or coordinate that a function takes alongside the value."""
 
     dtype: torch.dtype
     entry: tuple[int, int]  # bytes of an item and base
 
 
-def _aux(contraction: Contraction, args: Sequence[int]) -> tuple[_Aux, ...]:
+def aux_reads(contraction: Contraction, args: Sequence[int]) -> tuple[AuxRead, ...]:
     found = []
     for arg in args:
         each = contraction.aux[arg]
         coordinate = INT32_COORDINATE if each.dtype == torch.int32 else INT64_COORDINATE
         size = each.dtype.itemsize if each.kind != "index" else coordinate
-        found.append(_Aux(each.dtype, (size, AUX_BASE + arg)))
+        found.append(AuxRead(each.dtype, (size, AUX_BASE + arg)))
     return tuple(found)
 
 
@@ -276,9 +282,9 @@ class _Ending(NamedTuple):
     addend: torch.dtype | None
     weighted: bool
     c_fn: Pointwise | None
-    c_aux: tuple[_Aux, ...]
+    c_aux: tuple[AuxRead, ...]
     epilogue: Pointwise | None
-    aux: tuple[_Aux, ...]
+    aux: tuple[AuxRead, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
     peak: bool  # whether that of the first result is found
     in_place: bool  # whether D's values take the place of the sums
@@ -303,9 +309,9 @@ def result_stage(
             algebra.reduce if algebra is not None else None,
             scaled, c.dtype if added and c is not None else None, weighted,
             contraction.c_fn if added else None,
-            _aux(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
+            aux_reads(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
             contraction.epilogue,
-            _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
+            aux_reads(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, D_BASE), *outputs),
             contraction.peak,
             in_place,
@@ -316,7 +322,7 @@ def result_stage(
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> GettStage:
     accumulate = ending.accumulate
-    loop = StageSource(ending.compute, _in_the_plan(D_CONSTANTS))
+    loop = StageSource(ending.compute, in_the_plan(D_CONSTANTS))
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]

@@ -93,6 +93,18 @@ def opaque(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def whole_vectors(typingctx: Any) -> Any:
+    """Let LLVM make vectors as long as kernels': for some processors it takes half of that by itself."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if vector_bytes() == 64:  # llvmlite knows no attributes with values
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
 def load_word(typingctx: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(at(builder, args[0], WORD))
@@ -227,6 +239,38 @@ def invoke(typingctx: Any, function: Any, arguments: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, arguments), code
+
+
+def _extreme(sign: str) -> Any:
+    @intrinsic
+    def extreme(typingctx: Any, address: Any, count: Any, kind: Any) -> Any:
+        if not isinstance(count, types.IntegerLiteral):
+            return None
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found, most = KINDS[signature.args[2]], None
+            for i in range(count.literal_value // found.lanes):
+                place = builder.add(args[0], word(i * found.lanes * found.size))
+                vector = builder.load(at(builder, place, found.vector))
+                most = vector if most is None else _further(builder, sign, vector, most)
+            step = found.lanes // 2
+            while step:
+                mask = ir.Constant(ir.VectorType(HALF_WORD, found.lanes), [j ^ step for j in range(found.lanes)])
+                most = _further(builder, sign, builder.shuffle_vector(most, most, mask), most)
+                step //= 2
+            return builder.extract_element(most, ir.Constant(HALF_WORD, 0))
+
+        return kind(types.int64, count, kind), code
+
+    return extreme
+
+
+def _further(builder: Any, sign: str, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(sign, x, y), x, y)
+
+
+#: The largest or smallest of so many items at an address, whole vectors of them, none of them NaN.
+largest, smallest = _extreme(">"), _extreme("<")
 
 
 @intrinsic

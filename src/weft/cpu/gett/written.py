@@ -3,8 +3,9 @@
 The sums of a register block stand in the first cache, and each is loaded and stored once for a few steps of k. Where
 the functions take more than that, little is lost against sums in registers.
 
-The algebra of logarithms has loops of its own, log(sum over k of exp(x + y - m)) + m, with m the largest of x + y: one
-exponential for each pair, and the rounding of the plain form (see `weft.oracle.bounds_algebra`).
+Sums of exponentials have loops of their own, log(sum over k of exp(x + y - m)) + m, with m the largest of x + y: one
+exponential for each pair, and the rounding of the plain form (see `weft.oracle.bounds_algebra`). The family
+`exponentials` takes fewer; it leaves tiny sums to these loops, and those that its products do not tell.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any
 
 import torch
 
-from weft import algebra as ready
 from weft.cpu.gett.params import BLOCK_ROWS
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.cpu.jit import compiled
-from weft.errors import WeftError
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.inliner import Held
 from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.planner.exponentials import Exponent, exponent_of
 from weft.spec.dtypes import dtype_name
 
 AT_ONCE = 4  # steps of k for one load and store of a sum
@@ -66,27 +66,29 @@ _PLAIN = '''\
                 store_{kind}(sums, i * count + j, total)
 '''
 
-_LOGARITHMS = '''\
+_EXPONENTIALS = '''\
         largest = sums + {height} * count * {item}
         for j in range(count):
-            store_{kind}(largest, j, load_{kind}(start, i * count + j) if start else {identity})
+            store_{kind}(largest, j, {sign}load_{kind}(start, i * count + j) if start else {kind}(-np.inf))
         for p in range(k):
             x = load_{kind}(row + p * row_step, 0)
             for j in range(count):
-                value, most = x + load_{kind}(first + p * slot_step, j), load_{kind}(largest, j)
+                value, most = {sign}(x + load_{kind}(first + p * slot_step, j)), load_{kind}(largest, j)
                 store_{kind}(largest, j, most if most > value else value)
         for j in range(count):
             most = load_{kind}(largest, j)
-            most = most if abs(most) < {infinity} else {zero}
+            most = most if abs(most) < {kind}(np.inf) else {kind}(0.0)
             store_{kind}(largest, j, most)
-            store_{kind}(sums, i * count + j, {exp}(load_{kind}(start, i * count + j) - most) if start else {zero})
+            value = {sign}load_{kind}(start, i * count + j) - most if start else {kind}(0.0)
+            store_{kind}(sums, i * count + j, {exp}({rate}value) if start else {kind}(0.0))
         for p in range(k):
             x = load_{kind}(row + p * row_step, 0)
             for j in range(count):
-                power = {exp}(x + load_{kind}(first + p * slot_step, j) - load_{kind}(largest, j))
-                store_{kind}(sums, i * count + j, load_{kind}(sums, i * count + j) + power)
+                value = {sign}(x + load_{kind}(first + p * slot_step, j)) - load_{kind}(largest, j)
+                store_{kind}(sums, i * count + j, load_{kind}(sums, i * count + j) + {exp}({rate}value))
         for j in range(count):
-            store_{kind}(sums, i * count + j, {log}(load_{kind}(sums, i * count + j)) + load_{kind}(largest, j))
+            value = {log}(load_{kind}(sums, i * count + j)){over}
+            store_{kind}(sums, i * count + j, {sign}(value + load_{kind}(largest, j)))
 '''
 
 
@@ -102,10 +104,8 @@ def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtyp
     height = BLOCK_ROWS // 2 if dtype.is_complex else BLOCK_ROWS
     identity = NumbaWriter().constant(algebra.identity, dtype)
     names: dict[str, Any] = {"kind": kind, "item": dtype.itemsize, "height": height, "identity": identity}
-    if is_log(algebra, accumulate):
-        exp, log = ("vector.quick_exp", "vector.log") if dtype is torch.float32 else ("np.exp", "np.log")
-        constants = {"infinity": f"{kind}(np.inf)", "zero": f"{kind}(0.0)"}
-        body = _LOGARITHMS.format(exp=exp, log=log, **constants, **names)
+    if (exponent := exponent_of(algebra, accumulate)) is not None:
+        body = _EXPONENTIALS.format(**_exponential_names(exponent, dtype), **names)
     else:
         several, one = (_steps(algebra, accumulate, dtype, swapped, count) for count in (AT_ONCE, 1))
         body = _PLAIN.format(
@@ -145,9 +145,10 @@ def _steps(
     return ("\n" + " " * 12).join(rows), ("\n" + " " * 16).join(writer.lines)
 
 
-@lru_cache
-def is_log(algebra: TracedAlgebra, accumulate: torch.dtype) -> bool:
-    try:
-        return algebra == ready.log.traced(accumulate)
-    except WeftError:  # which does not work on that type
-        return False
+def _exponential_names(exponent: Exponent, dtype: torch.dtype) -> dict[str, str]:
+    single, kind, rate = dtype is torch.float32, dtype_name(dtype), abs(exponent.rate)
+    return {
+        "exp": "vector.quick_exp" if single else "vector.quick_exp64", "log": "vector.log" if single else "np.log",
+        "sign": "-" if exponent.rate < 0 else "", "rate": "" if rate == 1 else f"{kind}({rate!r}) * ",
+        "over": "" if rate == 1 else f" * {kind}({1 / rate!r})",
+    }  # fmt: skip

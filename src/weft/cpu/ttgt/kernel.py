@@ -14,7 +14,17 @@ import numba
 
 from weft.cpu.gett.pack import copy_any
 from weft.cpu.gett.params import C_BASE
-from weft.cpu.gett.vector import allocate, copy_1, copy_8, fetch_add, invoke, load_word, release, store_word
+from weft.cpu.gett.vector import (
+    allocate,
+    copy_1,
+    copy_4,
+    copy_8,
+    fetch_add,
+    invoke,
+    load_word,
+    release,
+    store_word,
+)
 from weft.cpu.ttgt import params as at
 
 POINTERS = 256  # bytes for what a stage is given
@@ -30,10 +40,23 @@ def copy_bytes(to, source, size):
 
 
 @numba.njit(error_model="numpy")
+def repeated(to, size, count):
+    """Write the item of four or eight bytes at an address as often as is said, in whole words."""
+    if size == 4:
+        copy_4(to + 4, to)
+    item = load_word(to)
+    for i in range(1, (count * size + 7) // 8):
+        store_word(to + 8 * i, item)
+
+
+@numba.njit(error_model="numpy")
 def gather(to, base, columns, size, run, first, count):
     """Items of a row's columns first..first + count, one after the other."""
     step = abs(size)
-    if run == 0:
+    if run == 0 and (size == 4 or size == 8):
+        copy_any(to, base + load_word(columns), size)
+        repeated(to, size, count)
+    elif run == 0:
         copy_any(to, base + load_word(columns), size)
         done = 1
         while done < count:

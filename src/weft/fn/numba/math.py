@@ -10,7 +10,7 @@ import math
 
 import numba
 import numpy as np
-from numba import float32, float64, int64
+from numba import float32, float64, int32, int64
 
 from weft.fn.numba.values import bits_of, of_bits, power_of_two
 
@@ -72,6 +72,104 @@ def quick_exp(x):
     p = p * r + float32(0.5)
     p = p * r * r + r
     return (p + float32(1.0)) * power_of_two(n)
+
+
+@_inline
+def scaled_exp32(v, shift):
+    """exp(v) 2^shift of a float32 below 88, 0 where that is below the normal numbers; within 2 units in the last place.
+
+    What is added to v log2(e) rounds it to a whole number, whose bits are then the last ones of the sum.
+    """
+    least = float32(-LN_2 * (127 + shift))
+    v = least if v < least else v
+    rounded = v * float32(LOG2_E) + float32(12582912.0)
+    n = rounded - float32(12582912.0)
+    r = v - n * float32(0.693359375) + n * float32(2.12194440e-4)
+    p = float32(1 / 5040.0)
+    p = p * r + float32(1 / 720.0)
+    p = p * r + float32(1 / 120.0)
+    p = p * r + float32(1 / 24.0)
+    p = p * r + float32(1 / 6.0)
+    p = p * r + float32(0.5)
+    p = p * r * r + r
+    return (p + float32(1.0)) * of_bits(int32((bits_of(rounded) << 23) + ((127 + shift) << 23)))
+
+
+@_inline
+def scaled_exp64(v, shift):
+    """exp(v) 2^shift of a float64 below 710: as `scaled_exp32`, by a longer polynomial."""
+    least = -LN_2 * (1023 + shift)
+    v = least if v < least else v
+    rounded = v * LOG2_E + 6755399441055744.0
+    n = rounded - 6755399441055744.0
+    r = v - n * 6.93147180369123816490e-1 - n * 1.90821492927058770002e-10
+    p = 1 / 6227020800.0
+    p = p * r + 1 / 479001600.0
+    p = p * r + 1 / 39916800.0
+    p = p * r + 1 / 3628800.0
+    p = p * r + 1 / 362880.0
+    p = p * r + 1 / 40320.0
+    p = p * r + 1 / 5040.0
+    p = p * r + 1 / 720.0
+    p = p * r + 1 / 120.0
+    p = p * r + 1 / 24.0
+    p = p * r + 1 / 6.0
+    p = p * r + 0.5
+    p = p * r * r + r
+    return (p + 1.0) * of_bits((bits_of(rounded) << 52) + ((1023 + shift) << 52))
+
+
+@_inline
+def quick_exp64(v):
+    """exp of any float64 within 2 units in the last place, 0 below the normal numbers, infinity from 709.8 on."""
+    return scaled_exp64(710.0 if v > 710.0 else v, 0)
+
+
+@_inline
+def scaled_log32(x, shift):
+    """log(x 2^-shift) of a normal float32, within 2 units in the last place; -infinity of 0, NaN of NaN.
+
+    A polynomial, as divisions take longer (that of Cephes).
+    """
+    moved = int32(bits_of(x) + int32((127 << 23) - 0x3F3504F3))
+    e = float32(int32(moved >> 23)) - float32(127 + shift)
+    f = of_bits(int32(int32(moved & int32(0x7FFFFF)) + int32(0x3F3504F3)))
+    f = f - float32(1.0)
+    z = f * f
+    p = float32(7.0376836292e-2)
+    p = p * f + float32(-1.1514610310e-1)
+    p = p * f + float32(1.1676998740e-1)
+    p = p * f + float32(-1.2420140846e-1)
+    p = p * f + float32(1.4249322787e-1)
+    p = p * f + float32(-1.6668057665e-1)
+    p = p * f + float32(2.0000714765e-1)
+    p = p * f + float32(-2.4999993993e-1)
+    p = p * f + float32(3.3333331174e-1)
+    value = e * float32(0.693359375) + (f + (p * f * z - float32(0.5) * z - e * float32(2.12194440e-4)))
+    return value if x > float32(0.0) else x - float32(np.inf)
+
+
+@_inline
+def scaled_log64(x, shift):
+    """log(x 2^-shift) of a normal float64: as `scaled_log32`, by a longer series."""
+    moved = bits_of(x) - 0x3FE6A09E667F3BCD + (1023 << 52)
+    e = of_bits(((moved >> 52) & 0xFFF) | 0x4330000000000000) - (4503599627370496.0 + 1023.0 + shift)
+    f = of_bits((moved & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
+    s = (f - 1.0) / (f + 1.0)
+    z = s * s
+    p = 1 / 21.0
+    p = p * z + 1 / 19.0
+    p = p * z + 1 / 17.0
+    p = p * z + 1 / 15.0
+    p = p * z + 1 / 13.0
+    p = p * z + 1 / 11.0
+    p = p * z + 1 / 9.0
+    p = p * z + 1 / 7.0
+    p = p * z + 1 / 5.0
+    p = p * z + 1 / 3.0
+    s = s + s
+    value = e * 6.93147180369123816490e-1 + (s + (s * z * p + e * 1.90821492927058770002e-10))
+    return value if x > 0.0 else x - np.inf
 
 
 @_inline
@@ -226,3 +324,23 @@ def gelu_tanh(x):
     u = -1.5957691216057308 * (v + 0.044715 * v * v * v)
     share = 1.0 / (1.0 + exp_wide(u))
     return float32(v * (share if u < 200.0 else 0.0)) if x == x else x
+
+
+@_inline
+def factor_32(value, top, shift):
+    """exp(value - top) 2^shift, the rounding of the difference put back; NaN of NaN."""
+    off = value - top
+    of_top = off - value
+    lost = (value - (off - of_top)) - (top + of_top)
+    power = scaled_exp32(off, shift)
+    return power + power * (lost if off > float32(-1e4) else float32(0.0))
+
+
+@_inline
+def factor_64(value, top, shift):
+    """exp(value - top) 2^shift of float64, as `factor_32` has it."""
+    off = value - top
+    of_top = off - value
+    lost = (value - (off - of_top)) - (top + of_top)
+    power = scaled_exp64(off, shift)
+    return power + power * (lost if off > -1e4 else 0.0)

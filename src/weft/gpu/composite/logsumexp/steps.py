@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from weft import algebra as algebras
 from weft.fn import Pointwise, trace
 from weft.gpu.common.tiling import A, B
+from weft.planner.exponentials import RowMajor, least_sum, row_major
 from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
 
 # Logarithms, by accumulator: of what each factor is scaled by, exact in that type, so that products stay in range.
@@ -43,9 +44,8 @@ def _sum(x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
 def epilogue_fn(contraction: Contraction) -> Pointwise:
     """From a sum of products to the logarithm and on through the contraction's own epilogue; then the mark."""
     accumulate = contraction.arithmetic.accumulate
-    scale, numbers = SCALE[accumulate], torch.finfo(accumulate)
-    # Factors under the least normal number are lost: each takes at most that times the largest factor from a sum.
-    bound = 2 * contraction.k * numbers.tiny * math.exp(scale) / (numbers.eps / 2)
+    scale = SCALE[accumulate]
+    bound = least_sum(contraction.k, accumulate, math.exp(scale))
     down = math.exp(-2 * scale)  # which float64 must be able to take as well
     bound = max(bound, 2 * torch.finfo(torch.float64).tiny / down)
     own = contraction.epilogue
@@ -64,16 +64,6 @@ def epilogue_fn(contraction: Contraction) -> Pointwise:
 
 
 MARKS = "sums out of range"
-
-
-class RowMajor(NamedTuple):
-    """A workspace that holds some modes, row-major."""
-
-    layout: Layout
-    strides: dict[tuple[object, ...], int]  # by the labels of a mode
-
-    def stride(self, mode: Mode) -> int:
-        return self.strides.get(mode.labels, 0)
 
 
 def largest_of(contraction: Contraction, operand: int) -> Contraction:
@@ -154,7 +144,7 @@ def with_marks(contraction: Contraction) -> Contraction:
 def marks_of(contraction: Contraction) -> RowMajor:
     """A mark for each element of D whose sum is out of range."""
     own = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    return _row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+    return row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
 
 
 def operand_count(contraction: Contraction) -> int:
@@ -171,18 +161,13 @@ def _own(contraction: Contraction, operand: int) -> list[Mode]:
 
 
 def _factors(contraction: Contraction, operand: int) -> RowMajor:
-    return _row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+    return row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
 
 
 def _top(contraction: Contraction, operand: int) -> RowMajor:
     """Where the largest values of an operand go."""
     kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
-    return _row_major(kept, contraction.arithmetic.accumulate)
-
-
-def _row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
-    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
-    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
+    return row_major(kept, contraction.arithmetic.accumulate)
 
 
 def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:

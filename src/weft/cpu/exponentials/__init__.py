@@ -1,0 +1,1 @@
+"""Sums of exponentials by products of matrices, on the CPU."""
