@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import GettAxis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_step
 from weft.cpu.gett.stages import GettStage, in_place, operand_stage, result_stage, words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.level import vector_bytes
 from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
@@ -50,6 +51,27 @@ class GettLaunch:
             if self._contraction.peak and (peak := aux[-1]) is not None:
                 measure(d, peak)
             return
+        frame = self._frame(a, b, c, d, alpha, beta, aux)
+        threads = self._schedule.threads
+        if threads == 1:
+            self._run(frame)
+        else:
+            together(self._address, frame, min(threads, torch.get_num_threads()))
+
+    def bound(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> Callable[[], None]:  # fmt: skip
+        """The run on these tensors, whose addresses are taken now."""
+        if self._form.real_parts and alpha.imag:
+            return partial(self, a, b, c, d, alpha, beta, aux)
+        return HeldFrame(self._address, self._frame(a, b, c, d, alpha, beta, aux), self._schedule.threads)
+
+    def _frame(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors,
+    ) -> Any:  # fmt: skip
+        """The words of a call."""
         row, slot = (b, a) if self._swapped else (a, b)
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
         place = pointers.pop() if self._contraction.peak else 0
@@ -64,11 +86,7 @@ class GettLaunch:
         frame[at.PEAK] = place
         if self._size >= HUGE:
             advise(d, self._size)
-        threads = self._schedule.threads
-        if threads == 1:
-            self._run(frame)
-        else:
-            together(self._address, frame, min(threads, torch.get_num_threads()))
+        return frame
 
     def _plan(self, scaled: bool, added: bool, weighted: bool) -> GettPlanWords:
         key = (scaled, added, added and weighted)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from weft.cpu.gett.launch import scalar_words
-from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
@@ -54,6 +55,21 @@ class StreamLaunch:
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
+        frame = self._frame(a, b, d, alpha)
+        if self._threads == 1:
+            self._run(frame)
+        else:
+            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+
+    def bound(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> HeldFrame:  # fmt: skip
+        """The run on these tensors, whose addresses are taken now."""
+        return HeldFrame(self._address, self._frame(a, b, d, alpha), self._threads)
+
+    def _frame(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, alpha: Scalar) -> Any:
+        """The words of a call."""
         first, second = (b, a) if self._nest.swapped else (a, b)
         if alpha == 1:
             frame = _Words(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
@@ -62,10 +78,7 @@ class StreamLaunch:
             frame = _Words(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
         if self._size >= HUGE:
             advise(d, self._size)
-        if self._threads == 1:
-            self._run(frame)
-        else:
-            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+        return frame
 
 
 class StreamPlanWords:
