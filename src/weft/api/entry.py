@@ -23,11 +23,13 @@ from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.derivatives import any_tensor, asked, differentiable
+from weft.plans.lately import Lately
 from weft.plans.memo import CallCache
 from weft.spec.whole_sums import result_types
 
 #: By signature, equation and options: the plan of a call, and where that suffices its launch.
 CALLS = CallCache("calls", 4096)
+LATELY = Lately(1024)  # those of `CALLS` that came last
 _LONE = torch.Size(())
 _USUAL = Options(specialize="auto")
 

@@ -35,7 +35,7 @@ from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held, held_places
-from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach, said_operands
+from weft.plans.call_cache import KnownCall, call_signature, conjugates, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -330,7 +330,8 @@ class Plan(PlanBase, Generic[Returned]):
         `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
         first = result[0] if isinstance(result, tuple) else result
-        if not is_plain(signature) or not first.numel() or (given and first is not result):
+        views = conjugates(signature)
+        if views is None or not first.numel() or (given and first is not result):
             return KnownCall(self)
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
@@ -339,12 +340,13 @@ class Plan(PlanBase, Generic[Returned]):
             self,
             variant.launch,
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
-            new=(self.shape, self.dtype, request.device),
+            new=(self.shape, self._default[0].strides, self.dtype, request.device),
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             variant=variant,
             others=request.outputs or (),
+            views=views if any(views) else (),
             order=tuple(
                 names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
             ),

@@ -179,7 +179,8 @@ class PermutePlan(PlanBase):
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)
 
-        new, reaches = (self.shape, self.dtype, self._request.device), (reach(result), reach(x), reach(x))
+        new = self.shape, self._default.strides, self.dtype, self._request.device
+        reaches = reach(result), reach(x), reach(x)
         return KnownCall(self, launch, float, new, reaches, variant=variant)
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:

@@ -38,6 +38,8 @@ class GettLaunch:
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
         self._size = reach(contraction.d)
+        first, count = at.BASES + at.AUX_BASE, len(contraction.aux)  # the peak's place is the last word
+        self._pack = struct.Struct(f"{first + count}q{8 * (at.PEAK - first - count)}xq").pack  # quicker than ctypes
         self._plans: dict[tuple[bool, bool, bool], GettPlanWords] = {}
         self._plain = self._plan(False, False, False) if contraction.c is None else None
 
@@ -77,16 +79,16 @@ class GettLaunch:
         place = pointers.pop() if self._contraction.peak else 0
         addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
         if self._plain is not None and alpha == 1 and c is None:
-            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers)
+            packed = self._pack(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers, place)
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
             scalars = scalar_words(alpha, beta, self._dtype)
-            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *pointers)
-        frame[at.PEAK] = place
+            added = 0 if c is None else c.data_ptr()
+            packed = self._pack(words.address, 0, *scalars, *addresses, added, *pointers, place)
         if self._size >= HUGE:
             advise(d, self._size)
-        return frame
+        return _Words.from_buffer_copy(packed)
 
     def _plan(self, scaled: bool, added: bool, weighted: bool) -> GettPlanWords:
         key = (scaled, added, added and weighted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from weft.planner.schedule import Scalar
 from weft.spec.permutation import Permutation
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
+_pack = struct.Struct(f"{params.CALL_WORDS}q").pack  # quicker than ctypes
 
 RUN = """\
 from numba import cfunc
@@ -98,10 +100,10 @@ class CpuPermuteLaunch:
     def _frame(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> Any:
         """The words of a call."""
         scalars = (0, 0, 0, 0) if self._scale is None else scalar_words(alpha, beta, self._scale)
-        frame = _Words(self._plan, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
+        words = _pack(self._plan, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
         if self._size >= HUGE:
             advise(d, self._size)
-        return frame
+        return _Words.from_buffer_copy(words)
 
     def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
         kept = np.ascontiguousarray(table, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
 _Words = ctypes.c_int64 * at.CALL_WORDS
+_pack = struct.Struct(f"{at.BASES + 3}q{8 * (at.CALL_WORDS - at.BASES - 3)}x").pack  # quicker than ctypes
 
 _RUN = """\
 from numba import cfunc, int8, {held}
@@ -72,13 +74,13 @@ class StreamLaunch:
         """The words of a call."""
         first, second = (b, a) if self._nest.swapped else (a, b)
         if alpha == 1:
-            frame = _Words(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
+            words = _pack(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
         else:
             scalars = scalar_words(alpha, 0, self._dtype)[:2]
-            frame = _Words(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
+            words = _pack(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
         if self._size >= HUGE:
             advise(d, self._size)
-        return frame
+        return _Words.from_buffer_copy(words)
 
 
 class StreamPlanWords:
