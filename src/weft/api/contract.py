@@ -31,6 +31,7 @@ from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import read_options
+from weft.plans.lately import late_words
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
@@ -181,6 +182,7 @@ def contract(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
         )
     key = known = signature = prints = words = None
+    said: tuple[Any, ...] = ()
     if any_autocast():
         options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
@@ -188,10 +190,9 @@ def contract(
     if text is not None and asked is not None:
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
-        if prints is not None and return_arg is False:
-            words = (text, prints, asked, out is None, c is None)
-            places = () if out is None and c is None else (out,) if c is None else (c,) if out is None else (out, c)
-            given = (a, b, *places, *beside)
+        if prints is not None and type(return_arg) is bool:
+            said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
+            words, given = late_words(said, a, b, c, beside, out)
             try:
                 known = LATELY.find(words, given) if validate is False else None
             except TypeError:  # something that has no hash: it is refused where it is read
@@ -200,7 +201,7 @@ def contract(
                 return found
         signature = call_signature(a, b, out, c, *beside)
         if signature is not None and words is not None:
-            key = (signature, text, prints, asked)
+            key = (signature, *said)
             known = CALLS.get(key)
             if known is not None and validate is False:
                 found = known.run(a, b, c, alpha, beta, out, beside)

@@ -97,11 +97,17 @@ def _identity(operation: Callable[..., Any], dtype: torch.dtype) -> str | None:
     return traced.identity if traced.result == dtype else None
 
 
+@lru_cache
+def _entry(dtype: torch.dtype, combine: str, largest: bool) -> int:
+    """The address of the loop for elements of that type."""
+    kind = dtype_name(dtype)
+    names = {"kind": kind, "size": dtype.itemsize, "combine": combine.format(kind=kind), "better": "><"[not largest]}
+    return jit.compiled(_SOURCE.format(**names), kernel=True)
+
+
 def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     (batch, k, m), n = a.shape, b.shape[2]
-    kind = dtype_name(a.dtype)
-    names = {"kind": kind, "size": a.itemsize, "combine": combine.format(kind=kind), "better": ">" if largest else "<"}
-    entry = jit.compiled(_SOURCE.format(**names), kernel=True)
+    entry = _entry(a.dtype, combine, largest)
     values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
     places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))

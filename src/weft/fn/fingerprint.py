@@ -71,7 +71,8 @@ def fingerprint(fn: Any) -> Hashable | None:
 
 
 def _alone(fn: types.FunctionType) -> Hashable | None:
-    """What `_of_value` makes of a function whose code reads nothing but its arguments; None for others, and at first."""
+    """The key that `_of_value` has for a function whose code reads its arguments alone; None for others, and at first.
+    """
     ready = fn.__dict__.get(READY)
     inner = fn if ready is None else ready
     code = getattr(inner, "__code__", None)

@@ -48,6 +48,7 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
+from weft.plans.lately import Lately, late_words
 from weft.plans.memo import CallCache
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
@@ -79,7 +80,7 @@ class Plan(PlanBase, Generic[Returned]):
         # that the sums' type must have room for.
         self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self._calls = CallCache("plan: calls", CALLS_KNOWN)
+        self._calls, self._lately = CallCache("plan: calls", CALLS_KNOWN), Lately(CALLS_KNOWN)
         self._nothing: Plan | None = None  # of calls without products
 
     @property
@@ -132,11 +133,16 @@ class Plan(PlanBase, Generic[Returned]):
         signature = key = known = None
         said, beside = said_operands(operands) if operands is not None else ((), ())
         if said is not None and validate is False and not unknown:
+            words, tensors = late_words(said, a, b, c, beside, out)
+            known = self._lately.find(words, tensors)
+            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+                return found
             signature = call_signature(a, b, out, c, *beside)
             if signature is not None:
                 key = (signature, said) if said else signature
                 known = self._calls.get(key)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+                self._lately.note(words, tensors, known)
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:

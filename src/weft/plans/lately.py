@@ -1,9 +1,9 @@
 """The last calls that said the same, known again by one look of torch's own guards.
 
-A signature takes a dozen attributes of each tensor, asked for one by one. What `torch.compile` guards its inputs by says
-as much in one call: type, device, dtype, extents, strides, the bits of conjugate and negative views, whether a gradient
-is required, and the modes and transforms that would see the call. Aside of it stand addresses, and tensors without
-strides, on which torch's guards end the process.
+A signature takes a dozen attributes of each tensor, asked for one by one. What `torch.compile` guards its inputs by
+says as much in one call: type, device, dtype, extents, strides, the bits of conjugate and negative views, whether a
+gradient is required, and transforms that would see the call. Aside of it stand addresses, and nested tensors, on which
+torch's guards end the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from weft.base.arrays import dispatch_modes
+from weft.base.arrays import dispatch_modes, is_transforming
 from weft.planner.validity import generation
 
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
@@ -71,11 +71,15 @@ class Lately:
 
     def note(self, words: Hashable, tensors: Sequence[torch.Tensor], call: Any) -> None:
         """Keep a call that was found by its signature: it may come again."""
+        if dispatch_modes() or is_transforming() or forward_ad._current_level >= 0:
+            return
+        now, known = generation(), self._calls.get(words, ())
+        if known and known[0].generation != now:
+            known = ()
+            self._misses[words] = count()
         misses = next(self._misses.setdefault(words, count()))
         if misses >= MOST and misses % PATIENCE:
             return
-        now = generation()
-        known = [each for each in self._calls.get(words, ()) if each.generation == now]
         if not all(type(tensor) in _TYPES and not tensor.data_ptr() & _ALIGNED for tensor in tensors):
             return
         guards = guards_of(tensors)
@@ -85,6 +89,17 @@ class Lately:
         if len(self._calls) >= self._size and words not in self._calls:
             self._calls, self._misses = {}, {}
         self._calls[words] = (LateCall(guards, now, gradients, call), *known[: MOST - 1])
+
+
+def late_words(
+    words: Hashable, a: Any, b: Any, c: Any, beside: Sequence[Any], out: Any
+) -> tuple[Hashable, tuple[Any, ...]]:
+    """The words of a call with the tensors that there are, and these, as `Lately` takes them; `b` may be None, too."""
+    if c is None and out is None:
+        return (words, b is None, True, True), (a, *beside) if b is None else (a, b, *beside)
+    pair = (a,) if b is None else (a, b)
+    more = (c, out) if c is not None and out is not None else (out,) if c is None else (c,)
+    return (words, b is None, c is None, out is None), (*pair, *more, *beside)
 
 
 def guards_of(tensors: Sequence[torch.Tensor]) -> Any | None:

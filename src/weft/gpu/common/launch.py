@@ -219,7 +219,7 @@ class KernelLaunch:
         return run
 
     def _words_of(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors) -> list[int]:
-        """What changes from call to call, as the driver takes it."""
+        """The parameters that change from call to call, as the driver takes them."""
         words = [tensors[at].data_ptr() for at in self._given]
         words += self._factors(alpha, beta)
         if self.pointers:
