@@ -22,7 +22,7 @@ from weft.errors import call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall, call_signature
+from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.lately import Lately, late_words
 from weft.plans.memo import CallCache
@@ -102,7 +102,9 @@ def made(
         return as_operation("contraction")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
     if return_arg:
         found = selected(equation, a, b, c, alpha, beta, out, options, validate)
-        if key is not None and (known := known_selection(equation, a, b, c, out, options)) is not None:
+        plain = key is not None and is_plain(key[0])
+        known = known_selection(equation, a, b, c, out, options) if plain else None
+        if key is not None and known is not None:
             CALLS.put(key, known)
         return found
     plan = find_plan(equation, a, b, options)
