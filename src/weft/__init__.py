@@ -41,6 +41,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.networks.network import Network
     from weft.networks.public import einsum, network
     from weft.oracle.bounds import error_bound
+    from weft.plans.bound import BoundCall
     from weft.plans.contraction import Plan
     from weft.plans.explain.data import Report
     from weft.plans.permutation import PermutePlan
@@ -73,6 +74,7 @@ __all__ = [
     "AccuracyError",
     "Algebra",
     "ArgumentError",
+    "BoundCall",
     "DTypeError",
     "Equation",
     "Function",

@@ -40,40 +40,40 @@ PLAN, NETWORK = weft.plan("mk,kn->mn", A, B), weft.network("ij,jk,kl->il", A, B,
 LEAF = torch.rand(8, 8, requires_grad=True)
 
 CALLS: dict[str, tuple[Callable[[], Any], int]] = {
-    "contract": (lambda: weft.contract("mk,kn->mn", A, B), 7),
-    "into out": (lambda: weft.contract("mk,kn->mn", A, B, out=OUT), 9),
-    "with C": (lambda: weft.contract("mk,kn->mn", A, B, c=C, alpha=2.0), 10),
-    "with a function": (lambda: weft.contract("mk,kn->mn", A, B, epilogue=lambda v: v * v), 15),
+    "contract": (lambda: weft.contract("mk,kn->mn", A, B), 8),
+    "into out": (lambda: weft.contract("mk,kn->mn", A, B, out=OUT), 10),
+    "with C": (lambda: weft.contract("mk,kn->mn", A, B, c=C, alpha=2.0), 12),
+    "with a function": (lambda: weft.contract("mk,kn->mn", A, B, epilogue=lambda v: v * v), 13),
     "with operands": (
         lambda: weft.contract(
             "mk,kn->mn", A, B, epilogue=lambda v, bias: v + bias, operands={"bias": ("n", BIAS)}
-        ), 24,
+        ), 16,
     ),
     "tuples of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), A, B), 9),
     "lists of labels": (lambda: weft.contract([["m", "k"], ["k", "n"], ["m", "n"]], A, B), 9),
-    "NumPy arrays": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy()), 80),
-    "NumPy arrays into out": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy(), out=OUT.numpy()), 95),
-    "plan": (lambda: weft.plan("mk,kn->mn", A, B), 90),
-    "a plan's call": (lambda: PLAN(A, B), 7),
-    "einsum of one": (lambda: weft.einsum("ij->i", A), 18),
-    "einsum of two": (lambda: weft.einsum("mk,kn->mn", A, B), 13),
-    "einsum by labels": (lambda: weft.einsum(A, [0, 1], B, [1, 2], [0, 2]), 58),
-    "einsum of a diagonal": (lambda: weft.einsum("ii->i", A), 12),
-    "einsum of three": (lambda: weft.einsum("ij,jk,kl->il", A, B, C), 42),
-    "matmul": (lambda: weft.matmul(A, B), 12),
-    "tensordot": (lambda: weft.tensordot(A, B, 1), 33),
-    "permute": (lambda: weft.permute(A, "ij->ji"), 12),
-    "permute into out": (lambda: weft.permute(A, "ij->ji", out=OUT), 12),
-    "permute by labels": (lambda: weft.permute(A, (("i", "j"), ("j", "i"))), 12),
-    "permute with a function": (lambda: weft.permute(A, "ij->ji", fn=torch.relu), 22),
-    "transpose_": (lambda: weft.transpose_(A), 30),
+    "NumPy arrays": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy()), 66),
+    "NumPy arrays into out": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy(), out=OUT.numpy()), 82),
+    "plan": (lambda: weft.plan("mk,kn->mn", A, B), 72),
+    "a plan's call": (lambda: PLAN(A, B), 8),
+    "einsum of one": (lambda: weft.einsum("ij->i", A), 13),
+    "einsum of two": (lambda: weft.einsum("mk,kn->mn", A, B), 11),
+    "einsum by labels": (lambda: weft.einsum(A, [0, 1], B, [1, 2], [0, 2]), 12),
+    "einsum of a diagonal": (lambda: weft.einsum("ii->i", A), 13),
+    "einsum of three": (lambda: weft.einsum("ij,jk,kl->il", A, B, C), 26),
+    "matmul": (lambda: weft.matmul(A, B), 7),
+    "tensordot": (lambda: weft.tensordot(A, B, 1), 30),
+    "permute": (lambda: weft.permute(A, "ij->ji"), 13),
+    "permute into out": (lambda: weft.permute(A, "ij->ji", out=OUT), 15),
+    "permute by labels": (lambda: weft.permute(A, (("i", "j"), ("j", "i"))), 14),
+    "permute with a function": (lambda: weft.permute(A, "ij->ji", fn=torch.relu), 17),
+    "transpose_": (lambda: weft.transpose_(A), 8),
     "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 98),
-    "grouped evenly": (lambda: weft.grouped("mk,kn->mn", EVEN), 139),
+    "grouped evenly": (lambda: weft.grouped("mk,kn->mn", EVEN), 144),
     "network": (lambda: NETWORK(A, B, C), 33),
     "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 115),
-    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 58),
-    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 60),
-    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 75),
+    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 55),
+    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 56),
+    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 66),
 }
 
 
@@ -181,6 +181,81 @@ def test_known_moves_and_labels_of_einsum_compute_anew() -> None:
         assert torch.allclose(weft.einsum(a, [0, 1], b, [1, 2], [2, 0]), (a @ b).T, atol=1e-5)
         assert torch.allclose(weft.einsum(a, "mk", b, "kn", "mn"), a @ b, atol=1e-5)
         assert torch.equal(weft.einsum("i...->...i", b), b.T)
+
+
+def test_known_selections_compute_anew() -> None:
+    """`return_arg` of a known call: places and gradients are those of its own tensors."""
+    for _ in range(4):
+        a = torch.rand(4, 5, 3, requires_grad=True)
+        b = torch.rand(5, 3, 6, requires_grad=True)
+        pairs = a[..., None] + b
+        with torch.no_grad():
+            found, (at_k, at_l) = weft.contract("mkl,kln->mn", a, b, algebra="max_plus", return_arg=True)
+            assert torch.equal(found, pairs.amax((1, 2)))
+            assert torch.equal(3 * at_k + at_l, pairs.flatten(1, 2).argmax(1))
+            other = weft.contract("mkl,kln->mn", a, b, c=found + 1, algebra="max_plus", return_arg=True)
+            assert (other[1][0] == -1).all()
+            assert torch.equal(weft.contract("mkl,kln->mn", a, b, algebra="max_plus"), found)
+        turned = torch._neg_view(a.detach())
+        assert torch.equal(
+            weft.contract("mkl,kln->mn", turned, b.detach(), algebra="max_plus", return_arg=True)[0],
+            (b - a[..., None]).amax((1, 2)),
+        )
+        with pytest.raises(weft.DTypeError, match="no such factor"):
+            weft.contract("mkl,kln->mn", a.detach(), b.detach(), algebra="max_plus", return_arg=True, alpha=2.0)
+        total = weft.contract("mkl,kln->mn", a, b, algebra="max_plus")
+        grad = torch.rand(4, 6)
+        made, wanted = (torch.autograd.grad(each, (a, b), grad) for each in (total, pairs.amax((1, 2))))
+        for one, two in zip(made, wanted, strict=True):
+            assert torch.allclose(one, two)
+
+
+@pytest.mark.parametrize("algebra", ["plus_times", "max_plus", "log"])
+def test_known_einsums_of_three_have_gradients(algebra: str) -> None:
+    def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if algebra == "plus_times":
+            return x @ y
+        pairs = x[:, :, None] + y
+        return pairs.amax(1) if algebra == "max_plus" else pairs.logsumexp(1)
+
+    for at in range(4):
+        leaves = [torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4, 5), (5, 2))]
+        found = weft.einsum("ij,jk,kl->il", *leaves, algebra=algebra)
+        wanted = plain(plain(*leaves[:2]), leaves[2])
+        assert torch.allclose(found, wanted)
+        for one, two in zip(
+            *(torch.autograd.grad((1 + at) * each.sum(), leaves) for each in (found, wanted)), strict=True
+        ):
+            assert torch.allclose(one, two)
+        with torch.no_grad():
+            assert not weft.einsum("ij,jk,kl->il", *leaves, algebra=algebra).requires_grad
+        second = torch.func.vmap(lambda x: weft.einsum("ij,jk,kl->il", x, *leaves[1:], algebra=algebra))(  # noqa: B023
+            leaves[0].expand(2, 3, 4)
+        )
+        assert torch.allclose(second[1], wanted)
+
+
+def test_known_tensordots_look_at_their_axes() -> None:
+    a, b = torch.rand(3, 4, 5), torch.rand(4, 3, 6)
+    for _ in range(3):
+        assert torch.allclose(weft.tensordot(a, b, ((0, 1), (1, 0))), torch.tensordot(a, b, ((0, 1), (1, 0))))
+        assert torch.allclose(weft.tensordot(a, b, [[1], [0]]), torch.tensordot(a, b, ([1], [0])))
+        with pytest.raises(weft.ShapeError, match="axis 0 of a has extent 3"):
+            weft.tensordot(a, b, ((0, 1), (0, 1)))
+        with pytest.raises(weft.ShapeError):
+            weft.tensordot(a, b[:, :2], ((0, 1), (1, 0)))
+
+
+def test_a_few_small_pairs_take_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    for _ in range(3):
+        pairs = [(torch.rand(rows, 4, requires_grad=rows == 3), torch.rand(4, 5)) for rows in (2, 3, 7)]
+        found = weft.grouped("mk,kn->nm", pairs)
+        for (a, b), one in zip(pairs, found, strict=True):
+            assert torch.allclose(one, (a @ b).T, atol=1e-6)
+        assert [one.requires_grad for one in found] == [False, True, False]
+        with pytest.raises(weft.ShapeError):
+            weft.grouped("mk,kn->nm", [*pairs, (torch.rand(2, 3), torch.rand(4, 5))])
 
 
 def test_grouped_evenly_inside_vmap_nested() -> None:

@@ -124,9 +124,9 @@ def test_sums_that_are_made_again_are_gone_before_the_products() -> None:
     made: list[weakref.ref[torch.Tensor]] = []
     run = GradientStep.run
 
-    def watched(step: GradientStep, sources: Any, alpha: Any, beta: Any) -> torch.Tensor:
+    def watched(step: GradientStep, sources: Any, *given: Any) -> torch.Tensor:
         alive.append(sum(each() is not None for each in made))
-        result = run(step, sources, alpha, beta)
+        result = run(step, sources, *given)
         made.append(weakref.ref(result))
         return result
 

@@ -87,20 +87,21 @@ def called_functions(call: Callable[[], Any]) -> list[CodeType]:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_known_call_is_six_functions_in_four_files_from_its_launch(given: bool) -> None:
+def test_a_known_call_is_seven_functions_in_five_files_from_its_launch(given: bool) -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
     out = torch.empty(4, 6) if given else None
 
     def call() -> torch.Tensor:
         return weft.contract("ik,kj->ij", a, b, out=out)
 
-    call()
+    for _ in range(2):
+        call()
     entered = called_functions(call)
     launch = next(at for at, code in enumerate(entered) if "/cpu/" in code.co_filename)
     path = [code for code in entered[: launch + 1] if "/torch/" not in code.co_filename]  # it says whether it compiles
     assert path[0].co_name == "contract"
-    assert len(path) <= 6
-    assert len({code.co_filename for code in path}) <= 4
+    assert len(path) <= 7
+    assert len({code.co_filename for code in path}) <= 5
 
 
 def test_parameters_and_conjugates_are_told_from_what_they_were_known_as() -> None:
@@ -218,7 +219,7 @@ def test_a_c_that_is_not_read_needs_nothing() -> None:
 
 
 def test_memory_that_runs_out_in_a_known_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = torch.rand(4, 5), torch.rand(5, 6)
+    a, b = torch.rand(4, 14), torch.rand(14, 6)  # of a plan that no other test has called
     plan = weft.plan("ik,kj->ij", a, b)
     plan(a, b)
     [(key, known)] = plan._calls.items()

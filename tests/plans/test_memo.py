@@ -53,6 +53,9 @@ def _over_ranks() -> Callable[[], Any]:
 
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "calls": lambda: lambda: weft.contract("ij,jk->ik", A, B),
+    "return_arg: calls": lambda: lambda: weft.contract(
+        "ij,jk->ik", A, B, c=A[:, :4], algebra="max_plus", return_arg=True
+    ),
     "plans of calls": lambda: lambda: weft.plan("ij,jk->ik", A, B),
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "plan: calls": _plan,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, cast, overload
 import torch
 
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.entry import CALLS, made
+from weft.api.entry import CALLS, LATELY, made
 from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected
@@ -31,6 +31,7 @@ from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import read_options
+from weft.plans.lately import late_words
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
@@ -180,24 +181,32 @@ def contract(
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
         )
-    key = known = signature = prints = None
+    key = known = signature = prints = words = None
+    said: tuple[Any, ...] = ()
     if any_autocast():
         options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
     if text is not None and asked is not None:
-        signature = call_signature(a, b, out, c, *beside)
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
-        if signature is not None and prints is not None and return_arg is False:
-            key = (signature, text, prints, asked)
+        if prints is not None and type(return_arg) is bool:
+            said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
+            words, given = late_words(said, a, b, c, beside, out)
             try:
-                known = CALLS.get(key)
+                known = LATELY.find(words, given) if validate is False else None
             except TypeError:  # something that has no hash: it is refused where it is read
-                key = None
+                words = None
+            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+                return found
+        signature = call_signature(a, b, out, c, *beside)
+        if signature is not None and words is not None:
+            key = (signature, *said)
+            known = CALLS.get(key)
             if known is not None and validate is False:
                 found = known.run(a, b, c, alpha, beta, out, beside)
                 if found is not None:
+                    LATELY.note(words, given, known)
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ import torch
 from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
-from weft.api.entry import contraction, repeated
+from weft.api.entry import CALLS, LATELY, contraction, of_pair, recalled
 from weft.api.keywords import signed
-from weft.api.lookup import as_key, one_of
-from weft.api.permute import moved, moved_again, permute
+from weft.api.lookup import as_key, one_of, said_options
+from weft.api.permute import moved, moved_key, permute
 from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
@@ -31,6 +32,10 @@ from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
+# Keywords that say how it is computed, and nothing of tensors.
+_PLAIN = frozenset((
+    "algebra", "precision", "accumulate", "out_dtype", "specialize", "backend", "deterministic", "tune",
+))  # fmt: skip
 # Keywords that a mere rearrangement of one operand takes, too.
 MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",
@@ -42,8 +47,11 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    if not keywords and (again := _again(arguments)) is not None:
-        return again
+    if not keywords and (known := known_einsum(arguments)) is not None:
+        again = known(*tensors_of(arguments))
+        if again is not None:
+            note_einsum(arguments, keywords, known)
+            return again
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         if "optimize" in keywords:  # of two operands there is one order
@@ -77,22 +85,70 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
-def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
-    """The result of a call of labels and tensors alone where an equal one is known: its launch is all that it takes."""
+def tensors_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of a call, of the text form or of the interleaved one."""
+    return arguments[1:] if type(arguments[0]) is str else arguments[0 : len(arguments) - len(arguments) % 2 : 2]
+
+
+def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """All that a call says but for its tensors; None where there is more to it than the launches."""
+    if not arguments or not _PLAIN.issuperset(keywords):
+        return None
+    labels: Any = arguments[0]
+    if type(labels) is not str:
+        labels = as_key((*arguments[1::2], *arguments[len(arguments) // 2 * 2 :]))
+    said = said_options(keywords)[0] if keywords else ()
+    return None if said is None or labels is None else ("einsum", labels, len(arguments), said)
+
+
+def einsum_again(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The result of a call like one that came lately; None for others."""
+    words = einsum_words(arguments, keywords)
+    if words is None:
+        return None
+    tensors = tensors_of(arguments)
+    try:
+        again = LATELY.find(words, tensors)
+    except TypeError:  # a word without a hash is refused where it is read
+        return None
+    return None if again is None else again(*tensors)
+
+
+def note_einsum(arguments: tuple[Any, ...], keywords: dict[str, Any], again: Callable[..., Any]) -> None:
+    """Keep what makes the result of a call's tensors for the calls to come."""
+    words = einsum_words(arguments, keywords)
+    if words is not None and not any_autocast():
+        LATELY.note(words, tensors_of(arguments), again)
+
+
+def known_einsum(arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """The launch of a call of labels and tensors alone, as a function of the tensors, where an equal call is known."""
     if not arguments or any_autocast():
         return None
     if type(arguments[0]) is not str:
         labels = as_key((arguments[1], *arguments[3:])) if len(arguments) == 5 else None
         with suppress(TypeError):  # labels without a hash are refused where they are read
-            return None if labels is None else repeated(labels, arguments[0], arguments[2])
+            return None if labels is None else of_pair(recalled((labels, (), ()), arguments[0], arguments[2]))
         return None
     if len(arguments) == 3:
-        return repeated(*arguments)
+        return of_pair(recalled((arguments[0], (), ()), *arguments[1:]))
     if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
         return None
     equation, x = arguments
-    found: torch.Tensor | None = moved_again(x, equation, (), ())[1]
-    return repeated(against_one(equation), x) if found is None else found
+    key = moved_key(x, equation, (), ())
+    known = None if key is None else CALLS.get(key)
+    if known is not None:
+        return partial(_moved, known)
+    known = recalled((against_one(equation), (), ()), x, None)
+    return None if known is None else partial(_against_one, known)
+
+
+def _moved(known: Any, x: torch.Tensor) -> Any:
+    return known.run(x, x, None, 1.0, 1.0, None, ())
+
+
+def _against_one(known: Any, x: torch.Tensor) -> Any:
+    return known.run(x, one_of(x.dtype, x.device), None, 1.0, 1.0, None, ())
 
 
 @lru_cache(maxsize=4096)

@@ -6,14 +6,15 @@ of their tensors, and their options, as a public call was given them or as `Opti
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from weft.api.lookup import Terms, find_plan, one_of
-from weft.api.selection import selected
+from weft.api.lookup import Terms, find_plan
+from weft.api.selection import known_selection, selected
 from weft.base.arrays import without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -21,13 +22,15 @@ from weft.errors import call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall, call_signature
+from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.derivatives import any_tensor, asked, differentiable
+from weft.plans.lately import Lately, late_words
 from weft.plans.memo import CallCache
 from weft.spec.whole_sums import result_types
 
 #: By signature, equation and options: the plan of a call, and where that suffices its launch.
 CALLS = CallCache("calls", 4096)
+LATELY = Lately(1024)  # those of `CALLS` that came last
 _LONE = torch.Size(())
 _USUAL = Options(specialize="auto")
 
@@ -54,13 +57,16 @@ def contraction(
         )
     if out is not None and options.out_dtype is None:
         options = replace(options, out_dtype=result_types(out))
-    said = None if return_arg or validate else options.said()
+    words = None if validate else words_of(equation, options)
+    if return_arg and words is not None:
+        words = (*words, "return_arg")
     key, beside = None, [tensor for _, tensor in options.operands.values()] if options.operands else []
-    if said is not None and (signature := call_signature(a, b, out, c, *beside)) is not None:
-        key = (signature, equation, said)
-        known = CALLS.get(key)
+    if words is not None:
+        known = recalled(words, a, b, c, beside, out)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found
+        signature = call_signature(a, b, out, c, *beside)
+        key = None if signature is None else (signature, *words)
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         if any(each.is_conj() or each.is_neg() for each in beside):
             options = replace(options, operands=read_operands(options.operands))
@@ -95,7 +101,12 @@ def made(
     if key is None and is_traced((a, b, c, *places, *tensors.values())):
         return as_operation("contraction")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
     if return_arg:
-        return selected(equation, a, b, c, alpha, beta, out, options, validate)
+        found = selected(equation, a, b, c, alpha, beta, out, options, validate)
+        plain = key is not None and is_plain(key[0])
+        known = known_selection(equation, a, b, c, out, options) if plain else None
+        if key is not None and known is not None:
+            CALLS.put(key, known)
+        return found
     plan = find_plan(equation, a, b, options)
     run = plan.run_validated if validate else plan.run
     result = run(a, b, c, alpha, beta, out, tensors)
@@ -118,23 +129,26 @@ def recalled(
 
     `beside` are the tensors of operands.
     """
+    late, given = late_words(words, a, b, c, beside, out)
+    found: KnownCall | None = LATELY.find(late, given)
+    if found is not None:
+        return found
     signature = call_signature(a, b, out, c, *beside)
     if signature is None:
         return None
     if b is None:
         one = (_LONE, (), a.dtype, a.device, 0, None)
         signature = (signature[0], one, *signature[2:])
-    found: KnownCall | None = CALLS.get((signature, *words))
+    found = CALLS.get((signature, *words))
+    if found is not None:
+        LATELY.note(late, given, found)
     return found
 
 
-def repeated(equation: str | tuple[Any, ...], a: Any, b: Any = None) -> torch.Tensor | None:
-    """The result of `weft.contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
+def of_pair(known: KnownCall | None) -> Callable[[Any, Any], Any] | None:
+    """The launch of a known call that says nothing but its equation, as a function of two tensors."""
+    return None if known is None else partial(_of_pair, known)
 
-    Without `b`: against the number one. The caller has looked that no autocast is on.
-    """
-    known = recalled((equation, (), ()), a, b)
-    if known is None:
-        return None
-    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
-    return found
+
+def _of_pair(known: KnownCall, a: torch.Tensor, b: torch.Tensor) -> Any:
+    return known.run(a, b, None, 1.0, 1.0, None, ())

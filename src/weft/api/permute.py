@@ -8,7 +8,7 @@ from typing import Any, Unpack, cast, overload
 
 import torch
 
-from weft.api.entry import CALLS
+from weft.api.entry import CALLS, LATELY
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import Terms, as_key, remembered, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
@@ -26,6 +26,7 @@ from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import read_options
+from weft.plans.lately import late_words
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import Arithmetic
@@ -104,10 +105,11 @@ def permute(
         x, equation = equation, x
     key: Any = None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
-        key = _said(x, equation, fn, out, options)
-        known = CALLS.get(key) if key is not None else None
-        if known is not None and (again := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
-            return again
+        words = _said(equation, fn, options)
+        if words is not None:
+            key, again = moved_again(x, *words, out=out)
+            if again is not None:
+                return again
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
         source, target, addend, read = _read("permute", x, c, out, fn, options)
         key = None if is_subclass(x) else key  # known calls have plain tensors as results
@@ -147,28 +149,38 @@ def moved(
     return result
 
 
-def moved_again(x: Any, *words: Any) -> tuple[Any, torch.Tensor | None]:
-    """The key of a call that says `words` of `x` alone, and its result where an equal call is known."""
-    signature = call_signature(x, None)
-    key = None if signature is None else (signature, *words)
+def moved_again(x: Any, *words: Any, out: Any = None) -> tuple[Any, torch.Tensor | None]:
+    """The key of a call that says `words` of `x`, which have a hash, and its result where an equal call is known."""
+    late, given = late_words((*words, "moved"), x, None, None, (), out)
+    known = LATELY.find(late, given)
+    if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
+        return None, found
+    key = moved_key(x, *words, out=out)
     known = None if key is None else CALLS.get(key)
-    return key, None if known is None else known.run(x, x, None, 1.0, 1.0, None, ())
+    if known is None:
+        return key, None
+    LATELY.note(late, given, known)
+    return key, known.run(x, x, None, 1.0, 1.0, out, ())
 
 
-def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping[str, Any]) -> Any:
-    """All that a call says, as a key, a signature in it; None for what must be read anew in each call."""
+def moved_key(x: Any, *words: Any, out: Any = None) -> tuple[Any, ...] | None:
+    """The key of a call that says `words` of `x`; None for what must be read anew."""
+    signature = call_signature(x, out)
+    return None if signature is None or signature[0] is None else (signature, *words)
+
+
+def _said(equation: Any, fn: Function | None, options: Mapping[str, Any]) -> Any:
+    """All that a call says but for its tensors, as words with a hash; None for what must be read anew in each call."""
     said, _ = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
     prints = () if fn is None else fingerprints((fn,))
-    signature = call_signature(x, out) if text is not None and said is not None and prints is not None else None
-    if signature is None or signature[0] is None:
+    if text is None or said is None or prints is None:
         return None
-    key = (signature, text, prints, said)
     try:
-        hash(key)
+        hash((text, prints, said))
     except TypeError:  # it is refused where it is read
         return None
-    return key
+    return text, prints, said
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)

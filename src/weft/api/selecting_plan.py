@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from weft.api.entry import made
 from weft.api.selection import reduced_labels
@@ -12,7 +12,7 @@ from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
-from weft.errors import call_context
+from weft.errors import UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -34,6 +34,10 @@ class SelectingPlan(Plan):
         super().__init__(request)
         self._options, self._modes = options, dict(modes)
         self.places = len(reduced_labels(request))
+
+    def bind(self, *tensors: Any, **keywords: Any) -> NoReturn:
+        """Refused: places are found by several launches."""
+        raise UnsupportedError("a plan made with return_arg is not bound: its calls are several launches")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._request, self._options, self._modes)

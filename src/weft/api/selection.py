@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +22,16 @@ from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
+from weft.plans.call_cache import call_signature
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
+from weft.plans.memo import CallCache
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
 
 INDEX = torch.int64  # of places
+_PLANNED = CallCache("return_arg: calls", 1024)
 _ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.judgement"}
 
 
@@ -54,22 +57,17 @@ def selected(
     validate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | tuple[torch.Tensor, ...]]:
     """D and the index along each reduced mode; a tensor where one is reduced, else a tuple."""
-    notation = read_notation(equation)
-    request = resolved(notation, str(notation), a, b, options)
-    largest = check_selected(request, added=False)
+    request, roles, extents, shape, largest = _planned(equation, a, b, options)
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
-    extents = request.extents()
-    shape = output_shape(request.notation, extents)
     check_room(request.device, math.prod(shape) * (request.d_dtype.itemsize + 8))  # of values and of places
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
         check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, c)
-    roles = _roles(request)
     if c is not None:
         check_addend(c, shape, request.arithmetic.accumulate, request.device)
     _check_workspace(roles, extents, request, options)
-    values, places = _values_and_places(a, b, request, roles, options, largest)
+    values, places = _values_and_places(a, b, request, roles, extents, options, largest)
     order = (*roles.batch, *roles.m, *roles.n)
     turn = [order.index(label) for label in request.notation.output]
     values, places = (
@@ -81,8 +79,86 @@ def selected(
     result = _finished(values, request, options, out)
     if validate:
         _validate(equation, a, b, read, result, options)
-    each = along_each(places, request)
-    return result, each[0] if len(each) == 1 else tuple(each)
+    return result, _each_or_one(places, request, roles)
+
+
+class _Planned(NamedTuple):
+    """The facts that a call is known by before it runs."""
+
+    request: Request
+    roles: SelectionRoles
+    extents: dict[Label, int]
+    shape: tuple[int, ...]  # of D
+    largest: bool  # whether the larger of two values is selected
+
+
+def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
+    """The facts of such a call, found again by its words and the layouts of its tensors."""
+    signature, said = call_signature(a, b, *options.tensors.values()), options.said()
+    key = None if signature is None or said is None else (signature, equation, said)
+    try:
+        known: _Planned | None = None if key is None else _PLANNED.get(key)
+    except TypeError:  # labels in lists
+        key = known = None
+    if known is None:
+        notation = read_notation(equation)
+        request = resolved(notation, str(notation), a, b, options)
+        largest, extents = check_selected(request, added=False), request.extents()
+        known = _Planned(request, _roles(request), extents, output_shape(request.notation, extents), largest)
+        if key is not None:
+            _PLANNED.put(key, known)
+    return known
+
+
+class KnownSelection(NamedTuple):
+    """The entry of the call cache for such a call without C and functions. Others are `KnownCall`."""
+
+    planned: _Planned
+    views: tuple[tuple[Any, Any, Any], ...]  # of A and B: shape and strides as they are packed, shape of the matrices
+    turn: tuple[list[int], list[int]]  # from the matrices to D: extents, and their order
+    plan: Any = None
+
+    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> Any:
+        """D and its places, or None where the call must be read in full."""
+        if c is not None or out is not None or type(alpha) is not float or alpha != 1 or type(beta) is not float:
+            return None
+        request, product = self.planned.request, self.planned.request.arithmetic.product
+        assert request.algebra is not None
+        x, y = (
+            each.as_strided(shape, strides).to(product).to(request.arithmetic.accumulate).contiguous().view(matrices)
+            for each, (shape, strides, matrices) in zip((a, b), self.views, strict=True)
+        )
+        found = import_module(_ROOMS[request.backend]).select(x, y, request.algebra, self.planned.largest)
+        extents, order = self.turn
+        values, places = (each.view(extents).permute(order).contiguous() for each in found)
+        return values.to(request.d_dtype), _each_or_one(places, request, self.planned.roles)
+
+
+def known_selection(
+    equation: Terms, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Any, options: Options
+) -> KnownSelection | None:
+    """The entry of the call cache for a call that has been run; None where there is more to it than A and B."""
+    if c is not None or out is not None or any(each is not None for each in options.functions) or options.operands:
+        return None
+    planned = _planned(equation, a, b, options)
+    roles, extents = planned.roles, planned.extents
+    if 0 in extents.values() or planned.request.backend == "reference" or a.is_conj() or b.is_conj():
+        return None
+    views = []
+    for tensor, term, own in zip((a, b), planned.request.notation.inputs, (roles.m, roles.n), strict=True):
+        order, strides = (*roles.batch, *roles.k, *own), mode_strides(term, Layout.of(tensor), extents)
+        matrices = tuple([math.prod([extents[label] for label in group]) for group in (roles.batch, roles.k, own)])
+        views.append(([extents[label] for label in order], [strides.get(label, 0) for label in order], matrices))
+    order = (*roles.batch, *roles.m, *roles.n)
+    turn = [extents[label] for label in order], [order.index(label) for label in planned.request.notation.output]
+    return KnownSelection(planned, tuple(views), turn)
+
+
+def _each_or_one(
+    places: torch.Tensor, request: Request, roles: SelectionRoles
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """The index along each reduced mode, alone where there is one."""
+    return places if len(roles.k) == 1 else tuple(along_each(places, request))
 
 
 def check_selected(request: Request, added: bool) -> bool:
@@ -133,10 +209,10 @@ def _roles(request: Request) -> SelectionRoles:
 
 
 def _values_and_places(
-    a: torch.Tensor, b: torch.Tensor, request: Request, roles: SelectionRoles, options: Options, largest: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    a: torch.Tensor, b: torch.Tensor, request: Request, roles: SelectionRoles, extents: dict[Label, int],
+    options: Options, largest: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Both as (batch, m, n)."""
-    extents = request.extents()
     groups = (roles.batch, roles.m, roles.n, roles.k)
     batch, m, n, k = (math.prod(extents[label] for label in group) for group in groups)
     accumulate = request.arithmetic.accumulate
@@ -144,8 +220,8 @@ def _values_and_places(
     if 0 in (batch, m, n, k):
         values = torch.full((batch, m, n), request.algebra.identity, dtype=accumulate, device=request.device)
         return values, torch.full((batch, m, n), -1, dtype=INDEX, device=request.device)
-    x = _packed("a_fn", a, 0, (*roles.batch, *roles.k, *roles.m), request, options).reshape(batch, k, m)
-    y = _packed("b_fn", b, 1, (*roles.batch, *roles.k, *roles.n), request, options).reshape(batch, k, n)
+    x = _packed("a_fn", a, 0, (*roles.batch, *roles.k, *roles.m), request, extents, options).reshape(batch, k, m)
+    y = _packed("b_fn", b, 1, (*roles.batch, *roles.k, *roles.n), request, extents, options).reshape(batch, k, n)
     if request.backend == "triton":
         need_triton("return_arg runs on a GPU")
     found: tuple[torch.Tensor, torch.Tensor] = import_module(_ROOMS[request.backend]).select(
@@ -155,10 +231,11 @@ def _values_and_places(
 
 
 def _packed(
-    hook: str, tensor: torch.Tensor, operand: int, order: tuple[Label, ...], request: Request, options: Options
-) -> torch.Tensor:
+    hook: str, tensor: torch.Tensor, operand: int, order: tuple[Label, ...], request: Request,
+    extents: dict[Label, int], options: Options,
+) -> torch.Tensor:  # fmt: skip
     """An operand along these labels, contiguous, in the accumulator's type, its function applied."""
-    extents, term = request.extents(), request.notation.inputs[operand]
+    term = request.notation.inputs[operand]
     function = options.functions[HOOKS.index(hook)]
     if function is not None:
         tensor = tensor.to(value_type(tensor.dtype, request.arithmetic.product))
@@ -232,11 +309,10 @@ def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
 
 def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:
     """The index along each reduced mode, of the index along all of them; -1 stays -1."""
-    labels = reduced_labels(request)
-    if len(labels) == 1:
+    reduced, of_label, run = reduced_labels(request), request.extents(), 1
+    if len(reduced) == 1:
         return [places]
-    extents = [request.extents()[label] for label in labels]
-    found, run = [], 1
+    extents, found = [of_label[label] for label in reduced], []
     for extent in reversed(extents):
         index = torch.div(places, run, rounding_mode="floor") % max(extent, 1)
         found.append(torch.where(places < 0, places, index))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 
@@ -17,6 +17,7 @@ from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import checked_scalar, reject_gradient
+from weft.plans.lately import Lately
 from weft.plans.memo import CallCache
 from weft.selftest.gate import check_in_place
 from weft.spec.dtypes import dtype_name
@@ -30,22 +31,23 @@ _IN_PLACE = {
 }  # fmt: skip
 
 
-class _KnownTranspose(NamedTuple):
+class _KnownTranspose:
     """A call that scales nothing, of a tensor with a known layout."""
 
-    described: InPlace
-    transpose: Callable[..., None]
+    def __init__(self, described: InPlace, transpose: Callable[..., None]) -> None:
+        self._transpose, self._square = transpose, described.square
+        self._shape, self._strides, self._offsets = described.places()
+        self._result = described.result_shape(), described.result_strides()
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        described = self.described
-        for stack in described.stacks(x):
-            self.transpose(stack, 1)
-        if described.square:
-            return x
-        return x.as_strided(described.result_shape(), described.result_strides(), x.storage_offset())
+        base = x.storage_offset()
+        for offset in self._offsets:
+            self._transpose(x.as_strided(self._shape, self._strides, base + offset), 1)
+        return x if self._square else x.as_strided(*self._result, base)
 
 
 _KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
+_LATELY = Lately(256)  # those of `_KNOWN` that came last
 
 
 @overload
@@ -88,12 +90,17 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     if is_dynamo_compiling():
         return outside(transpose_, x, dims, alpha=alpha, backend=backend)
     key = signature = None
-    if type(x) is torch.Tensor and type(dims) is tuple and type(alpha) in (float, int) and alpha == 1:
+    plain = type(x) is torch.Tensor and type(dims) is tuple and type(alpha) in (float, int) and alpha == 1
+    if plain and {*map(type, dims), type(backend)} == {int, str}:
+        words = dims, backend
+        known = _LATELY.find(words, (x,))
+        if known is not None:
+            return known.run(x)
         signature = call_signature(x)
-    if signature is not None:
-        key = (signature, dims, backend) if {*map(type, dims), type(backend)} == {int, str} else None
+        key = None if signature is None else (signature, *words)
         known = _KNOWN.get(key)
         if known is not None:
+            _LATELY.note(words, (x,), known)
             return known.run(x)
     with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
         if is_array(dims) and not is_array(x):

@@ -135,7 +135,8 @@ class DifferentiablePermutation:
         """The result, or None where the call must be read in full."""
         if out is not None or c is not None:
             return None
-        one = one_of(x.dtype, x.device).expand(self._new)
+        one = one_of(x.dtype, x.device)
+        one = one.expand(self._new) if self._new else one
         return self._call.run(x, one, None, alpha, beta, None, operands)
 
 

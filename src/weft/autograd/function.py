@@ -52,14 +52,7 @@ class Differentiated(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         rule, alpha, beta, *tensors = inputs
-        ctx.rule, ctx.alpha, ctx.beta = rule, alpha, beta
-        ctx.set_materialize_grads(False)
-        saved = rule.saved(tensors, output)
-        ctx.save_for_backward(*saved)
-        if rule.ahead:
-            ctx.save_for_forward(*saved)
-        if whole := [each for each in output if not is_smooth(each.dtype)]:
-            ctx.mark_non_differentiable(*whole)
+        _keep(ctx, rule, alpha, beta, tensors, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
@@ -83,8 +76,37 @@ class Differentiated(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
+class Recorded(torch.autograd.Function):
+    """The call of a rule of which no tangent is requested, outside of transforms: one function less is called."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rule: Rule, alpha: Scalar, beta: Scalar, *tensors: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        found = rule.forward(alpha, beta, tensors)
+        _keep(ctx, rule, alpha, beta, tensors, found)
+        return found
+
+    backward = Differentiated.backward
+
+
+def _keep(
+    ctx: Any, rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors, results: tuple[torch.Tensor, ...]
+) -> None:
+    """Save what the backward pass of a call takes."""
+    ctx.rule, ctx.alpha, ctx.beta = rule, alpha, beta
+    ctx.set_materialize_grads(False)
+    saved = rule.saved(tensors, results)
+    ctx.save_for_backward(*saved)
+    if rule.ahead:
+        ctx.save_for_forward(*saved)
+    if whole := [each for each in results if not is_smooth(each.dtype)]:
+        ctx.mark_non_differentiable(*whole)
+
+
 #: `Function.apply` without torch.func, straight to torch's C++: binding arguments by name costs more than the call.
-_plainly: Any = super(torch.autograd.Function, Differentiated).apply
+_ahead: Any = super(torch.autograd.Function, Differentiated).apply
+_plainly: Any = super(torch.autograd.Function, Recorded).apply
 _transforming: Any = torch._C._are_functorch_transforms_active
 
 
@@ -93,5 +115,5 @@ def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[to
     if _transforming():
         found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)
         return found
-    result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
+    result: tuple[torch.Tensor, ...] = (_ahead if rule.ahead else _plainly)(rule, alpha, beta, *tensors)
     return result

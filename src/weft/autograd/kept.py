@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from weft.algebra import Algebra
+from weft.algebra import NAMED, Algebra
 from weft.fn import fingerprint
 
 _Made = TypeVar("_Made")
@@ -30,5 +30,7 @@ def kept_for_algebra(make: Callable[..., _Made]) -> Callable[..., _Made]:
 
 def _now(algebra: Algebra, dtype: torch.dtype) -> Hashable:
     """A key of what an algebra computes as its functions are now; no two are equal where that cannot be known."""
+    if algebra is NAMED.get(algebra.name):  # one of weft's own, which stays as it is
+        return None
     vjp = algebra.vjp
     return algebra.traced(dtype), None if vjp is None else fingerprint(vjp) or object()

@@ -31,14 +31,15 @@ class Logarithm:
 
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
+        self._options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        self._forms = tuple([self._form(side) for side in (A, B)])
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
         a, b = tensors[:2]
         assert a is not None
         assert b is not None
-        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
-        return (contraction(spec.text, a, b, options),)
+        return (contraction(spec.text, a, b, self._options),)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         return (*tensors[:2], results[0])
@@ -63,7 +64,7 @@ class Logarithm:
         if torch.is_grad_enabled():  # the gradients may be differentiated in their turn
             for side, own, other in sides:
                 if needs[side]:
-                    found[side] = weighted(self._form(side), grad, total, None, other, own).to(own.dtype)
+                    found[side] = weighted(self._forms[side], grad, total, None, other, own).to(own.dtype)
             return tuple(found)
         made = by_products(self.spec, a, b, total, grad, needs)
         if made is not None:
@@ -71,10 +72,10 @@ class Logarithm:
                 if needs[side]:
                     found[side] = made.pop(0)
             return tuple(found)
-        signed = logarithms(self._form(A), 0, grad, total)
+        signed = logarithms(self._forms[A], 0, grad, total)
         for side, own, other in sides:
             if needs[side]:
-                found[side] = summed(self._form(side), signed, [(1, other)], own, own.dtype)
+                found[side] = summed(self._forms[side], signed, [(1, other)], own, own.dtype)
         return tuple(found)
 
     def forward_mode(
@@ -86,7 +87,7 @@ class Logarithm:
         assert b is not None
         assert total is not None
         spec = self.spec
-        form = replace(self._form(A), terms=(spec.term_a, spec.term_b, spec.term_d), signs=(1, 1, -1))
+        form = replace(self._forms[A], terms=(spec.term_a, spec.term_b, spec.term_d), signs=(1, 1, -1))
         first, second = (None if each is None else each.to(spec.accumulate) for each in tangents[:2])
         parts = [
             *([weighted(form, first, a, None, b, total)] if first is not None else ()),

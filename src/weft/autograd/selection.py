@@ -18,6 +18,7 @@ from weft.api.entry import contraction
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
 from weft.autograd.spec import Spec, batched
+from weft.base.arrays import dispatch_modes, is_transforming
 from weft.fn.derivative import Derived, derived, pull
 from weft.planner.schedule import Scalar
 
@@ -28,14 +29,15 @@ class Selection:
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
         self.reduced = tuple(x for x in dict.fromkeys(spec.term_a + spec.term_b) if x not in spec.term_d)
+        self._bases: dict[Any, Tensor] = {}
+        self._options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
         a, b = tensors[:2]
         assert a is not None
         assert b is not None
-        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
-        value, places = contraction(spec.text, a, b, options, return_arg=True)
+        value, places = contraction(spec.text, a, b, self._options, return_arg=True)
         return (value, *places) if isinstance(places, tuple) else (value, places)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
@@ -59,13 +61,21 @@ class Selection:
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
-        at, there = self._coordinates(places, (a, b))
-        picked = tuple(self._picked(x, term, at, there) for x, term in ((a, self.spec.term_a), (b, self.spec.term_b)))
-        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
-        for side, (tensor, term) in enumerate(((a, self.spec.term_a), (b, self.spec.term_b))):
+        terms, slopes = (self.spec.term_a, self.spec.term_b), _slopes(self.spec.algebra, self.spec.accumulate)
+        extents, there = self._extents((a, b)), None
+        at = {label: place for label, place in zip(self.reduced, places, strict=True) if place is not None}
+        if any(extents[label] == 0 for label in self.reduced):  # else each result has selected something
+            there = next(iter(at.values())) >= 0
+            at = {label: place.clamp_min(0) for label, place in at.items()}
+        picked: tuple[Tensor | None, ...] = (None, None)
+        if any(needs[side] and slope is not None and slope.inputs != ("grad",) for side, slope in enumerate(slopes)):
+            every, where = self._coordinates(places, (a, b))
+            picked = tuple(self._picked(x, term, every, where) for x, term in zip((a, b), terms, strict=True))
+        for side, (tensor, term, slope) in enumerate(zip((a, b), terms, slopes, strict=True)):
             if needs[side]:
-                part = _evaluated(slopes[side], grad.to(self.spec.accumulate), *picked)
-                found[side] = self._added_up(torch.where(there, part, 0), tensor, term, at)
+                part = _evaluated(slope, grad.to(self.spec.accumulate), *picked)
+                part = part if there is None else torch.where(there, part, 0)
+                found[side] = self._added_up(part, tensor, self._places_in(tensor, term, at, part.shape))
         return tuple(found)
 
     def forward_mode(
@@ -123,15 +133,39 @@ class Selection:
         found = torch.ops.aten.index(tensor, [at[label] for label in term]) if term else tensor
         return found.to(self.spec.accumulate).expand(there.shape)
 
-    def _added_up(self, part: Tensor, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
+    def _places_in(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], shape: Sequence[int]) -> Tensor:
+        """Where the selected elements stand in a tensor, row by row; `at` are those along reduced modes."""
+        strides: dict[str, int] = {}
+        run = 1
+        for label, extent in zip(reversed(term), reversed(tensor.shape), strict=True):
+            strides[label], run = strides.get(label, 0) + run, run * extent
+        key = term, tensor.shape, tuple(shape), tensor.device
+        known = None if dispatch_modes() or is_transforming() else self._bases.get(key)
+        place = self._base(strides, shape, tensor.device) if known is None else known
+        if not (dispatch_modes() or is_transforming()):  # what is made there is not kept
+            self._bases[key] = place
+        for label, where in at.items():
+            if (step := strides.get(label)) is not None:
+                place = torch.add(place, where, alpha=step)
+        return place
+
+    def _base(self, strides: Mapping[str, int], shape: Sequence[int], device: torch.device) -> Tensor:
+        """The part of a place that D's own coordinates make."""
+        # Of D's rank: a number of no dimensions would take the type of the places along reduced modes.
+        found = torch.zeros([1] * len(shape), dtype=torch.int64, device=device)
+        for at, (label, extent) in enumerate(zip(self.spec.term_d, shape, strict=True)):
+            if label in strides:
+                along = [1] * len(shape)
+                along[at] = extent
+                found = found + torch.arange(extent, device=device).reshape(along) * strides[label]
+        return found
+
+    def _added_up(self, part: Tensor, tensor: Tensor, place: Tensor) -> Tensor:
         """The sum over D's elements that selected the same one, in an order that does not change from run to run."""
-        place: Any = 0
-        for label, extent in zip(term, tensor.shape, strict=True):
-            place = place * extent + at[label]
         zeros = torch.zeros(tensor.numel(), dtype=part.dtype, device=part.device)
         if not tensor.numel() or not part.numel():
             return zeros.reshape(tensor.shape).to(tensor.dtype)
-        flat = torch.broadcast_to(torch.as_tensor(place, device=part.device), part.shape).reshape(-1)
+        flat = place.expand(part.shape).reshape(-1)
         if part.device.type == "cpu":  # one thread adds along one dimension; on a GPU that would take atomics
             added = zeros.scatter_add(0, flat, part.reshape(-1))
         else:  # sorts by place first
@@ -155,10 +189,13 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, ...]:
     return derived(body, {"grad": dtype, "x": dtype, "y": dtype}, f"combine of {algebra.name}")
 
 
-def _evaluated(slope: Derived | None, grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _evaluated(slope: Derived | None, grad: Tensor, x: Tensor | None, y: Tensor | None) -> Tensor:
+    """The slope for each element of D; `x` and `y` are there where it reads them."""
     if slope is None:
         return torch.zeros_like(grad)
-    given = {"grad": grad, "x": x.expand(grad.shape), "y": y.expand(grad.shape)}
-    found = slope.function(*(given[name] for name in slope.inputs))
+    if slope.inputs == ("grad",) and slope.is_identity:
+        return grad
+    given = {name: each.expand(grad.shape) for name, each in (("grad", grad), ("x", x), ("y", y)) if each is not None}
+    found = slope.function(*[given[name] for name in slope.inputs])
     assert isinstance(found, Tensor)
     return found

@@ -40,7 +40,7 @@ class GradientStep:
     text: str
     left: str
     right: str
-    out_dtype: torch.dtype
+    out_dtype: Any  # of the result, or of each of several
     options: Options  # but for functions, what these take, and the result's type
     a_fn: Pointwise | None = None
     b_fn: Pointwise | None = None
@@ -88,29 +88,51 @@ class GradientStep:
             return options
         return replace(options, operands={name: (modes, sources[source]) for name, source, modes in self.aux})
 
-    def run(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
-        left, right = sources[self.left], None if self.right == ONE else self._right(sources)
+    def run(
+        self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar, calls: list[Any] | None = None
+    ) -> torch.Tensor:
+        """The step; `calls` gets the known call that it took, or None where it took none."""
+        left, right, addend, alpha, beta = self._arguments(sources, alpha, beta)
+        found = known = None
+        if alpha != 1 or right is not None or not self._moves_nothing(left):
+            options, words = self._said(left.dtype, None if right is None else right.dtype)
+            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
+            other = one_of(left.dtype, left.device) if right is None else right
+            if words is not None and not is_dynamo_compiling():
+                known = recalled(words, left, right, addend, beside)
+                if known is not None:
+                    found = known.run(left, other, addend, alpha, beta, None, beside)
+            if found is None:
+                found = contraction(self.text, left, other, self._placed(options, sources), addend, alpha, beta)
+        if calls is not None:
+            calls.append(known)
+        made: torch.Tensor = left if found is None else found
+        return made
+
+    def again(
+        self, known: Any, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar
+    ) -> torch.Tensor:
+        """The step of sources that lie as those did of which it took this known call."""
+        if known is not None:
+            left, right, addend, first, second = self._arguments(sources, alpha, beta)
+            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
+            other = one_of(left.dtype, left.device) if right is None else right
+            found: torch.Tensor | None = known.run(left, other, addend, first, second, None, beside)
+            if found is not None:
+                return found
+        return self.run(sources, alpha, beta)
+
+    def _arguments(
+        self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        """The operands, None for a right one that is the number one, what is added, and the factors."""
         if self.scale is None:
             alpha = beta = 1.0
         elif self.scale != "forward":
             alpha, beta = self.factor(alpha, beta), 1.0
-        if alpha == 1 and right is None and self._moves_nothing(left):
-            return left
         addend = None if self.addend is None else self._added(sources[self.addend])
-        beta = beta if addend is not None else 1.0
-        options, words = self._said(left.dtype, None if right is None else right.dtype)
-        found = None
-        if words is not None and not is_dynamo_compiling():
-            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
-            known = recalled(words, left, right, addend, beside)
-            if known is not None:
-                other = one_of(left.dtype, left.device) if right is None else right
-                found = known.run(left, other, addend, alpha, beta, None, beside)
-        if found is None:
-            other = one_of(left.dtype, left.device) if right is None else right
-            found = contraction(self.text, left, other, self._placed(options, sources), addend, alpha, beta)
-        made: torch.Tensor = found
-        return made
+        right = None if self.right == ONE else self._right(sources)
+        return sources[self.left], right, addend, alpha, beta if addend is not None else 1.0
 
     def _added(self, addend: torch.Tensor) -> torch.Tensor:
         return addend if self.addend_term is None else with_modes(addend, self.addend_term, self.text.split("->")[1])

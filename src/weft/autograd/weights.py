@@ -13,7 +13,7 @@ log|v| + y, for each sign by itself; exp(z + .) of those sums is added up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -22,10 +22,8 @@ import torch
 from torch import Tensor
 
 from weft.algebra import NAMED
-from weft.api.entry import contraction
-from weft.api.lookup import one_of
 from weft.autograd.spec import letters
-from weft.autograd.steps import with_modes
+from weft.autograd.steps import ONE, GradientStep, with_modes
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
 from weft.planner.options import Options
@@ -41,6 +39,8 @@ class SignedSum:
     signs: tuple[int, int, int]
     accumulate: torch.dtype
     options: Options  # of contractions
+    #: The contractions that make it, by signs and types: put together once.
+    steps: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def turned(self, *places: int) -> SignedSum:
         """The sum whose terms are these places of this one's."""
@@ -56,13 +56,6 @@ class SignedSum:
         """The modes of the third term that the sum has; along the others of its modes z alone changes."""
         return "".join(label for label in self.terms[2] if label in self.terms[0] + self.terms[1])
 
-    def passing(self, epilogue: Pointwise, operands: Mapping[str, tuple[str, Tensor]], out_dtype: Any) -> Options:
-        """The options of a pass over elements."""
-        return replace(
-            self.options, out_dtype=out_dtype, precision=self.accumulate, accumulate=self.accumulate, promote=False,
-            functions=(None, None, None, epilogue), operands=operands,
-        )  # fmt: skip
-
 
 def weighted(form: SignedSum, u: Tensor | None, x: Tensor, v: Tensor | None, y: Tensor, z: Tensor) -> Tensor:
     """Q, differentiable; None for u or v stands for ones."""
@@ -75,33 +68,50 @@ def logarithms(form: SignedSum, side: int, factor: Tensor | None, exponent: Tens
     sign, term = form.signs[side], form.terms[side]
     if factor is None:
         return [(1, exponent if sign > 0 else -exponent)]
-    function = _logarithms(sign, form.accumulate, exponent.dtype)
-    options = form.passing(function, {"weft_exponent": (term, exponent)}, (form.accumulate,) * 2)
-    above, below = contraction(f"{term},->{term}", factor, one_of(factor.dtype, factor.device), options)
+    step = form.steps.get((side, exponent.dtype))
+    if step is None:
+        function, kind = _logarithms(sign, form.accumulate, exponent.dtype), form.accumulate
+        how = replace(form.options, precision=kind, accumulate=kind, promote=False)
+        step = form.steps[side, exponent.dtype] = GradientStep(
+            "logarithms", f"{term},->{term}", "factor", ONE, (kind, kind), how, epilogue=function,
+            aux=(("weft_exponent", "exponent", term),),
+        )  # fmt: skip
+    above, below = step.run({"factor": factor, "exponent": exponent}, 1.0, 1.0)
     return [(1, above), (-1, below)]
 
 
 def summed(form: SignedSum, first: Signed, second: Signed, z: Tensor, out_dtype: torch.dtype) -> Tensor:
     """Q of the logarithms of both sides."""
-    text = f"{form.terms[0]},{form.terms[1]}->{form.core}"
-    kind = form.accumulate
-    how = replace(form.options, out_dtype=kind, algebra=NAMED["log"], accumulate=kind, promote=True)
     pairs = list(product(first, second))
-    signs = tuple(one * other for (one, _), (other, _) in pairs)
-    sums = [contraction(text, x, y, how) for (_, x), (_, y) in pairs[:-1]]
+    signs = tuple([one * other for (one, _), (other, _) in pairs])
+    each, last = form.steps.get((signs, z.dtype, out_dtype)) or _steps(form, signs, z.dtype, out_dtype)
+    sources = {"z": z}
+    for at, ((_, x), (_, y)) in enumerate(pairs[:-1]):
+        sources[f"sum {at}"] = each.run({"x": x, "y": y}, 1.0, 1.0)
     (_, x), (_, y) = pairs[-1]
-    term, finish = form.terms[2], _finish(form.signs[2], signs, form.accumulate, z.dtype)
-    operands = {"weft_z": (term, z)} | {f"weft_{at}": (form.core, each) for at, each in enumerate(sums)}
-    if form.core == term:  # fused into the last sum
-        fused = replace(how.having(epilogue=finish), operands=operands, out_dtype=out_dtype)
-        made: Tensor = contraction(text, x, y, fused)
-        return made
-    last = contraction(text, x, y, how)
-    spread = with_modes(last, form.core, term).expand(z.shape)
-    passed: Tensor = contraction(
-        f"{term},->{term}", spread, one_of(spread.dtype, spread.device), form.passing(finish, operands, out_dtype)
-    )
-    return passed
+    sources |= {"x": x, "y": y}
+    core, term = form.core, form.terms[2]
+    if core != term:
+        sources["last"] = with_modes(each.run(sources, 1.0, 1.0), core, term).expand(z.shape)
+    found: Tensor = last.run(sources, 1.0, 1.0)
+    return found
+
+
+def _steps(
+    form: SignedSum, signs: tuple[int, ...], exponent: torch.dtype, out_dtype: torch.dtype
+) -> tuple[GradientStep, GradientStep]:
+    """The sum of a pair of logarithms, and what makes Q: the last sum with all that follows, or a pass after it."""
+    kind, core, term = form.accumulate, form.core, form.terms[2]
+    how = replace(form.options, algebra=NAMED["log"], accumulate=kind, promote=True)
+    each = GradientStep("sum", f"{form.terms[0]},{form.terms[1]}->{core}", "x", "y", kind, how)
+    aux = (("weft_z", "z", term), *((f"weft_{at}", f"sum {at}", core) for at in range(len(signs) - 1)))
+    finish = _finish(form.signs[2], signs, kind, exponent)
+    last = replace(each, target="Q", out_dtype=out_dtype, epilogue=finish, aux=aux)
+    if core != term:
+        passing = replace(form.options, precision=kind, accumulate=kind, promote=False)
+        last = replace(last, text=f"{term},->{term}", left="last", right=ONE, options=passing)
+    form.steps[signs, exponent, out_dtype] = each, last
+    return each, last
 
 
 class _Weighted(torch.autograd.Function):

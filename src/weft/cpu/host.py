@@ -84,6 +84,23 @@ def together(address: int, frame: object, threads: int) -> None:
             thread.join()
 
 
+class HeldFrame:
+    """A compiled function and its block of words, run again and again, in several threads at once if need be.
+
+    Each run has a copy of the words, of whose tasks none is begun.
+    """
+
+    def __init__(self, address: int, frame: Any, threads: int) -> None:
+        self._address, self._threads, self._run = address, threads, callback(address)
+        self._frame, self._copy = frame, type(frame).from_buffer_copy
+
+    def __call__(self) -> None:
+        if self._threads == 1:
+            self._run(self._copy(self._frame))
+        else:
+            together(self._address, self._copy(self._frame), min(self._threads, torch.get_num_threads()))
+
+
 @lru_cache
 def _parallel() -> Callable[..., None] | None:
     """`GOMP_parallel` of the OpenMP library that torch uses; LLVM's and Intel's have it too."""

@@ -190,13 +190,17 @@ def _is_special(values: torch.Tensor, combine: Callable[..., Any], largest: bool
     return math.isinf(low) or math.isinf(high)
 
 
+@lru_cache
 def rows_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
+    """The address of the loop over rows for elements of that type."""
     kind = dtype_name(dtype)
     code, better = _COMBINE[combine].format(kind=kind), ">" if largest else "<"
     return jit.compiled(_SOURCE.format(kind=kind, size=dtype.itemsize, combine=code, better=better), kernel=True)
 
 
+@lru_cache
 def blocks_kernel(dtype: torch.dtype, combine: Callable[..., Any], largest: bool) -> int:
+    """The address of the loop over register blocks."""
     size = dtype.itemsize
     source = _BLOCKS.format(
         kind=dtype_name(dtype), size=size, bits=8 * size, rows=ROWS, combine=_NUMBERS[combine], better=int(not largest)

@@ -30,6 +30,12 @@ class Derived:
     function: Pointwise
     inputs: tuple[str, ...]
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether it is the main input as it is."""
+        found = self.function
+        return isinstance(found, RecordedFunction) and len(found.graph.nodes) == 2  # an input and an output
+
 
 def compute(function: Pointwise, arguments: Sequence[Tensor], *, selecting: bool = False) -> tuple[Tensor, ...]:
     """The results of a traced function on tensors that autograd may look at.

@@ -52,6 +52,8 @@ TRACED = "__weft_traced__"
 _Callers = tuple[types.CodeType, ...]  # those being looked at, the outermost first
 _absent = object()
 _settled: set[Any] = set()  # functions and classes that were found not to change
+_lonely: set[types.CodeType] = set()  # code that reads nothing but its arguments
+_LONELY = 4096  # of them that are remembered
 
 
 def fingerprint(fn: Any) -> Hashable | None:
@@ -60,10 +62,23 @@ def fingerprint(fn: Any) -> Hashable | None:
     Numbers are told apart by type and bits: 1, 1.0, True, 0.0 and -0.0 are five values. The key refers to live
     objects, so it means something in this process only; `Pointwise.identity` is the key that lasts.
     """
+    if type(fn) is types.FunctionType and (alone := _alone(fn)) is not None:
+        return (torch.get_default_dtype(), alone)
     try:
         return (torch.get_default_dtype(), _of_value(fn, ()))
     except (Opaque, RecursionError):  # a list may hold itself
         return None
+
+
+def _alone(fn: types.FunctionType) -> Hashable | None:
+    """The key that `_of_value` has for a function whose code reads its arguments alone; None for others, and at first.
+    """
+    ready = fn.__dict__.get(READY)
+    inner = fn if ready is None else ready
+    code = getattr(inner, "__code__", None)
+    if code not in _lonely or inner.__closure__ or inner.__defaults__ or inner.__kwdefaults__:
+        return None
+    return (code,) if ready is None else ("ready", (code,))
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
@@ -176,6 +191,8 @@ def _of_function(fn: types.FunctionType, owner: tuple[Any] | None, callers: _Cal
         key.append(_of_value(fn.__defaults__, callers))
     if fn.__kwdefaults__:
         key.append(_of_value(fn.__kwdefaults__, callers))
+    if len(key) == 1 and owner is None and len(callers) == 1 and len(_lonely) < _LONELY:
+        _lonely.add(code)
     return tuple(key)
 
 

@@ -1,13 +1,15 @@
 """Groups in the library tier: a new group of plain products runs at once, as a loop of torch's own products.
 
-A plan of the group is made when such a group comes again. Products are those of torch: floating types whose sums are
-made as weft makes them, and no keywords. Whatever torch refuses goes to the plan, whose errors name the pair.
+A plan of the group is made when such a group comes again; of a few small pairs on a CPU none is made. Products are
+those of torch: floating types whose sums are made as weft makes them, and no keywords. Whatever torch refuses goes to
+the plan, whose errors name the pair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,7 +23,15 @@ from weft.spec.notation import parse
 Product = Callable[[Tensor, Tensor], Tensor]
 
 MOST = 64  # pairs of a group that a loop takes
+FEW, SMALL = 8, 1 << 13  # pairs, and elements of all, for which it takes less than a plan's call
 _TYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
+
+
+def is_small(operands: Sequence[Any]) -> bool:
+    """Whether a loop over a group takes less than finding its plan: a few pairs of small tensors on a CPU."""
+    if len(operands) > 2 * FEW or not set(map(type, operands)) <= _KINDS or not operands[0].is_cpu:
+        return False
+    return sum(map(Tensor.numel, operands)) <= SMALL
 
 
 def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
@@ -33,17 +43,16 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
         return None
     if dispatch_modes() or is_transforming() or _may_round(first):
         return None
-    dtype = first.dtype
     try:
-        for one in operands:
-            if type(one) not in _KINDS or one.dtype is not dtype:
-                return None
+        if not set(map(type, operands)) <= _KINDS or len(set(map(_DTYPE, operands))) > 1:
+            return None
         return [product(a, b) for a, b in zip(operands[::2], operands[1::2], strict=True)]
     except (RuntimeError, IndexError, TypeError):
         return None
 
 
-_KINDS = (Tensor, torch.nn.Parameter)
+_DTYPE = attrgetter("dtype")
+_KINDS = frozenset((Tensor, torch.nn.Parameter))
 
 
 def _may_round(operand: Tensor) -> bool:
@@ -69,6 +78,8 @@ def _product(equation: str) -> Product | None:
     k = next(iter(shared))
     turn_a, turn_b = a.index(k) == 0, b.index(k) == 1  # to [m, k] and [k, n]
     turned = output[0] in b
+    if not (turn_a or turn_b or turned):
+        return torch.mm
 
     def product(x: Tensor, y: Tensor) -> Tensor:
         left, right = x.t() if turn_a else x, y.t() if turn_b else y

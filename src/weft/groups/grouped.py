@@ -14,7 +14,7 @@ from weft.base.arrays import Array, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
-from weft.groups.at_once import at_once
+from weft.groups.at_once import at_once, is_small
 from weft.groups.gradient import with_gradient
 from weft.groups.one_by_one import check_added, one_by_one
 from weft.groups.operands import as_operands, read_pairs
@@ -122,6 +122,10 @@ def _results(
     equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
 ) -> Sequence[torch.Tensor]:
     """The results, by the plan of an earlier group with the same layouts, else by a new one."""
+    if options is _PLAIN and out is None and not add and is_small(operands) and begins_with_library("cpu"):
+        products = at_once(equation, operands)
+        if products is not None:
+            return products
     place = _place(equation, operands, add, options) if out is None else None
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
     found = plan.again(operands) if plan else None

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from weft.plans.lately import guards_of
+
 _TYPES = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -30,7 +32,7 @@ class Likeness:
         self._once = itemgetter(*first.values()) if again and len(own) > 1 else None
         self._again = (itemgetter(*(at for at, _ in again)), itemgetter(*(at for _, at in again))) if again else None
         self._one = again != [] and len(own) == 1
-        self._guards = _guards(own)
+        self._guards = guards_of(own) if set(map(type, own)) <= _TYPES else None
         self._leaves = any(tensor.requires_grad for tensor in own) if self._guards is not None else False
 
     def holds(self, tensors: Sequence[Any]) -> bool:
@@ -45,13 +47,3 @@ class Likeness:
         if self._once is not None:
             tensors = self._once(tensors)
         return bool(self._guards.check(*(tensors[:1] if self._one else tensors)))
-
-
-def _guards(tensors: Sequence[torch.Tensor]) -> Any | None:
-    """torch's guards of these tensors; they have no public name."""
-    if not set(map(type, tensors)) <= _TYPES:
-        return None
-    try:
-        return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    except (AttributeError, TypeError, RuntimeError):
-        return None

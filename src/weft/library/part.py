@@ -6,6 +6,8 @@ A, B -> sums        `weft.library.sums`, in D if they can be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -94,6 +96,14 @@ class LibraryPart:
                 self._follow(d, aux)
             return
         self.finish(sums.made(a, b, alpha, aux), c, d, beta, aux)
+
+    def bound(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> Callable[[], None]:
+        """The run on these tensors."""
+        if self._plain is not None and c is None and alpha == 1:
+            return partial(self._plain, a, b, d)
+        return partial(self, a, b, c, d, alpha, beta, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum, read_order
-from weft.api.entry import contraction
+from weft.api.einsum import check_functions, describe_einsum, einsum, note_einsum, read_einsum, read_order
+from weft.api.entry import contraction, recalled, words_of
 from weft.api.lookup import said_options
 from weft.base.arrays import as_results, as_tensor, as_tensors, returned, without_memory, without_neg
 from weft.base.dispatch import is_traced
@@ -48,6 +48,11 @@ class Known(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        place = torch.empty(self.shape, dtype=self.dtype, device=self.program.device)
+        self.program.run(tensors, place)
+        return place
+
 
 def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum` of any number of operands."""
@@ -59,9 +64,9 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     key = _key(arguments, keywords, order)
     known = _KNOWN.get(key) if key is not None else None
     if known is not None:
-        place = torch.empty(known.shape, dtype=known.dtype, device=known.program.device)
-        known.program.run(arguments[1:], place)
-        return place
+        if order == "auto":
+            note_einsum(arguments, keywords, known)
+        return known(*arguments[1:])
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         notation, operands = read_einsum(arguments)
@@ -73,6 +78,10 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
         result = _run(notation, tensors, keywords, order, key)
+        if isinstance(result, KnownSteps):
+            if order == "auto" and not result.unsigned:
+                note_einsum(arguments, keywords, result)
+            result = result(*tensors)
     return returned(source, keywords.get("out"), result, False)
 
 
@@ -114,6 +123,8 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
         if key is not None and not network.graph.early.unsigned:
             _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
         return place
+    if plain and out is None and not is_traced(tensors):
+        return KnownSteps(network, tensors, options)
     c, beta = addition(said("c"), said("beta"), out)
     c = None if c is None else as_tensor("c", c, options.promote)
     factors = c, said("alpha", 1.0), beta
@@ -159,6 +170,38 @@ def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
             raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {network.graph.shape}")
         if overlaps_itself(place):
             raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
+
+
+class KnownSteps:
+    """The steps of a call whose operands may require gradients: contractions that are known, one after the other."""
+
+    def __init__(self, network: Network, tensors: Sequence[torch.Tensor], options: Options) -> None:
+        scheme, each = network.scheme, options.of_steps()
+        self.unsigned = network.graph.early.unsigned  # signs are looked at in every call
+        self._odd = [(at, one) for at, one in enumerate(scheme.tree.graph.operands) if not one.plain]
+        self._steps, types = [], {at: tensor.dtype for at, tensor in enumerate(tensors)}
+        for step in scheme.tree.steps:
+            pair, halves = (types[step.left], types[step.right]), scheme.asked.halves
+            if step.node == scheme.tree.root:
+                asked, kind = replace(options, out_dtype=None), network.dtype
+            else:
+                asked, kind = each, intermediate_type(scheme.dtypes[step.node], options.out_dtype, options.accumulate)
+            terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
+            how = replace(step_options(asked, *pair, halves), out_dtype=kind)
+            self._steps.append((step, terms, how, words_of(terms, how)))
+            types[step.node] = kind
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        values: dict[int, Any] = dict(enumerate(tensors))
+        for at, operand in self._odd:
+            values[at] = operand.view(tensors[at])
+        for step, terms, how, words in self._steps:
+            a, b, found = values[step.left], values[step.right], None
+            if words is not None and (known := recalled(words, a, b)) is not None:
+                found = known.run(a, b, None, 1.0, 1.0, None, ())
+            values[step.node] = contraction(terms, a, b, how) if found is None else found
+        result: torch.Tensor = values[step.node]
+        return result
 
 
 def _one_by_one(

@@ -54,6 +54,7 @@ from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.tree import Tree
 from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
+from weft.plans.bound import BoundCall, held
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.memo import Memo
@@ -165,6 +166,23 @@ class Network(DescribedNetwork, Generic[Returned]):
                 return (out if out is not None else like(_source(tensors), place)), exponent
             self._run(read, place, changed)
         return out if out is not None else like(_source(tensors), place)
+
+    def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
+        """The call on these very tensors, without arguments: it launches, and does nothing else (`weft.BoundCall`).
+
+        Without `out` the result is allocated now, once. Runs take turns; those that are replayed as CUDA graphs capture
+        one on these operands. Raises what a call raises, and `UnsupportedError` where a derivative is requested, while
+        torch traces, and for networks of one operand, with slices, `reuse`, `strip_exponent` or `check_finite`.
+        """
+        if self._watched is not None:
+            self._follow(self._watched)
+        with call_context(lambda: self._described(tensors)):
+            if not self._plain:
+                raise UnsupportedError("only networks whose call is their steps, one after the other, are bound")
+            read = self._read([held("an operand", one, conjugate=True) for one in tensors])
+            place = self.place() if out is None else self._place(held("out", out), read)
+            result = out if out is not None else like(_source(tensors), place)
+            return BoundCall(self._described(tensors), self.program(read), (self._operands(read), place), result)
 
     def resume(self) -> Any:
         """Go on with the call that Ctrl-C has interrupted, from the first slice that was not done.

@@ -110,6 +110,27 @@ class NetworkProgram:
             for number in range(len(self.slices)):
                 self.slice(number, values, sums, whole, watch)
 
+    def bound(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
+        """The run on these operands, of a program without slices: runs take turns, in an arena of their own.
+
+        Where calls are replayed as CUDA graphs, so is it: the second run captures one on these very operands.
+        """
+        if self.replay is not None:
+            return partial(self.run, tensors, out)
+        values, lock = self.values_in(self._allocated()), RLock()
+        values[: len(tensors)] = self.views(tensors)
+        for leaf in self._conjugated:
+            values[leaf] = as_launched(values[leaf])
+        steps = [call.bound(values) for call in self.each]
+        steps.append(self.last_call(values, out, None, True).bound(values, out))
+
+        def run() -> None:
+            with lock:
+                for step in steps:
+                    step()
+
+        return run
+
     def begin(self, tensors: Sequence[torch.Tensor], watch: Watch | None = None) -> list[Any]:
         """Values for slices: the operands', and those that are the same in every slice."""
         values = self.values(tensors)

@@ -11,6 +11,7 @@ import torch
 from weft.api.lookup import find_plan
 from weft.planner.options import Options
 from weft.planner.schedule import AuxTensors
+from weft.plans.bound import BoundCall
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
 from weft.plans.intermediates import step_options
@@ -68,6 +69,12 @@ class ContractionCall(NamedTuple):
             self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero, self.aux)
         else:
             self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero)
+
+    def bound(self, values: Sequence[Any], place: Any = None) -> BoundCall:
+        """The step bound to the values of its nodes; `place`: where its result goes, by default the node's value."""
+        place = values[self.node] if place is None else place
+        arguments = (values[self.left], values[self.right], None, place, self.one, self.zero)
+        return BoundCall(self.plan.request.text, self.launch, (*arguments, self.aux) if self.aux else arguments, place)
 
 
 def prepared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,6 +56,10 @@ class Unrolled:
         for where in self.places:
             a, b, d = (part(tensor, term, where) for tensor, term in zip(whole, self.terms, strict=True))
             call.launch(a, b, None, d, call.one, call.zero, call.aux)
+
+    def bound(self, values: Sequence[Any]) -> Callable[[], None]:
+        """The products on the values of their nodes, whose parts are seen in each run."""
+        return partial(self.run, values)
 
     @property
     def left(self) -> int:

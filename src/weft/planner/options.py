@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra, find
+from weft.algebra import NAMED, Algebra, find
 from weft.base.arrays import as_tensor, is_array
 from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError
 from weft.fn.fingerprint import fingerprints
@@ -76,7 +76,9 @@ class Options:
         a_fn, b_fn, c_fn, epilogue = self.functions
         prints = () if a_fn is b_fn is c_fn is epilogue is None else fingerprints(self.functions)
         algebra: Hashable = None
-        if self.algebra is not None:
+        if self.algebra is not None and NAMED.get(self.algebra.name) is self.algebra:
+            algebra = self.algebra.name  # one of weft's own, which stays as it is
+        elif self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
             identity = self.algebra.identity
             # Numbers of another kind or sign of zero are different.

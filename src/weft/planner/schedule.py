@@ -67,7 +67,8 @@ class Schedule(Protocol):
 class Launch(Protocol):
     """A built schedule: runs on new pointers. `c` is None where nothing is added.
 
-    `aux` has a tensor for each auxiliary operand of the contraction, None for a coordinate.
+    `aux` has a tensor for each auxiliary operand of the contraction, None for a coordinate. A launch may have a method
+    `bound` of the same arguments, which returns its run on these very tensors as a callable without arguments.
     """
 
     def __call__(

@@ -22,6 +22,7 @@ from weft.planner.validity import generation
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
+_new = torch.empty_strided  # takes half as long as torch.empty
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
 
@@ -63,6 +64,13 @@ def is_plain(signature: tuple[Any, ...]) -> bool:
     return all(entry is None or entry[-1] is None for entry in signature[:-1])
 
 
+def conjugates(signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
+    """Which of A and B, the first tensors of a plain call, are conjugate views; None where more is special."""
+    if not all(entry is None or entry[-1] in (None, _CONJUGATE) for entry in signature[:2]):
+        return None
+    return tuple([entry[-1] == _CONJUGATE for entry in signature[:2]]) if is_plain(signature[2:]) else None
+
+
 def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     """A key of the names and modes of a call's operands, and their tensors; None where the call must be read."""
     if type(operands) is not dict:
@@ -77,6 +85,9 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
         said.append((name, modes))
         tensors.append(value)
     return tuple(said), tuple(tensors)
+
+
+_CONJUGATE = (Tensor, False, False, True, False)  # what is special about a conjugate view, see `_special`
 
 
 def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
@@ -96,12 +107,13 @@ class KnownCall(NamedTuple):
     plan: Any
     launch: Callable[..., None] | None = None
     number: type = float  # of alpha and beta
-    new: Any = None  # shape, dtype and device of the result, where `out` is not given
+    new: Any = None  # shape, strides, dtype and device of the result, where `out` is not given
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether its layout is `out`'s; None without C
     variant: Any = None  # of the plan, whose kernels may be exchanged: its workspace is read when it is reported
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
+    views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
@@ -122,15 +134,17 @@ class KnownCall(NamedTuple):
             return None
         further: tuple[Tensor, ...] = ()
         if out is None:
-            shape, dtype, device = self.new
+            shape, strides, dtype, device = self.new
             try:
-                out = torch.empty(shape, dtype=dtype, device=device)
+                out = _new(shape, strides, dtype=dtype, device=device)
                 if self.others:
-                    further = tuple([torch.empty(shape, dtype=kind, device=device) for kind in self.others])
+                    further = tuple([_new(shape, strides, dtype=kind, device=device) for kind in self.others])
             except RuntimeError:  # out of memory: the full way reports how much was requested
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
             return None
+        if self.views:  # a launch sees memory as it is stored
+            a, b = (x.conj() if view else x for x, view in zip((a, b), self.views, strict=True))
         try:
             if order or further:
                 aux = [None if at is None else operands[at] for at in order]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Unpack, overload
+from typing import Any, Generic, Unpack, cast, overload
 
 import torch
 
@@ -26,15 +26,16 @@ from weft.base.arrays import (
     source_of,
 )
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
-from weft.base.memory import check_room, workspace_error
+from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach, said_operands
+from weft.plans.bound import BoundCall, held, held_places
+from weft.plans.call_cache import KnownCall, call_signature, conjugates, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -47,6 +48,7 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
+from weft.plans.lately import Lately, late_words
 from weft.plans.memo import CallCache
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
@@ -78,7 +80,7 @@ class Plan(PlanBase, Generic[Returned]):
         # that the sums' type must have room for.
         self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self._calls = CallCache("plan: calls", CALLS_KNOWN)
+        self._calls, self._lately = CallCache("plan: calls", CALLS_KNOWN), Lately(CALLS_KNOWN)
         self._nothing: Plan | None = None  # of calls without products
 
     @property
@@ -131,11 +133,16 @@ class Plan(PlanBase, Generic[Returned]):
         signature = key = known = None
         said, beside = said_operands(operands) if operands is not None else ((), ())
         if said is not None and validate is False and not unknown:
+            words, tensors = late_words(said, a, b, c, beside, out)
+            known = self._lately.find(words, tensors)
+            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+                return found
             signature = call_signature(a, b, out, c, *beside)
             if signature is not None:
                 key = (signature, said) if said else signature
                 known = self._calls.get(key)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+                self._lately.note(words, tensors, known)
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
@@ -175,16 +182,78 @@ class Plan(PlanBase, Generic[Returned]):
     text_of_call._dynamo_marked_constant = functions_seen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def run(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        alpha: Scalar,
-        beta: Scalar,
-        out: Results | None,
-        operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Results:
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
+        out: Results | None, operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Results:  # fmt: skip
         """The call on torch tensors: check what can differ, find the variant, launch."""
+        c, alpha, beta = self._factors(c, alpha, beta)
+        if alpha == 0:
+            return self._without_products(a, b, c, beta, out, operands)
+        variant, device = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1), self._request.device
+        new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
+        check_room(device, new, variant.workspace_bytes)
+        try:
+            if out is None:
+                found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
+                out = found if self._request.outputs is not None else found[0]
+            if (out[0] if isinstance(out, tuple) else out).numel():
+                variant.launch(*_arguments(variant, a, b, c, out, alpha, beta, operands))
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise workspace_error(device, new, variant.workspace_bytes) from error
+            raise
+        return out
+
+    def bind(
+        self, a: Any, b: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None,
+        operands: Mapping[str, Any] | None = None,
+    ) -> BoundCall:  # fmt: skip
+        """The plan's call on these very tensors, as a callable without arguments that launches and does nothing else.
+
+        Arguments as in a call; without `out` the result is allocated now, once. All is checked now, as in a call, and
+        nothing runs: values may change from run to run, shapes, strides and storage may not (see `weft.BoundCall`).
+        Where ``specialize="auto"``, ``plan.warm().bind(...)`` has the best kernel from the first run on.
+
+        Raises what a call raises, `UnsupportedError` also where a derivative is requested, for negative views and
+        conjugate ones of C and operands, inside of transforms of torch.func and while torch traces.
+
+        >>> import torch, weft
+        >>> a, b, out = torch.ones(2, 3), torch.ones(3, 4), torch.empty(2, 4)
+        >>> run = weft.plan("mk,kn->mn", a, b).bind(a, b, out)
+        >>> a[:] = 2.0
+        >>> run() is out, out[0, 0]
+        (True, tensor(6.))
+        """
+        if is_dynamo_compiling():
+            return cast(BoundCall, outside(self.bind, a, b, out, c=c, alpha=alpha, beta=beta, operands=operands))
+        with call_context(lambda: describe_call("plan.bind", self._request.text, a=a, b=b, c=c, out=out)):
+            plan = self if self._watched is None else self._current(self._watched)
+            return plan._bound(a, b, c, alpha, beta, out, operands)
+
+    def _bound(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> BoundCall:
+        c, beta = addition(c, beta, out)
+        x, y = held("a", a, conjugate=True), held("b", b, conjugate=True)
+        addend = None if c is None else held("c", c)
+        target = None if out is None else held_places(out)
+        for each in operand_tensors(operands):  # before views of them are resolved
+            held("an operand", each)
+        given = {} if operands is None else aux_tensors(operands, self._request.named)
+        given = {name: tensor.detach() for name, tensor in given.items()}
+        addend, alpha, beta = self._factors(addend, alpha, beta)
+        if target is None:
+            found = tuple(new_tensor(self.shape, dtype, self._request.device) for dtype in self.dtypes)
+            target = found if self._request.outputs is not None else found[0]
+        variant = self._fitting(x, y, addend, target, given, scaled=alpha not in (0, 1))
+        launch: Any = variant.launch
+        arguments: tuple[Any, ...] = _arguments(variant, x, y, addend, target, alpha, beta, given)
+        if alpha == 0 or not _each(target)[0].numel():
+            launch, arguments = self.run, (x, y, addend, alpha, beta, target, given)
+        return BoundCall(self._request.text, launch, arguments, returned(source_of(a, b, c), out, target, False))
+
+    def _factors(
+        self, c: torch.Tensor | None, alpha: Any, beta: Any
+    ) -> tuple[torch.Tensor | None, Scalar, Scalar]:
+        """The addend as a launch reads it, None where it is not read, and the factors, checked."""
         if self._request.algebra is not None:
             check_unscaled(self._request.algebra.name, alpha, beta)
         device, accumulate = self._request.device, self._request.arithmetic.accumulate
@@ -195,39 +264,12 @@ class Plan(PlanBase, Generic[Returned]):
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
-        if alpha == 0:
-            return self._without_products(a, b, c, beta, out, operands)
-        variant = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1)
-        new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
-        check_room(device, new, variant.workspace_bytes)
-        try:
-            if out is None:
-                found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
-                out = found if self._request.outputs is not None else found[0]
-            d, *others = out if isinstance(out, tuple) else (out,)
-            if d.numel():
-                # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
-                a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-                if variant.description.aux:
-                    aux = _in_order(variant.description.aux, operands or {}, others)
-                    variant.launch(a, b, c, d, alpha, beta, aux)
-                else:
-                    variant.launch(a, b, c, d, alpha, beta)
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise workspace_error(device, new, variant.workspace_bytes) from error
-            raise
-        return out
+        return c, alpha, beta
 
     def _without_products(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        beta: Scalar,
-        out: Results | None,
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, beta: Scalar, out: Results | None,
         operands: Mapping[str, torch.Tensor] | None,
-    ) -> Results:
+    ) -> Results:  # fmt: skip
         """A call whose `alpha` is 0: A and B are checked and not read, as they are summed over nothing."""
         self._key(a, b, c, out, operands or {})
         if self._nothing is None:
@@ -236,15 +278,9 @@ class Plan(PlanBase, Generic[Returned]):
         return self._nothing.run(x, y, c, 1, beta, out, operands)
 
     def run_validated(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        alpha: Scalar,
-        beta: Scalar,
-        out: Results | None,
-        operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Results:
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
+        out: Results | None, operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Results:  # fmt: skip
         """Run, and hold a sample of the results against the oracle: `AccuracyError` where one is off."""
         from weft.oracle.validate import validated
 
@@ -292,21 +328,16 @@ class Plan(PlanBase, Generic[Returned]):
         return _in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
     def known_call(
-        self,
-        signature: tuple[Any, ...],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        given: bool,
-        result: Results,
-        operands: Mapping[str, torch.Tensor],
-    ) -> KnownCall:
+        self, signature: tuple[Any, ...], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool,
+        result: Results, operands: Mapping[str, torch.Tensor],
+    ) -> KnownCall:  # fmt: skip
         """The entry of the call cache for a call that has been checked and run.
 
         `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
         first = result[0] if isinstance(result, tuple) else result
-        if not is_plain(signature) or not first.numel() or (given and first is not result):
+        views = conjugates(signature)
+        if views is None or not first.numel() or (given and first is not result):
             return KnownCall(self)
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
@@ -315,27 +346,22 @@ class Plan(PlanBase, Generic[Returned]):
             self,
             variant.launch,
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
-            new=(self.shape, self.dtype, request.device),
+            new=(self.shape, self._default[0].strides, self.dtype, request.device),
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             variant=variant,
             others=request.outputs or (),
+            views=views if any(views) else (),
             order=tuple(
                 names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
             ),
         )
 
     def _fitting(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        out: Results | None,
-        operands: Mapping[str, torch.Tensor],
-        *,
-        scaled: bool = False,
-    ) -> Variant:
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
+        operands: Mapping[str, torch.Tensor], *, scaled: bool = False,
+    ) -> Variant:  # fmt: skip
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
         key = self._key(a, b, c, out, operands)
         return self._variant((*key[:-1], True) if scaled and self._request.narrows else key)
@@ -385,6 +411,19 @@ class Plan(PlanBase, Generic[Returned]):
 
 def _each(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+
+def _arguments(
+    variant: Variant, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results, alpha: Scalar,
+    beta: Scalar, operands: Mapping[str, torch.Tensor] | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments of a variant's launch."""
+    # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
+    a, b = (x.conj() if x.is_conj() else x for x in (a, b))
+    d, *others = out if isinstance(out, tuple) else (out,)
+    if variant.description.aux:
+        return a, b, c, d, alpha, beta, _in_order(variant.description.aux, operands or {}, others)
+    return a, b, c, d, alpha, beta
 
 
 def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:

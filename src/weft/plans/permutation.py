@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 import torch
 
 from weft.base.arrays import Array, as_result, as_tensor, like
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
-from weft.errors import DTypeError, ShapeError, call_context, is_out_of_memory
+from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context, is_out_of_memory
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.base import PlanBase, Variant
+from weft.plans.bound import BoundCall, held
 from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import asked, differentiable
@@ -116,6 +117,36 @@ class PermutePlan(PlanBase):
             raise
         return out
 
+    def bind(
+        self, x: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None
+    ) -> BoundCall:
+        """The plan's call on these very tensors, as a callable without arguments that launches and does nothing else.
+
+        As `weft.Plan.bind`; a `c` that is not `out` has the result's shape, strides and alignment.
+        """
+        if is_dynamo_compiling():
+            return cast(BoundCall, outside(self.bind, x, out, c=c, alpha=alpha, beta=beta))
+        with call_context(lambda: describe_call("plan.bind", self._request.text, x=x, c=c, out=out)):
+            plan = self if self._watched is None else self._current(self._watched)
+            return plan._bound(x, c, alpha, beta, out)
+
+    def _bound(self, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> BoundCall:
+        c, beta = addition(c, beta, out)
+        source, addend = held("x", x, conjugate=True), None if c is None else held("c", c)
+        target = None if out is None else held("out", as_result(out))
+        if target is None:
+            target = new_tensor(self.shape, self.dtype, self._request.device)
+        alpha, beta = self._scalars(alpha, beta, addend)
+        variant = self._variant(self._key(source, target, alpha, beta, addend))
+        addend = None if beta == 0 else addend
+        if addend is not None and not _is_alike(target, addend):
+            raise UnsupportedError("c lies otherwise than the result: each call copies it, which a bound call does not")
+        launch: Any = variant.launch
+        arguments: tuple[Any, ...] = (source.conj() if source.is_conj() else source, addend, target, alpha, beta)
+        if alpha == 0 or not target.numel():
+            launch, arguments = self.run, (source, target, alpha, beta, addend)
+        return BoundCall(self._request.text, launch, arguments, out if out is not None else like(x, target))
+
     def _without_x(
         self, x: torch.Tensor, out: torch.Tensor | None, beta: Scalar, c: torch.Tensor | None
     ) -> torch.Tensor:
@@ -148,7 +179,8 @@ class PermutePlan(PlanBase):
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)
 
-        new, reaches = (self.shape, self.dtype, self._request.device), (reach(result), reach(x), reach(x))
+        new = self.shape, self._default.strides, self.dtype, self._request.device
+        reaches = reach(result), reach(x), reach(x)
         return KnownCall(self, launch, float, new, reaches, variant=variant)
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
@@ -196,6 +228,10 @@ def _addend(out: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """The addend in D's layout, as kernels read it: `c` where it has that layout, else `out` with a copy of `c`."""
     if same_memory(out, c):
         return out
-    if c.shape == out.shape and c.stride() == out.stride() and Layout.of(c).alignment >= Layout.of(out).alignment:
-        return c
-    return out.copy_(c.expand(out.shape))
+    return c if _is_alike(out, c) else out.copy_(c.expand(out.shape))
+
+
+def _is_alike(out: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether an addend lies as D does."""
+    same = c.shape == out.shape and c.stride() == out.stride()
+    return same and Layout.of(c).alignment >= Layout.of(out).alignment

@@ -99,6 +99,13 @@ class InPlace:
 
         Row-major where they are not square: a column-major matrix is the row-major one of its transpose.
         """
+        size, strides, offsets = self.places()
+        base = int(tensor.storage_offset())
+        for offset in offsets:
+            yield tensor.as_strided(size, strides, base + offset)
+
+    def places(self) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+        """The shape and strides of the views of `stacks`, and where each begins, from the tensor's first element."""
         first, second = self.dims
         if not self.square and not self.row_major:
             first, second = second, first
@@ -107,10 +114,10 @@ class InPlace:
         count, step, left = _together([(self.shape[at], self.strides[at]) for at in others])
         size = (count, self.shape[first], self.shape[second])
         strides = (step, self.strides[first], self.strides[second])
-        base = int(tensor.storage_offset())
-        for corner in itertools.product(*(range(extent) for extent, _ in left)):
-            offset = sum(index * stride for index, (_, stride) in zip(corner, left, strict=True))
-            yield tensor.as_strided(size, strides, base + offset)
+        corners = itertools.product(*(range(extent) for extent, _ in left))
+        return size, strides, [
+            sum(index * stride for index, (_, stride) in zip(corner, left, strict=True)) for corner in corners
+        ]  # fmt: skip
 
 
 def _together(dims: Sequence[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import GettAxis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_step
 from weft.cpu.gett.stages import GettStage, in_place, operand_stage, result_stage, words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.level import vector_bytes
 from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
@@ -37,6 +38,8 @@ class GettLaunch:
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
         self._size = reach(contraction.d)
+        first, count = at.BASES + at.AUX_BASE, len(contraction.aux)  # the peak's place is the last word
+        self._pack = struct.Struct(f"{first + count}q{8 * (at.PEAK - first - count)}xq").pack  # quicker than ctypes
         self._plans: dict[tuple[bool, bool, bool], GettPlanWords] = {}
         self._plain = self._plan(False, False, False) if contraction.c is None else None
 
@@ -50,25 +53,42 @@ class GettLaunch:
             if self._contraction.peak and (peak := aux[-1]) is not None:
                 measure(d, peak)
             return
-        row, slot = (b, a) if self._swapped else (a, b)
-        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
-        place = pointers.pop() if self._contraction.peak else 0
-        addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
-        if self._plain is not None and alpha == 1 and c is None:
-            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers)
-        else:
-            c = c if beta != 0 else None
-            words = self._plan(alpha != 1, c is not None, beta != 1)
-            scalars = scalar_words(alpha, beta, self._dtype)
-            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *pointers)
-        frame[at.PEAK] = place
-        if self._size >= HUGE:
-            advise(d, self._size)
+        frame = self._frame(a, b, c, d, alpha, beta, aux)
         threads = self._schedule.threads
         if threads == 1:
             self._run(frame)
         else:
             together(self._address, frame, min(threads, torch.get_num_threads()))
+
+    def bound(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> Callable[[], None]:  # fmt: skip
+        """The run on these tensors, whose addresses are taken now."""
+        if self._form.real_parts and alpha.imag:
+            return partial(self, a, b, c, d, alpha, beta, aux)
+        return HeldFrame(self._address, self._frame(a, b, c, d, alpha, beta, aux), self._schedule.threads)
+
+    def _frame(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors,
+    ) -> Any:  # fmt: skip
+        """The words of a call."""
+        row, slot = (b, a) if self._swapped else (a, b)
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
+        place = pointers.pop() if self._contraction.peak else 0
+        addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
+        if self._plain is not None and alpha == 1 and c is None:
+            packed = self._pack(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers, place)
+        else:
+            c = c if beta != 0 else None
+            words = self._plan(alpha != 1, c is not None, beta != 1)
+            scalars = scalar_words(alpha, beta, self._dtype)
+            added = 0 if c is None else c.data_ptr()
+            packed = self._pack(words.address, 0, *scalars, *addresses, added, *pointers, place)
+        if self._size >= HUGE:
+            advise(d, self._size)
+        return _Words.from_buffer_copy(packed)
 
     def _plan(self, scaled: bool, added: bool, weighted: bool) -> GettPlanWords:
         key = (scaled, added, added and weighted)

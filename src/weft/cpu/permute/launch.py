@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.gett.stages import words_of
-from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.level import vector_bytes
 from weft.cpu.permute import params
@@ -21,6 +23,7 @@ from weft.planner.schedule import Scalar
 from weft.spec.permutation import Permutation
 
 _Words = ctypes.c_int64 * params.CALL_WORDS
+_pack = struct.Struct(f"{params.CALL_WORDS}q").pack  # quicker than ctypes
 
 RUN = """\
 from numba import cfunc
@@ -82,14 +85,25 @@ class CpuPermuteLaunch:
         self._set_kernels(permutation, schedule, cut)
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
-        scalars = (0, 0, 0, 0) if self._scale is None else scalar_words(alpha, beta, self._scale)
-        frame = _Words(self._plan, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
-        if self._size >= HUGE:
-            advise(d, self._size)
+        frame = self._frame(x, c, d, alpha, beta)
         if self._threads == 1:
             self._run(frame)
         else:
             together(self._address, frame, min(self._threads, torch.get_num_threads()))
+
+    def bound(
+        self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
+    ) -> HeldFrame:
+        """The run on these tensors, whose addresses are taken now."""
+        return HeldFrame(self._address, self._frame(x, c, d, alpha, beta), self._threads)
+
+    def _frame(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> Any:
+        """The words of a call."""
+        scalars = (0, 0, 0, 0) if self._scale is None else scalar_words(alpha, beta, self._scale)
+        words = _pack(self._plan, 0, *scalars, x.data_ptr(), d.data_ptr(), 0 if c is None else c.data_ptr())
+        if self._size >= HUGE:
+            advise(d, self._size)
+        return _Words.from_buffer_copy(words)
 
     def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
         kept = np.ascontiguousarray(table, np.int64)

@@ -12,6 +12,9 @@ goes by way of a copy.
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -41,18 +44,22 @@ def entry(frame):
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """Transpose square matrices (batch, n, n) in place, any strides, scaled by `alpha`."""
-    batch, n, _ = matrices.shape
     if not _has_kernels(matrices, alpha):
         _by_way_of_a_copy(matrices, alpha)
         return
-    _, row, column = matrices.stride()
-    call = _Call(matrices, alpha, min(n, SIDE), (max(row, column), min(row, column)))
+    _square_call(matrices.shape, matrices.stride(), matrices.dtype, alpha)(matrices.data_ptr())
+
+
+@lru_cache(maxsize=1024)
+def _square_call(shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar) -> _Call:
+    """The call that transposes square matrices of that layout."""
+    (batch, n, _), (_, row, column) = shape, strides
+    call = _Call(dtype, strides[0], math.prod(shape), alpha, min(n, SIDE), (max(row, column), min(row, column)))
     sides = max(n // SIDE, 1)
     most = n - SIDE * (sides - 1)
-    room = 2 * most * most * matrices.itemsize + 32 * most + 2 * LINE
-    call.run(
-        "pairs", {at.WIDTH: n, at.SIDE: SIDE, at.SIDES: sides, at.ROOM: room}, batch * (sides * (sides + 1) // 2)
-    )
+    room = 2 * most * most * dtype.itemsize + 32 * most + 2 * LINE
+    words = {at.WIDTH: n, at.SIDE: SIDE, at.SIDES: sides, at.ROOM: room}
+    return call.of("pairs", words, batch * (sides * (sides + 1) // 2))
 
 
 def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -83,17 +90,18 @@ def _has_kernels(matrices: torch.Tensor, alpha: Scalar) -> bool:
 
 
 class _Call:
-    """A block of words for calls on matrices of one kind."""
+    """A block of words for calls on matrices of one kind; they may run in several threads at once."""
 
-    def __init__(self, matrices: torch.Tensor, alpha: Scalar, shortest: int, steps: tuple[int, int]) -> None:
+    def __init__(
+        self, dtype: torch.dtype, batch_step: int, elements: int, alpha: Scalar, shortest: int, steps: tuple[int, int]
+    ) -> None:
         from weft.cpu.gett.launch import scalar_words
         from weft.cpu.permute.launch import cells_kernel, squares_of
         from weft.cpu.permute.stage import Values, stage
-        from weft.spec.permutation import scaling_type
 
-        dtype, size = matrices.dtype, matrices.itemsize
+        size = dtype.itemsize
         self._words = np.zeros(at.PLACE_WORDS, np.int64)
-        self._address, self._bytes = matrices.data_ptr(), matrices.numel() * size
+        self._bytes = elements * size
         self._scalars = [0] * 4
         if alpha != 1:
             self._words[at.SCALE] = stage(Values(dtype, dtype, scaled=True)).address
@@ -101,37 +109,49 @@ class _Call:
         side = next((side for side in SQUARES[size] if side <= shortest), 0) if steps[1] == 1 else 0
         self._words[at.TURN] = squares_of(size, side) if side else 0
         self._words[at.COPY], self._words[at.ITEM] = cells_kernel(), size
-        self._words[at.BATCH_STEP] = matrices.stride(0) * size
+        self._words[at.BATCH_STEP] = batch_step * size
         self._words[at.ROW_STEP], self._words[at.COLUMN_STEP] = steps[0] * size, steps[1] * size
 
-    def run(self, name: str, words: dict[int, int], tasks: int) -> None:
-        from weft.cpu.host import callback, together
-
+    def of(self, name: str, words: dict[int, int], tasks: int) -> _Call:
+        """This call of the kernel of that name."""
         for place, value in words.items():
             self._words[place] = value
-        self._words[at.PLACE_TASKS] = tasks
-        frame = _Words(self._words.ctypes.data, 0, *self._scalars, self._address)
-        address = jit.compiled(SOURCE.format(name=name), kernel=True)
-        threads = min(torch.get_num_threads(), tasks) if 2 * self._bytes > SMALL else 1
+        self._words[at.PLACE_TASKS], self._tasks = tasks, tasks
+        self._plan, self._kernel = self._words.ctypes.data, jit.compiled(SOURCE.format(name=name), kernel=True)
+        return self
+
+    def __call__(self, address: int) -> None:
+        """Run it on the matrices at an address."""
+        from weft.cpu.host import callback, together
+
+        frame = _Words(self._plan, 0, *self._scalars, address)
+        threads = min(torch.get_num_threads(), self._tasks) if 2 * self._bytes > SMALL else 1
         if threads == 1:
-            callback(address)(frame)
+            callback(self._kernel)(frame)
         else:
-            together(address, frame, threads)
+            together(self._kernel, frame, threads)
 
 
 def _panels(matrices: torch.Tensor, alpha: Scalar, height: int) -> None:
     """Each panel of `height` rows to what were its columns; the last panel may have fewer rows."""
-    batch, rows, columns = matrices.shape
-    size, step = matrices.itemsize, matrices.stride(2)
+    _panels_call(matrices.shape, matrices.stride(), matrices.dtype, alpha, height)(matrices.data_ptr())
+
+
+@lru_cache(maxsize=1024)
+def _panels_call(
+    shape: Sequence[int], strides: tuple[int, ...], dtype: torch.dtype, alpha: Scalar, height: int
+) -> _Call:
+    """The call that transposes panels of matrices of that layout."""
+    (batch, rows, columns), size, step = shape, dtype.itemsize, strides[2]
     count = -(-rows // height)
     last = rows - (count - 1) * height
-    call = _Call(matrices, alpha, min(last, columns), (columns * step, step))
+    call = _Call(dtype, strides[0], math.prod(shape), alpha, min(last, columns), (columns * step, step))
     room = height * columns * size + 24 * (height + columns) + 2 * LINE
     words = {
         at.HEIGHT: height, at.LAST_HEIGHT: last, at.PANELS: count, at.PANEL_STEP: height * columns * step * size,
         at.WIDTH: columns, at.ROOM: room,
     }  # fmt: skip
-    call.run("panels", words, batch * count)
+    return call.of("panels", words, batch * count)
 
 
 def _large(matrix: torch.Tensor, alpha: Scalar) -> None:
@@ -163,11 +183,11 @@ def _height(short: int, long: int, size: int) -> int:
 
 
 def _move_vectors(memory: torch.Tensor, height: int, rows: int, columns: int) -> None:
-    call = _Call(memory.view(1, 1, -1), 1, 0, (1, 1))
+    call = _Call(memory.dtype, 0, memory.numel(), 1, 0, (1, 1))
     size = height * memory.itemsize
     parts = min(torch.get_num_threads(), max(size // LINE, 1))
     words = {at.VECTOR: size, at.VECTOR_ROWS: rows, at.VECTOR_COLUMNS: columns, at.PARTS: parts}
-    call.run("cycles", words, parts)
+    call.of("cycles", words, parts)(memory.data_ptr())
 
 
 def _insert(memory: torch.Tensor, short: int, body: int, tail: int) -> None:

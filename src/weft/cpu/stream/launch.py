@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from weft.cpu.gett.launch import scalar_words
-from weft.cpu.host import HUGE, advise, callback, reach, together
+from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.jit import compiled
 from weft.cpu.permute.launch import squares_of
 from weft.cpu.stream import params as at
@@ -21,6 +23,7 @@ from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
 _Words = ctypes.c_int64 * at.CALL_WORDS
+_pack = struct.Struct(f"{at.BASES + 3}q{8 * (at.CALL_WORDS - at.BASES - 3)}x").pack  # quicker than ctypes
 
 _RUN = """\
 from numba import cfunc, int8, {held}
@@ -54,18 +57,30 @@ class StreamLaunch:
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
-        first, second = (b, a) if self._nest.swapped else (a, b)
-        if alpha == 1:
-            frame = _Words(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
-        else:
-            scalars = scalar_words(alpha, 0, self._dtype)[:2]
-            frame = _Words(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
-        if self._size >= HUGE:
-            advise(d, self._size)
+        frame = self._frame(a, b, d, alpha)
         if self._threads == 1:
             self._run(frame)
         else:
             together(self._address, frame, min(self._threads, torch.get_num_threads()))
+
+    def bound(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> HeldFrame:  # fmt: skip
+        """The run on these tensors, whose addresses are taken now."""
+        return HeldFrame(self._address, self._frame(a, b, d, alpha), self._threads)
+
+    def _frame(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, alpha: Scalar) -> Any:
+        """The words of a call."""
+        first, second = (b, a) if self._nest.swapped else (a, b)
+        if alpha == 1:
+            words = _pack(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        else:
+            scalars = scalar_words(alpha, 0, self._dtype)[:2]
+            words = _pack(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        if self._size >= HUGE:
+            advise(d, self._size)
+        return _Words.from_buffer_copy(words)
 
 
 class StreamPlanWords:

@@ -77,6 +77,7 @@ class PassStep(NamedTuple):
 class RankProduct(Product):
     """The rule of a plan's calls, for these needs. Its plans are made when they are first used, on every rank alike."""
 
+    knows = False
     fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
     def __init__(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,12 @@ class WholeLaunch:
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         self.kernels[0]((a, b, c, d, *self._absent), alpha, beta, aux)
+
+    def bound(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now."""
+        return self.kernels[0].bound((a, b, c, d, *self._absent), alpha, beta, aux)
 
 
 class SplitKLaunch:

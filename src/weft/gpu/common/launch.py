@@ -189,10 +189,7 @@ class KernelLaunch:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
         direct = self._direct
         if direct is not None and not launches_are_hooked():
-            words = [tensors[at].data_ptr() for at in self._given]
-            words += self._factors(alpha, beta)
-            if self.pointers:
-                words += [x.data_ptr() for x in aux if x is not None]
+            words = self._words_of(tensors, alpha, beta, aux)
             if direct.device == torch._C._cuda_getDevice():
                 direct(words)
             else:
@@ -204,6 +201,30 @@ class KernelLaunch:
         else:
             with torch.cuda.device(self._device):
                 self._run_by_triton(tensors, alpha, beta, aux)
+
+    def bound(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now."""
+        again, direct = partial(self, tensors, alpha, beta, aux), self._direct
+        if direct is None:
+            return again
+        own, words = direct.at(self.programs, self.numbers or ()), self._words_of(tensors, alpha, beta, aux)
+        current = torch._C._cuda_getDevice
+
+        def run() -> None:
+            if current() != own.device or launches_are_hooked():
+                again()
+            else:
+                own(words)
+
+        return run
+
+    def _words_of(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors) -> list[int]:
+        """The parameters that change from call to call, as the driver takes them."""
+        words = [tensors[at].data_ptr() for at in self._given]
+        words += self._factors(alpha, beta)
+        if self.pointers:
+            words += [x.data_ptr() for x in aux if x is not None]
+        return words
 
     def at(self, programs: int, numbers: tuple[int, ...]) -> KernelLaunch:
         """A launch of this kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""

@@ -5,7 +5,7 @@ The kernels are those of `gett` ('dot') and `simt` ('lanes'), with extents and s
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
@@ -118,6 +118,12 @@ class SwappedLaunch(WholeLaunch):
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         super().__call__(b, a, c, d, alpha, beta, aux)
+
+    def bound(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now."""
+        return super().bound(b, a, c, d, alpha, beta, aux)
 
 
 class GenericSplitLaunch:

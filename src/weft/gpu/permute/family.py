@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from weft.gpu.common.aux_operands import real
@@ -33,6 +35,10 @@ class PermuteLaunch:
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         self.launch((x, c, d), _real(alpha), _real(beta))
+
+    def bound(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now."""
+        return self.launch.bound((x, c, d), _real(alpha), _real(beta))
 
 
 def _real(value: Scalar) -> Scalar:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import NamedTuple
 
@@ -60,8 +60,11 @@ class GenericPermuteLaunch:
         self.launch = kernel.at(schedule.programs, numbers)
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
-        alpha, beta = (each.real if isinstance(each, complex) else each for each in (alpha, beta))
-        self.launch((x, c, d), alpha, beta)
+        self.launch((x, c, d), alpha.real, beta.real)
+
+    def bound(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now."""
+        return self.launch.bound((x, c, d), alpha.real, beta.real)
 
 
 def structures(permutation: Permutation, schedule: GenericPermuteSchedule, target: Target) -> list[Hashable]:

@@ -6,6 +6,8 @@ split-K fills the device where D is small.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -65,15 +67,27 @@ class TmaLaunch:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        if self._swap_ab:
-            a, b = b, a
-        operands = a, b, b if self._in_parts else None
+        operands = self._operands(a, b)
         if self._partials is None:
             self.kernels[0]((*operands, *self._stored(c, d, None)), alpha, beta, aux)
             return
         partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
         self.kernels[0]((*operands, *self._stored(None, None, partials)), alpha, beta, aux)
         self.kernels[1]((partials, c, d), alpha, beta, aux)
+
+    def bound(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now; partial sums get memory in each run."""
+        if self._partials is not None:
+            return partial(self, a, b, c, d, alpha, beta, aux)
+        return self.kernels[0].bound((*self._operands(a, b), *self._stored(c, d, None)), alpha, beta, aux)
+
+    def _operands(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows, columns, and what is left of these."""
+        if self._swap_ab:
+            a, b = b, a
+        return a, b, b if self._in_parts else None
 
     def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
         """The tensor that the kernel takes besides the operands: D, or the partials in its place."""
