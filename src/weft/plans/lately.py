@@ -63,10 +63,11 @@ class Lately:
             return None
         if bits & _ALIGNED:
             return None
-        now = generation()
+        now, recording = generation(), torch.is_grad_enabled()
         for each in known:
-            if each.guards.check(*tensors) and each.generation == now:
-                return each.call if each.gradients in (None, torch.is_grad_enabled()) else None
+            fits = each.generation == now and (each.gradients is None or each.gradients is recording)
+            if fits and each.guards.check(*tensors):
+                return each.call
         return None
 
     def note(self, words: Hashable, tensors: Sequence[torch.Tensor], call: Any) -> None:
@@ -77,6 +78,8 @@ class Lately:
         if known and known[0].generation != now:
             known = ()
             self._misses[words] = count()
+        if len(self._misses) >= 2 * self._size:
+            self._misses = {}
         misses = next(self._misses.setdefault(words, count()))
         if misses >= MOST and misses % PATIENCE:
             return
@@ -87,7 +90,7 @@ class Lately:
             return
         gradients = torch.is_grad_enabled() if any(tensor.requires_grad for tensor in tensors) else None
         if len(self._calls) >= self._size and words not in self._calls:
-            self._calls, self._misses = {}, {}
+            self._calls = {}
         self._calls[words] = (LateCall(guards, now, gradients, call), *known[: MOST - 1])
 
 
