@@ -34,7 +34,7 @@ def test_conversions_and_conjugates_are_torch_s() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.complex64], ids=str)
-@pytest.mark.parametrize("modes", [12, 16])
+@pytest.mark.parametrize("modes", [7, 12, 16])
 def test_a_gpu_copies_the_same_bits(modes: int, dtype: torch.dtype) -> None:
     import weft
 
