@@ -67,7 +67,6 @@ def _launch(place: Tensor, source: Tensor) -> Any:
     found = verdicts.known(generic.__name__, "triton", target)
     if any(verdict.reason is not None for verdict in found.values()) or generic.supports(permutation, target):
         return None
-    schedule: Any
     for schedule in generic.schedules(permutation, target).schedules:
         with collected() as kernels:
             generic.build(permutation, schedule, target)
