@@ -11,7 +11,6 @@ from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.functions import FunctionOperands, live_bytes, value_of
-from weft.library.moves import copy
 from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
 from weft.planner.schedule import AuxTensors, Target
@@ -81,7 +80,7 @@ class OperandFactor:
         if self._summed:
             place.copy_(self.of(tensor, aux))
         else:
-            copy(place, self._read(self._view.of(tensor), aux))
+            place.copy_(self._read(self._view.of(tensor), aux))
 
     def _read(self, values: Tensor, aux: AuxTensors) -> Tensor:
         """Values behind the function, in the type that it sees, or in any that holds the stored ones."""

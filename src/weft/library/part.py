@@ -16,7 +16,6 @@ from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
 from weft.library.model import fuses
-from weft.library.moves import copy
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
@@ -153,7 +152,7 @@ class PartFinish:
         if self._epilogue is not None:
             self._epilogue(total, place, aux)
         elif place is not total:
-            copy(place, total)
+            place.copy_(total)
 
     def _with(self, total: Tensor, c: Tensor, beta: Scalar, aux: AuxTensors) -> Tensor:
         assert self._c is not None, "C was described"
