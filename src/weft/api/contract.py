@@ -294,9 +294,8 @@ def plan(
     True
     """
     if is_dynamo_compiling():
-        return cast(
-            Plan[Any], outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, return_arg=return_arg, **options)
-        )
+        given = {"c": c, "out": out, "epilogue": epilogue, "return_arg": return_arg, **options}
+        return cast("Plan[Any]", outside(plan, equation, a, b, **given))  # dynamo knows no generic type
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("plan", equation, _FORM)
         keywords: dict[str, Any] = dict(options)
