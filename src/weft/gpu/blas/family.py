@@ -16,7 +16,7 @@ from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, ResourceError, Scalar, Target
-from weft.spec import Contraction, Layout, Mode
+from weft.spec import Contraction, Mode
 from weft.spec.dtypes import dtype_name
 
 
@@ -37,9 +37,8 @@ class BlasLaunch:
         if result != product:
             multiply, add = (partial(call, out_dtype=result) for call in (multiply, add))
         self._multiply, self._add = (guarded(call, product, result, "cuda") for call in (multiply, add))
-        layouts = contraction.a, contraction.b, contraction.c, contraction.d
         self._left, self._right, self._addend, self._result = (
-            _view((*batch, *modes), tensor, layouts[tensor])
+            _view((*batch, *modes), tensor)
             for modes, tensor in (
                 ((rows, depth), left), ((depth, columns), right), ((rows, columns), 2), ((rows, columns), 3)
             )
@@ -69,9 +68,9 @@ class Tf32Launch:
         if schedule.swap_ab:
             rows, columns, left, right = columns, rows, right, left
         self.swap_ab = schedule.swap_ab
-        self._left = _view((outer, rows, depth), left, None)
-        self._right = _view((outer, depth, columns), right, None)
-        self._addend, self._result = (_view((outer, rows, columns), tensor, None) for tensor in (2, 3))
+        self._left = _view((outer, rows, depth), left)
+        self._right = _view((outer, depth, columns), right)
+        self._addend, self._result = (_view((outer, rows, columns), tensor) for tensor in (2, 3))
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -87,18 +86,17 @@ class Tf32Launch:
 MatrixView: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
 
 
-def _seen(tensor: Tensor, view: MatrixView | None) -> Tensor:
+def _seen(tensor: Tensor, view: MatrixView) -> Tensor:
     """The tensor as the library sees it; mostly it is that already."""
-    return tensor if view is None else tensor.as_strided(*view)
+    shape, strides = view
+    return tensor if tensor.shape == shape and tensor.stride() == strides else tensor.as_strided(shape, strides)
 
 
-def _view(modes: tuple[Mode | None, ...], tensor: int, layout: Layout | None) -> MatrixView | None:
-    """A tensor as the library sees it, a missing mode with extent 1; None where it has that layout."""
+def _view(modes: tuple[Mode | None, ...], tensor: int) -> MatrixView:
+    """Shape and strides of a tensor as the library sees it; a missing mode has extent 1."""
     shape = tuple(mode.extent if mode is not None else 1 for mode in modes)
     run = math.prod(shape)
-    strides = tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
-    same = layout is not None and (layout.shape, layout.strides) == (shape, strides)
-    return None if same else (shape, strides)
+    return shape, tuple(mode.strides[tensor] if mode is not None else run for mode in modes)
 
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]

@@ -26,8 +26,7 @@ LEAST_SPLIT_STEPS = 4  # along k, of each part of a split sum on matrix units: f
 
 def is_product_of_vectors(contraction: Contraction) -> bool:
     """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
-    alone = (contraction.m, contraction.n) == (1, 1)
-    return alone or (min(contraction.m, contraction.n) < 2 and contraction.batch > 1)
+    return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
 
 
 def widened(contraction: Contraction, target: Target) -> bool:

@@ -51,6 +51,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
     if is_product_of_vectors(contraction):
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
+    if contraction.m == contraction.n == 1 and product.is_floating_point and contraction.arithmetic.precision == "ieee":
+        return "a single sum has nothing for a matrix instruction to share"
     return None
 
 
