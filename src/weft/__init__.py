@@ -20,6 +20,8 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.api.transpose import transpose_
     from weft.api.warm import warm
     from weft.base.log import start as _start_log
+    from weft.cascades.plan import CascadePlan
+    from weft.cascades.public import cascade, plan_cascade
     from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
     from weft.errors import (
         AccuracyError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
         WeftWarning,
         WorkspaceError,
     )
+    from weft.fn.reductions import amax, amin, argmax, argmin, log_softmax, logsumexp, mean, softmax, sum
     from weft.groups.chain import chain
     from weft.groups.grouped import grouped, plan_grouped
     from weft.groups.operator_sum import OperatorSum, operator_sum
@@ -73,6 +76,7 @@ __all__ = [
     "AccuracyError",
     "Algebra",
     "ArgumentError",
+    "CascadePlan",
     "DTypeError",
     "Equation",
     "Function",
@@ -92,8 +96,13 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "algebra",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
     "blocks",
     "cache",
+    "cascade",
     "chain",
     "contract",
     "einsum",
@@ -102,17 +111,23 @@ __all__ = [
     "functions",
     "grouped",
     "inner",
+    "log_softmax",
+    "logsumexp",
     "matmul",
+    "mean",
     "network",
     "nn",
     "operator_sum",
     "outer",
     "permute",
     "plan",
+    "plan_cascade",
     "plan_grouped",
     "plan_permute",
     "profile",
     "reference",
+    "softmax",
+    "sum",
     "tensordot",
     "testing",
     "trace",

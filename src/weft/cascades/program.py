@@ -1,0 +1,200 @@
+"""Passes over the blocks of S, and what each computes.
+
+    whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
+    one pass    reductions are accumulated from block to block, and no element of S needs their results
+    passes      some do: S is made again, once for each level of reductions
+
+A `Stage` is a pass. Its targets are values of the graph that blocks store, accumulate, or multiply with C. The values of
+a `tail` follow from those alone: they are as small as the reductions, and exist whole between two passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import fx
+
+from weft.cascades.between import Between
+from weft.fn.reductions import is_reduction
+from weft.spec import Label
+
+_LEAST_ROWS = 16  # of a block that has all of the reduced modes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A value that blocks make: a "product" with C, something to "store", or a kind of reduction of `node`.
+
+    `gives` is the node that has the value then: the reduction itself, or `node` where it is stored.
+    """
+
+    node: fx.Node
+    kind: str
+    gives: fx.Node
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pass over the blocks: `nodes` to run in each, from S, operands and `known` values; `tail` to run after it."""
+
+    targets: tuple[Target, ...]
+    nodes: tuple[fx.Node, ...]
+    known: tuple[fx.Node, ...]
+    tail: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A `prelude` of small values, and stages in order.
+
+    `product` is the node that meets C. `whole` are the labels that a block has all indices of; `why` says why the form
+    is what it is.
+    """
+
+    between: Between
+    product: fx.Node | None
+    form: str
+    prelude: tuple[fx.Node, ...]
+    stages: tuple[Stage, ...]
+    whole: frozenset[Label]
+    why: str
+
+
+def program_of(between: Between, meets: bool, extents: Mapping[Label, int], limit: int) -> Program:
+    """The program of a function, with blocks of at most `limit` elements of S; `meets`: its first result meets C."""
+    inner = _inner(between, between.outputs[0] if meets else None)
+    if not inner:
+        return _staged(between.lowered(extents), meets, "one pass", "no element of S needs what is reduced")
+    whole = frozenset(label for node in inner for label in between.reduced(node))
+    size = math.prod(extents[label] for label in whole)
+    rows = math.prod(extents[label] for label in between.notation.s if label not in whole)
+    modes = ", ".join(sorted(map(str, whole)))
+    if size * min(_LEAST_ROWS, max(rows, 1)) <= limit:
+        why = f"a block has all indices of {modes}, which the function reduces"
+        return _staged(between, meets, "whole", why, inner, whole)
+    why = f"blocks with all indices of {modes} ({size} elements for each of the others) are too large"
+    return _staged(between.lowered(extents), meets, "passes", why)
+
+
+def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
+    """The reductions of elements that elements need again."""
+    large = [node for node in (product, *between.outputs) if node is not None and node in between.elementwise]
+    every = between.ancestors([*between.outputs], frozenset())
+    large += [node.args[0] for node in every if is_reduction(node) and node.args[0] in between.elementwise]  # type: ignore[misc]
+    if product is not None:
+        large.append(product)
+    found = between.ancestors(large, frozenset())
+    return frozenset(node for node in found if is_reduction(node) and node.args[0] in between.elementwise)
+
+
+def _staged(
+    between: Between, meets: bool, form: str, why: str, inside: frozenset[fx.Node] = frozenset(),
+    whole: frozenset[Label] = frozenset(),
+) -> Program:  # fmt: skip
+    product = between.outputs[0] if meets else None
+    order = _Order(between, inside)
+    results = between.outputs[1:] if meets else between.outputs
+    last = order.last([*results, *([] if product is None else [product])])
+    prelude, stages = order.tail(-1, results), []
+    for level in range(last + 1):
+        targets = order.targets(level, results, product)
+        known = tuple(node for node in between.calls if node in order.small and order.level[node] <= level)
+        nodes = _sorted(between, between.ancestors([target.node for target in targets], frozenset(known)), known)
+        stages.append(Stage(tuple(targets), nodes, known, order.tail(level, results if level == last else ())))
+    return Program(between, product, form, prelude, tuple(stages), whole, why)
+
+
+class _Order:
+    """The level of each value: the number of passes that come before it is known.
+
+    `small` are values that follow from reductions over whole tensors and exist whole; `local` are small ones that
+    follow from reductions within a block, and are known in that block alone until they are stored.
+    """
+
+    def __init__(self, between: Between, inside: frozenset[fx.Node]) -> None:
+        self.between, self.inside = between, inside
+        self.level: dict[fx.Node, int] = dict.fromkeys(between.inputs, 0)
+        self.small: set[fx.Node] = set()
+        self.local: set[fx.Node] = set()
+        self.needed = between.ancestors(between.outputs, frozenset())
+        for node in between.calls:
+            self._place(node)
+
+    def _place(self, node: fx.Node) -> None:
+        sources = node.all_input_nodes
+        level = max([self.level[each] for each in sources], default=0)
+        large = node in self.between.elementwise
+        local = any(each in self.local for each in sources)
+        if is_reduction(node):
+            source = sources[0]
+            if node in self.inside:
+                self.local.add(node)
+            elif source in self.between.elementwise or local:
+                level += 1
+                self.small.add(node)
+            else:
+                self.small.add(node)
+        elif not large:
+            if local:
+                self.local.add(node)
+            elif any(each in self.small for each in sources):
+                self.small.add(node)
+        self.level[node] = level
+
+    def last(self, outputs: Iterable[fx.Node]) -> int:
+        """The last pass that anything is needed of."""
+        made = [self.level[node.args[0]] for node in self._accumulated()]  # type: ignore[index]
+        large = [node for node in outputs if node in self.between.elementwise or node in self.local]
+        return max([0, *made, *(self.level[node] for node in (*large, *self._stored()))])
+
+    def targets(self, level: int, outputs: Collection[fx.Node], product: fx.Node | None) -> list[Target]:
+        """The values that a pass makes from its blocks."""
+        found = []
+        for node in self._accumulated():
+            if self.level[node.args[0]] == level:  # type: ignore[index]
+                found.append(Target(node.args[0], str(node.args[1]), node))  # type: ignore[arg-type]
+        stored = [node for node in outputs if node in self.between.elementwise or node in self.local]
+        for node in dict.fromkeys((*stored, *self._stored())):
+            if self.level[node] == level:
+                found.append(Target(node, "store", node))
+        if product is not None and self.level[product] == level:
+            found.append(Target(product, "product", product))
+        return found
+
+    def tail(self, level: int, outputs: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+        """Small values that are known after a pass and not before; with the last one whatever is returned besides."""
+        made = {target.gives for each in range(level + 1) for target in self.targets(each, outputs or (), None)}
+        wanted = [node for node in self.small if self.level[node] == level + 1 and node in self.needed]
+        wanted += [
+            node
+            for node in outputs
+            if level >= 0 and node not in self.between.elementwise and node not in self.local and node not in self.small
+        ]
+        before = {node for node in self.small if self.level[node] <= level}
+        known = frozenset(made | before | self.local)
+        wanted = [node for node in wanted if node not in made]
+        return _sorted(self.between, self.between.ancestors(wanted, known), known)
+
+    def _accumulated(self) -> list[fx.Node]:
+        """Reductions of elements from block to block."""
+        return [
+            node
+            for node in self.between.reductions
+            if node in self.needed and node not in self.inside and node.args[0] in self.between.elementwise
+        ]
+
+    def _stored(self) -> list[fx.Node]:
+        """Values known within blocks that a tail begins with."""
+        return [
+            source
+            for node in self.between.calls
+            if node in self.small and node in self.needed
+            for source in node.all_input_nodes
+            if source in self.local
+        ]
+
+
+def _sorted(between: Between, nodes: Collection[fx.Node], known: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+    return tuple(node for node in between.calls if node in nodes and node not in known)
