@@ -6,17 +6,18 @@ that read it come after. Blocks are added up in one order: results are the same 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
 
-from weft.cascades.evaluate import evaluate, finite
+from weft.cascades.evaluate import Recipe
 from weft.cascades.forward import PRODUCT, Cutting, Values, inputs_of, reducing, run_block
 from weft.cascades.frame import Box, Frame, flipped, transposed
 from weft.cascades.product import narrowed
+from weft.cascades.lowering import PEAK
 from weft.cascades.program import Program, Stage, Target
+from weft.fn.reductions import is_reduction
 
 
 class Gradients:
@@ -45,14 +46,31 @@ class Gradients:
             return
         leaves: Values = {}
         for source in {each for node in nodes for each in node.all_input_nodes} - set(nodes):
-            leaves[source] = _leaf(self.values[source])
+            leaves[source] = self._leaf(source, self.values[source])
         with torch.enable_grad():
             found = dict(leaves)
-            evaluate(
-                nodes, found, len(self.frame.order), reducing(self.program.between, self.frame, None), self.frame.device,
-                frozenset(found) | set(nodes),
-            )  # fmt: skip
+            recipe = Recipe(nodes, frozenset(found) | set(nodes))
+            recipe.run(found, len(self.frame.order), reducing(self.program.between, self.frame, None), self.frame.device)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
+
+    def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:
+        """A value to pull back to; peaks are constants, as sums over them are rescaled by what they are."""
+        value = value.detach()
+        constant = is_reduction(node) and node.args[1] == PEAK
+        return value.requires_grad_() if value.is_floating_point() and not constant else value
+
+    def through_factor(self, d: Tensor) -> Tensor:
+        """The gradient of the sum before its factor, whose own gradient is taken down."""
+        node, frame = self.program.factor, self.frame
+        assert node is not None and frame.second is not None
+        factor = frame.on_d(self.values[node])
+        grad = d * self.values[PRODUCT]
+        extra = [dim for dim, extent in enumerate(factor.shape) if extent == 1] if factor.dim() else range(grad.dim())
+        grad = grad.sum(list(extra), keepdim=bool(factor.dim())) if grad.dim() else grad
+        known = self.of_nodes.get(node)
+        grad = frame.along_s(grad) if factor.dim() else grad
+        self.of_nodes[node] = grad if known is None else known + grad
+        return d * factor
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
@@ -60,8 +78,10 @@ class Gradients:
         """Pull back through a block, made again; `d` is the gradient of D."""
         a, b, c = self.tensors
         frame, program = self.frame, self.program
-        scores = _leaf(frame.scores(a, b, box))
-        leaves = {node: _leaf(each) for node, each in inputs_of(program, stage, frame, self.values, box).items()}
+        scores = frame.scores(a, b, box).requires_grad_()
+        leaves = {
+            node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
+        }
         with torch.enable_grad():
             found = run_block(program, stage, frame, scores, leaves, box)
         pairs = []
@@ -102,11 +122,8 @@ class Gradients:
         grad = self.frame.place(grad, box)
         if target.kind in ("store", "sum"):
             return grad
-        total = self.frame.place(self.values[target.gives], box)
-        if target.kind == "logsumexp":
-            weights = torch.exp(value - finite(total))
-            return grad * torch.where(total == -math.inf, 0.0, weights)
         if target.kind in ("amax", "amin"):
+            total = self.frame.place(self.values[target.gives], box)
             return torch.where(value == total, grad / self.frame.place(self.counts[target.gives], box), 0.0)
         return None
 
@@ -189,6 +206,9 @@ def gradients(
     for node, grad in cotangents.items():
         if node is not PRODUCT:
             found.of_nodes[node] = grad.to(torch.promote_types(grad.dtype, torch.float32)).clone()
+    d = cotangents.get(PRODUCT)
+    if d is not None and program.factor is not None:
+        d = found.through_factor(d)
     for stage in reversed(program.stages):
         found.through_tail(stage.tail)
         boxes = list(cut(stage))
@@ -196,11 +216,6 @@ def gradients(
             for box in boxes:
                 found.count(stage, box)
         for box in boxes:
-            found.through_block(stage, box, cotangents.get(PRODUCT))
+            found.through_block(stage, box, d)
     found.through_tail(program.prelude)
     return found
-
-
-def _leaf(value: Tensor) -> Tensor:
-    value = value.detach()
-    return value.requires_grad_() if value.is_floating_point() else value

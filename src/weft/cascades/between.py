@@ -18,13 +18,9 @@ from torch import fx
 from weft.cascades.notation import CascadeNotation, labels_of
 from weft.errors import FunctionError, ShapeError
 from weft.fn.pointwise import RecordedFunction
-from weft.fn.reductions import REDUCE, is_reduction
+from weft.fn.reductions import is_reduction
 from weft.fn.trace import trace
 from weft.spec import Label
-
-#: Kinds of reductions that blocks are accumulated by, one after the other.
-KINDS = ("sum", "amax", "amin", "logsumexp", "argmax", "argmin")
-
 
 class Between:
     """A traced function of elements of S.
@@ -66,6 +62,15 @@ class Between:
         """The labels that a reduction reduces."""
         return labels_of(node.args[2], self.notation)  # type: ignore[arg-type]
 
+    @property
+    def given(self) -> dict[str, frozenset[Label]]:
+        """The labels of operands and coordinates by name."""
+        return {name: self.modes[node] for name, node in zip(self.names, self.inputs[1:], strict=True)}
+
+    def large(self, node: fx.Node) -> bool:
+        """Whether a node reduces elements of S."""
+        return is_reduction(node) and node.args[0] in self.elementwise
+
     def ancestors(self, nodes: Sequence[fx.Node], known: Mapping[fx.Node, Any] | frozenset[fx.Node]) -> set[fx.Node]:
         """The nodes that enter some, themselves included; what lies behind a known one does not count."""
         found: set[fx.Node] = set()
@@ -90,45 +95,6 @@ class Between:
         self.modes[node] = modes
         if within:
             self.elementwise.add(node)
-
-    # -- in other words --------------------------------------------------------------------------------------------
-
-    def lowered(self, extents: Mapping[Label, int]) -> Between:
-        """The same function in reductions that blocks are accumulated by: softmax as exp(s - logsumexp(s))."""
-        graph = fx.Graph()
-        new: dict[fx.Node, fx.Node] = {}
-        for node in self.graph.nodes:
-            kind = node.args[1] if is_reduction(node) else None
-            if kind == "softmax":
-                new[node] = _softmax(graph, new[node.args[0]], node)
-            elif kind == "mean":
-                count = 1
-                for label in self.reduced(node):
-                    count *= extents[label]
-                total = _added(graph, REDUCE, (new[node.args[0]], "sum", node.args[2]), node)
-                new[node] = _added(graph, torch.ops.aten.div.Tensor, (total, count or float("nan")), node)
-            else:
-                new[node] = graph.node_copy(node, new.__getitem__)
-        given = {name: self.modes[node] for name, node in zip(self.names, self.inputs[1:], strict=True)}
-        return Between(graph, self.names, given, self.notation)
-
-
-def _softmax(graph: fx.Graph, value: fx.Node, node: fx.Node) -> fx.Node:
-    """``exp(value - logsumexp)``, where a row that has nothing has 0 for its -inf."""
-    aten = torch.ops.aten
-    total = _added(graph, REDUCE, (value, "logsumexp", node.args[2]), node)
-    nothing = _added(graph, aten.eq.Scalar, (total, float("-inf")), node)
-    nothing.meta["dtype"] = torch.bool
-    zero = _added(graph, aten.scalar_tensor.default, (0.0,), node)
-    zero.meta["scalar"] = True
-    total = _added(graph, aten.where.self, (nothing, zero, total), node)
-    return _added(graph, aten.exp.default, (_added(graph, aten.sub.Tensor, (value, total), node),), node)
-
-
-def _added(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
-    made = graph.call_function(target, args)
-    made.meta.update(dtype=like.meta["dtype"], scalar=False)
-    return made
 
 
 def traced(

@@ -24,8 +24,10 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         values = run(plan.program, plan.frame, a, b, c, _given(plan, operands), plan.cut)
-        ctx.plan, ctx.nodes = plan, [node for node in values if node not in plan.program.between.inputs]
-        ctx.nodes = [node for node in ctx.nodes if node not in plan.program.between.elementwise and node is not PRODUCT]
+        between, ctx.plan = plan.program.between, plan
+        ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
+        if plan.program.factor is None:  # the gradient of D is that of the sum
+            ctx.nodes = [node for node in ctx.nodes if node is not PRODUCT]
         ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)
         results = _results(plan, values)
@@ -73,6 +75,8 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
     for node in _nodes(plan):
         value = values[node]
         if node is PRODUCT:
+            if plan.program.factor is not None:
+                value = value * frame.on_d(values[plan.program.factor])
             value = value.to(plan.result_type)
         else:
             value = value.expand(frame.shape(plan.program.between.modes[node]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,40 +12,94 @@ from torch import Tensor, fx
 
 from weft.fn.backward_rules import IN_PLACE_OF
 from weft.fn.reductions import is_reduction
+from weft.library.functions import writing_form
 
 Reducing = Callable[[fx.Node, Tensor], Tensor]
 
 
-def evaluate(
-    nodes: Sequence[fx.Node], values: dict[fx.Node, Tensor], rank: int, reducing: Reducing, device: torch.device,
-    kept: frozenset[fx.Node],
-) -> None:  # fmt: skip
-    """Run `nodes`, which are in order, beside the `values` that are there, and put theirs there, too.
+class Recipe:
+    """Operations in order, and when each value is read last: then it is dropped, but for those of `kept`."""
 
-    A value that no later one reads is dropped, but for those of `kept`.
-    """
-    last: dict[fx.Node, int] = {}
-    for at, node in enumerate(nodes):
-        for source in node.all_input_nodes:
-            last[source] = at
-    for at, node in enumerate(nodes):
-        values[node] = _run(node, values, rank, reducing, device)
-        for source in node.all_input_nodes:
-            if last[source] == at and source not in kept:
+    def __init__(self, nodes: Sequence[fx.Node], kept: Collection[fx.Node]) -> None:
+        self.nodes = tuple(nodes)
+        last = {source: at for at, node in enumerate(self.nodes) for source in node.all_input_nodes}
+        self.dropped = tuple(
+            tuple(source for source in node.all_input_nodes if last[source] == at and source not in kept)
+            for at, node in enumerate(self.nodes)
+        )
+        made = {node for node in self.nodes if not is_reduction(node) and _name(node) != "view"}
+        views = any(not is_reduction(node) and _name(node) == "view" for node in self.nodes)
+        #: Values whose memory an operation may write its own to: made here, of its type, and read for the last time.
+        self.places = tuple(
+            ()
+            if views or is_reduction(node) or _form(node.target) is None
+            else tuple(each for each in gone if each.meta["dtype"] == node.meta["dtype"] and each in made)
+            for node, gone in zip(self.nodes, self.dropped, strict=True)
+        )
+
+    def run(
+        self, values: dict[fx.Node, Tensor], rank: int, reducing: Reducing, device: torch.device, *,
+        owned: frozenset[fx.Node] | None = None,
+    ) -> None:  # fmt: skip
+        """Run the operations beside the `values` that are there, and put theirs there, too.
+
+        With `owned`, given values that nobody else reads, operations write where values were that are read no more.
+        """
+        for node, gone, places in zip(self.nodes, self.dropped, self.places, strict=True):
+            place = None
+            if owned is not None:
+                wanted = (*(each for each in gone if each in owned and _fits(node, each)), *places)
+                place = _place([values[each] for each in wanted], [values[each] for each in node.all_input_nodes])
+            if is_reduction(node):
+                values[node] = reducing(node, values[node.args[0]])  # type: ignore[index]
+            else:
+                values[node] = _run(node, values, rank, device, place)
+            for source in gone:
                 values.pop(source, None)
 
 
-def _run(node: fx.Node, values: Mapping[fx.Node, Tensor], rank: int, reducing: Reducing, device: torch.device) -> Any:
-    if is_reduction(node):
-        return reducing(node, values[node.args[0]])  # type: ignore[index]
-    name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
+def _fits(node: fx.Node, owned: fx.Node) -> bool:
+    return not is_reduction(node) and node.meta["dtype"] == owned.meta["dtype"] and _form(node.target) is not None
+
+
+def _place(places: Sequence[Tensor], sources: Sequence[Tensor]) -> Tensor | None:
+    """The memory, among `places`, that has the shape of the result of these sources."""
+    for place in places:
+        shape = place.shape
+        if shape and all(
+            each.dim() == 0 or all(own in (1, extent) for own, extent in zip(each.shape, shape, strict=True))
+            for each in sources
+        ):
+            return place
+    return None
+
+
+@lru_cache
+def _form(target: Any) -> tuple[Any, str] | None:
+    """The operation that writes to a place, and the name of that argument."""
+    return writing_form(target) if isinstance(target, torch._ops.OpOverload) else None
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
+
+
+def _run(
+    node: fx.Node, values: Mapping[fx.Node, Tensor], rank: int, device: torch.device, place: Tensor | None
+) -> Any:
+    name = _name(node)
     if name in ("full_like", "scalar_tensor"):
         number = node.args[1] if name == "full_like" else node.args[0]
         shape = (1,) * rank if name == "full_like" else ()
         return torch.full(shape, number, dtype=node.meta["dtype"], device=device)  # type: ignore[arg-type]
     args = fx.map_arg(node.args, values.__getitem__)
+    kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+    if place is not None:
+        form = _form(node.target)
+        assert form is not None
+        return form[0](*args, **kwargs, **{form[1]: place})
     call: Any = IN_PLACE_OF.get(name, node.target)
-    return call(*args, **fx.map_arg(node.kwargs, values.__getitem__))
+    return call(*args, **kwargs)
 
 
 def reduce_whole(kind: str, value: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
@@ -60,8 +115,11 @@ def reduce_whole(kind: str, value: Tensor, dims: tuple[int, ...], count: int) ->
         return value.sum(dims, keepdim=True) / (count or math.nan)
     if kind in ("amax", "amin"):
         return extreme(kind, value, dims)
+    if kind == "peak":
+        return finite(extreme("amax", value.detach(), dims))
     if kind == "logsumexp":
-        return log_sum(value, dims)[0]
+        peak = finite(extreme("amax", value.detach(), dims))
+        return logarithm(torch.exp(value - peak).sum(dims, keepdim=True), peak)
     if kind == "softmax":
         return softmax(value, dims)
     return value.argmax(dims[0], keepdim=True) if kind == "argmax" else value.argmin(dims[0], keepdim=True)
@@ -80,15 +138,8 @@ def worst(kind: str, dtype: torch.dtype) -> float | int | bool:
     if dtype == torch.bool:
         return kind == "amin"
     if dtype.is_floating_point:
-        return -math.inf if kind in ("amax", "argmax", "logsumexp") else math.inf
+        return -math.inf if kind in ("amax", "argmax", "peak") else math.inf
     return torch.iinfo(dtype).min if kind in ("amax", "argmax") else torch.iinfo(dtype).max
-
-
-def log_sum(value: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The logarithm of the sum of exponentials, and the exponentials over the largest."""
-    peak = finite(extreme("amax", value.detach(), dims))
-    weights = torch.exp(value - peak)
-    return logarithm(weights.sum(dims, keepdim=True), peak), weights
 
 
 def finite(peak: Tensor) -> Tensor:

@@ -76,6 +76,32 @@ class Frame:
         assert self.second is not None
         return narrowed(d, self.second.result, box)
 
+    def on_d(self, value: Tensor) -> Tensor:
+        """A value along S, of modes that D has, along D."""
+        assert self.second is not None
+        if value.dim() == 0:
+            return value
+        labels = self.second.result
+        value = value.squeeze(self.dims([label for label in self.order if label not in labels]))
+        kept = [label for label in self.order if label in labels]
+        value = value.permute([kept.index(label) for label in labels if label in kept])
+        for at, label in enumerate(labels):
+            if label not in kept:
+                value = value.unsqueeze(at)
+        return value
+
+    def along_s(self, value: Tensor) -> Tensor:
+        """A value along D, of modes that S has, along S."""
+        assert self.second is not None
+        labels = self.second.result
+        value = value.squeeze([at for at, label in enumerate(labels) if label not in self.order])
+        kept = [label for label in labels if label in self.order]
+        value = value.permute([kept.index(label) for label in self.order if label in kept])
+        for at, label in enumerate(self.order):
+            if label not in kept:
+                value = value.unsqueeze(at)
+        return value
+
     def met(self, value: Tensor, box: Box) -> Tensor:
         """A block of what meets C, by the roles of the second contraction."""
         assert self.second is not None

@@ -67,8 +67,10 @@ class CascadePlan:
                 f"between: the value that meets C is {dtype_name(between.outputs[0].meta['dtype'])}: "
                 "the second contraction multiplies floating values"
             )
-        self.program: Program = program_of(between, self.meets, said.extents, self.limit)
-        self.written, self.between = between, self.program.between
+        self.written = between
+        self.frame = self._framed()
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit)
+        self.between = self.program.between
         self._cuts: dict[Stage, list[Box]] = {}
 
     def _place_type(self, label: Label) -> torch.dtype:
@@ -93,8 +95,7 @@ class CascadePlan:
                 )
         return found
 
-    @cached_property
-    def frame(self) -> Frame:
+    def _framed(self) -> Frame:
         """Labels by role."""
         said, types = self.said, self.types
         kind = said.device.type
@@ -102,7 +103,7 @@ class CascadePlan:
         products = BlockProducts(product, types.accumulate, kind, types.precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
-        reduced = frozenset(label for node in self.between.reductions for label in self.between.reduced(node))
+        reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
         return frame_of(
             a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
             said.device, self.result_type,
@@ -124,7 +125,7 @@ class CascadePlan:
     @cached_property
     def blocks(self) -> dict[Label, int]:
         """The extents of a block of S."""
-        columns = columns_of(self.program, self.frame)
+        columns = columns_of(self.written, self.frame)
         return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit)
 
     # -- a call ----------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Passes over the blocks of S, and what each computes.
 
-    whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
     one pass    reductions are accumulated from block to block, and no element of S needs their results
-    passes      some do: S is made again, once for each level of reductions
+    running     some do, but in a way that sums can be rescaled by: one pass, too (`weft.cascades.running`)
+    whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
+    passes      S is made again, once for each level of reductions
 
 A `Stage` is a pass. Its targets are values of the graph that blocks store, accumulate, or multiply with C. The values of
 a `tail` follow from those alone: they are as small as the reductions, and exist whole between two passes.
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from weft.cascades.between import Between
+from weft.cascades.lowering import PEAK, lowered
+from weft.cascades.running import NotRunning, running
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
@@ -27,19 +30,26 @@ _LEAST_ROWS = 16  # of a block that has all of the reduced modes
 class Target:
     """A value that blocks make: a "product" with C, something to "store", or a kind of reduction of `node`.
 
-    `gives` is the node that has the value then: the reduction itself, or `node` where it is stored.
+    `gives` is the node that has the value then: the reduction itself, or `node` where it is stored. A sum with a
+    `scale` is one over that peak, which grows from block to block.
     """
 
     node: fx.Node
     kind: str
     gives: fx.Node
+    scale: fx.Node | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pass over the blocks: `nodes` to run in each, from S, operands and `known` values; `tail` to run after it."""
+    """One pass over the blocks: `nodes` to run in each, from S, operands and `known` values; `tail` to run after it.
+
+    `peaks` are reductions that are known as far as the blocks go; `first` are the nodes that they need.
+    """
 
     targets: tuple[Target, ...]
+    peaks: tuple[fx.Node, ...]
+    first: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
     known: tuple[fx.Node, ...]
     tail: tuple[fx.Node, ...]
@@ -49,12 +59,13 @@ class Stage:
 class Program:
     """A `prelude` of small values, and stages in order.
 
-    `product` is the node that meets C. `whole` are the labels that a block has all indices of; `why` says why the form
+    `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels that a block has all indices of; `why` says why the form
     is what it is.
     """
 
     between: Between
     product: fx.Node | None
+    factor: fx.Node | None
     form: str
     prelude: tuple[fx.Node, ...]
     stages: tuple[Stage, ...]
@@ -62,20 +73,34 @@ class Program:
     why: str
 
 
-def program_of(between: Between, meets: bool, extents: Mapping[Label, int], limit: int) -> Program:
-    """The program of a function, with blocks of at most `limit` elements of S; `meets`: its first result meets C."""
+def program_of(
+    between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int
+) -> Program:
+    """The program of a function, with blocks of at most `limit` elements of S.
+
+    `meets`: its first result meets C, and `columns` are the labels that are summed there.
+    """
     inner = _inner(between, between.outputs[0] if meets else None)
     if not inner:
-        return _staged(between.lowered(extents), meets, "one pass", "no element of S needs what is reduced")
+        return _staged(lowered(between, extents), meets, "one pass", "no element of S needs what is reduced")
+    again = between.ancestors([node for node in between.outputs[meets:] if node in between.elementwise], frozenset())
+    try:
+        if again & inner:
+            raise NotRunning("a result that has all modes of S needs what is reduced")
+        found = running(between, meets, columns, extents)
+        why = "sums over a peak are rescaled where it grows"
+        return _staged(found.between, meets, "running", why, factor=found.factor)
+    except NotRunning as error:
+        against = str(error)
     whole = frozenset(label for node in inner for label in between.reduced(node))
     size = math.prod(extents[label] for label in whole)
     rows = math.prod(extents[label] for label in between.notation.s if label not in whole)
     modes = ", ".join(sorted(map(str, whole)))
     if size * min(_LEAST_ROWS, max(rows, 1)) <= limit:
-        why = f"a block has all indices of {modes}, which the function reduces"
-        return _staged(between, meets, "whole", why, inner, whole)
-    why = f"blocks with all indices of {modes} ({size} elements for each of the others) are too large"
-    return _staged(between.lowered(extents), meets, "passes", why)
+        why = f"a block has all indices of {modes}; no running form: {against}"
+        return _staged(lowered(between, extents, whole), meets, "whole", why, whole)
+    why = f"no running form: {against}; blocks with all {size} indices of {modes} are too large"
+    return _staged(lowered(between, extents), meets, "passes", why)
 
 
 def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
@@ -86,24 +111,41 @@ def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
     if product is not None:
         large.append(product)
     found = between.ancestors(large, frozenset())
-    return frozenset(node for node in found if is_reduction(node) and node.args[0] in between.elementwise)
+    return frozenset(node for node in found if between.large(node))
 
 
 def _staged(
-    between: Between, meets: bool, form: str, why: str, inside: frozenset[fx.Node] = frozenset(),
-    whole: frozenset[Label] = frozenset(),
+    between: Between, meets: bool, form: str, why: str, whole: frozenset[Label] = frozenset(),
+    factor: fx.Node | None = None,
 ) -> Program:  # fmt: skip
     product = between.outputs[0] if meets else None
-    order = _Order(between, inside)
     results = between.outputs[1:] if meets else between.outputs
+    if factor is not None:
+        results = (*results, factor)
+    inside = frozenset(
+        node for node in between.reductions if between.large(node) and set(between.reduced(node)) <= whole
+    )
+    order = _Order(between, inside, results if product is None else (product, *results))
     last = order.last([*results, *([] if product is None else [product])])
     prelude, stages = order.tail(-1, results), []
     for level in range(last + 1):
-        targets = order.targets(level, results, product)
         known = tuple(node for node in between.calls if node in order.small and order.level[node] <= level)
-        nodes = _sorted(between, between.ancestors([target.node for target in targets], frozenset(known)), known)
-        stages.append(Stage(tuple(targets), nodes, known, order.tail(level, results if level == last else ())))
-    return Program(between, product, form, prelude, tuple(stages), whole, why)
+        peaks = tuple(node for node in known if node in order.peaks and order.level[node] == level)
+        known = tuple(node for node in known if node not in peaks)
+        given = frozenset((*known, *peaks))
+        targets = [_scaled(between, target, given, peaks) for target in order.targets(level, results, product)]
+        first = _sorted(between, between.ancestors([node.args[0] for node in peaks], given), given)  # type: ignore[misc]
+        nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
+        tail = order.tail(level, results if level == last else ())
+        stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
+    return Program(between, product, factor, form, prelude, tuple(stages), whole, why)
+
+
+def _scaled(between: Between, target: Target, given: frozenset[fx.Node], peaks: Collection[fx.Node]) -> Target:
+    """A target with the peak that its sum is over."""
+    behind = between.ancestors([target.node], given)
+    scale = next((peak for peak in peaks if peak in behind), None)
+    return Target(target.node, target.kind, target.gives, scale)
 
 
 class _Order:
@@ -113,12 +155,13 @@ class _Order:
     follow from reductions within a block, and are known in that block alone until they are stored.
     """
 
-    def __init__(self, between: Between, inside: frozenset[fx.Node]) -> None:
+    def __init__(self, between: Between, inside: frozenset[fx.Node], results: Collection[fx.Node]) -> None:
         self.between, self.inside = between, inside
         self.level: dict[fx.Node, int] = dict.fromkeys(between.inputs, 0)
         self.small: set[fx.Node] = set()
         self.local: set[fx.Node] = set()
-        self.needed = between.ancestors(between.outputs, frozenset())
+        self.peaks: set[fx.Node] = set()
+        self.needed = between.ancestors(list(results), frozenset())
         for node in between.calls:
             self._place(node)
 
@@ -129,7 +172,10 @@ class _Order:
         local = any(each in self.local for each in sources)
         if is_reduction(node):
             source = sources[0]
-            if node in self.inside:
+            if node.args[1] == PEAK and source in self.between.elementwise:
+                self.peaks.add(node)
+                self.small.add(node)
+            elif node in self.inside:
                 self.local.add(node)
             elif source in self.between.elementwise or local:
                 level += 1
@@ -141,6 +187,7 @@ class _Order:
                 self.local.add(node)
             elif any(each in self.small for each in sources):
                 self.small.add(node)
+                level = max(level, *(self.level[each] + (each in self.peaks) for each in sources))
         self.level[node] = level
 
     def last(self, outputs: Iterable[fx.Node]) -> int:
@@ -166,7 +213,11 @@ class _Order:
     def tail(self, level: int, outputs: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
         """Small values that are known after a pass and not before; with the last one whatever is returned besides."""
         made = {target.gives for each in range(level + 1) for target in self.targets(each, outputs or (), None)}
-        wanted = [node for node in self.small if self.level[node] == level + 1 and node in self.needed]
+        wanted = [
+            node
+            for node in self.small
+            if self.level[node] == level + 1 and node in self.needed and node not in self.peaks
+        ]
         wanted += [
             node
             for node in outputs
@@ -182,7 +233,7 @@ class _Order:
         return [
             node
             for node in self.between.reductions
-            if node in self.needed and node not in self.inside and node.args[0] in self.between.elementwise
+            if node in self.needed and node not in self.inside and node not in self.peaks and self.between.large(node)
         ]
 
     def _stored(self) -> list[fx.Node]:

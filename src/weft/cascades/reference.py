@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.cascades.evaluate import evaluate
+from weft.cascades.evaluate import Recipe
 from weft.cascades.forward import reducing
 from weft.cascades.product import arranged
 
@@ -25,8 +25,8 @@ def referred(plan: Any, *tensors: Tensor, operands: Mapping[str, Tensor] | None 
         for name, (terms, _, _) in plan.said.operands.items()
     ]
     values.update(zip(between.inputs[1:], (*given, *plan.coordinates()), strict=True))
-    nodes = between.calls
-    evaluate(nodes, values, len(frame.order), reducing(between, frame, None), frame.device, frozenset(between.graph.nodes))
+    recipe = Recipe(between.calls, frozenset(between.graph.nodes))
+    recipe.run(values, len(frame.order), reducing(between, frame, None), frame.device)
     results = []
     outputs = list(between.outputs)
     if plan.meets:
