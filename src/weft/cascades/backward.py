@@ -16,6 +16,7 @@ from weft.cascades.forward import PRODUCT, Cutting, Values, inputs_of, reducing,
 from weft.cascades.frame import Box, Frame, flipped, transposed
 from weft.cascades.product import narrowed
 from weft.cascades.lowering import PEAK
+from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage, Target
 from weft.fn.reductions import is_reduction
 
@@ -64,18 +65,17 @@ class Gradients:
         node, frame = self.program.factor, self.frame
         assert node is not None and frame.second is not None
         factor = frame.on_d(self.values[node])
-        grad = d * self.values[PRODUCT]
-        extra = [dim for dim, extent in enumerate(factor.shape) if extent == 1] if factor.dim() else range(grad.dim())
-        grad = grad.sum(list(extra), keepdim=bool(factor.dim())) if grad.dim() else grad
         known = self.of_nodes.get(node)
-        grad = frame.along_s(grad) if factor.dim() else grad
-        self.of_nodes[node] = grad if known is None else known + grad
+        grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape)) if factor.dim() else None
+        if grad is not None:
+            self.of_nodes[node] = grad if known is None else known + grad
         return d * factor
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
-    def through_block(self, stage: Stage, box: Box, d: Tensor | None) -> None:
+    def through_block(self, stage: Stage, cut: Cut, d: Tensor | None) -> None:
         """Pull back through a block, made again; `d` is the gradient of D."""
+        box = cut.box
         a, b, c = self.tensors
         frame, program = self.frame, self.program
         scores = frame.scores(a, b, box).requires_grad_()
@@ -83,7 +83,7 @@ class Gradients:
             node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
         }
         with torch.enable_grad():
-            found = run_block(program, stage, frame, scores, leaves, box)
+            found = run_block(program, stage, frame, scores, leaves, cut)
         pairs = []
         for target in stage.targets:
             value = found[target.node]
@@ -127,11 +127,12 @@ class Gradients:
             return torch.where(value == total, grad / self.frame.place(self.counts[target.gives], box), 0.0)
         return None
 
-    def count(self, stage: Stage, box: Box) -> None:
+    def count(self, stage: Stage, cut: Cut) -> None:
         """Count the equal values that share the gradient of the largest or smallest."""
+        box = cut.box
         a, b, _ = self.tensors
         inputs = inputs_of(self.program, stage, self.frame, self.values, box)
-        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs, box)
+        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs, cut)
         for target in self.selecting(stage):
             labels = self.program.between.reduced(target.gives)
             value = found[target.node]
@@ -211,11 +212,11 @@ def gradients(
         d = found.through_factor(d)
     for stage in reversed(program.stages):
         found.through_tail(stage.tail)
-        boxes = list(cut(stage))
+        cuts = cut(stage)
         if found.selecting(stage):
-            for box in boxes:
-                found.count(stage, box)
-        for box in boxes:
-            found.through_block(stage, box, d)
+            for each in cuts:
+                found.count(stage, each)
+        for each in cuts:
+            found.through_block(stage, each, d)
     found.through_tail(program.prelude)
     return found

@@ -90,7 +90,7 @@ class Between:
             reduced = self.reduced(node)
             if node.args[1] != "softmax":
                 modes, within = modes - set(reduced), False
-        elif not any(modes <= self.modes[each] for each in sources):
+        elif sources and not any(modes <= self.modes[each] for each in sources):
             within = True  # of two small values a large one: a mask of two coordinates
         self.modes[node] = modes
         if within:

@@ -18,24 +18,45 @@ Reducing = Callable[[fx.Node, Tensor], Tensor]
 
 
 class Recipe:
-    """Operations in order, and when each value is read last: then it is dropped, but for those of `kept`."""
+    """Operations in order, and when each value is read last: then it is dropped, but for those of `kept`.
 
-    def __init__(self, nodes: Sequence[fx.Node], kept: Collection[fx.Node]) -> None:
-        self.nodes = tuple(nodes)
-        last = {source: at for at, node in enumerate(self.nodes) for source in node.all_input_nodes}
-        self.dropped = tuple(
-            tuple(source for source in node.all_input_nodes if last[source] == at and source not in kept)
-            for at, node in enumerate(self.nodes)
-        )
-        made = {node for node in self.nodes if not is_reduction(node) and _name(node) != "view"}
-        views = any(not is_reduction(node) and _name(node) == "view" for node in self.nodes)
-        #: Values whose memory an operation may write its own to: made here, of its type, and read for the last time.
-        self.places = tuple(
-            ()
-            if views or is_reduction(node) or _form(node.target) is None
-            else tuple(each for each in gone if each.meta["dtype"] == node.meta["dtype"] and each in made)
-            for node, gone in zip(self.nodes, self.dropped, strict=True)
-        )
+    `settled` are choices by `where` that are their first alternative: that stands in their place, and what only they
+    need is not made.
+    """
+
+    def __init__(
+        self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], settled: Collection[fx.Node] = ()
+    ) -> None:
+        self._instead: dict[fx.Node, fx.Node] = {}
+        for node in nodes:
+            if node in settled:
+                self._instead[node] = self._of(node.args[1])  # type: ignore[arg-type]
+        self.given = tuple((node, self._of(node)) for node in kept if node in self._instead)
+        read = {self._of(node) for node in kept}
+        for node in reversed(nodes):
+            if node in read:
+                read.update(self._sources(node))
+        self.nodes = tuple(node for node in nodes if node in read and node not in self._instead)
+        self.reads = frozenset(read)
+        sources = [self._sources(node) for node in self.nodes]
+        last = {source: at for at, given in enumerate(sources) for source in given}
+        stays = {self._of(node) for node in kept}
+        self._steps = []
+        made: set[fx.Node] = set()
+        for at, node in enumerate(self.nodes):
+            gone = tuple(dict.fromkeys(each for each in sources[at] if last[each] == at and each not in stays))
+            places = tuple(each for each in gone if _fits(node, each))
+            self._steps.append((node, tuple(sources[at]), gone, places))
+            made.add(node)
+        #: Values whose memory may be written over once they are read for the last time.
+        self._made = frozenset() if any(_name(node) == "view" for node in self.nodes) else frozenset(made)
+
+    def _of(self, node: fx.Node) -> fx.Node:
+        """The value that stands for one."""
+        return self._instead.get(node, node)
+
+    def _sources(self, node: fx.Node) -> list[fx.Node]:
+        return [self._of(each) for each in node.all_input_nodes]
 
     def run(
         self, values: dict[fx.Node, Tensor], rank: int, reducing: Reducing, device: torch.device, *,
@@ -45,21 +66,41 @@ class Recipe:
 
         With `owned`, given values that nobody else reads, operations write where values were that are read no more.
         """
-        for node, gone, places in zip(self.nodes, self.dropped, self.places, strict=True):
+        for node, sources, gone, places in self._steps:
             place = None
-            if owned is not None:
-                wanted = (*(each for each in gone if each in owned and _fits(node, each)), *places)
-                place = _place([values[each] for each in wanted], [values[each] for each in node.all_input_nodes])
+            if owned is not None and places:
+                own = [values[each] for each in places if each in self._made or each in owned]
+                place = _place(own, [values[each] for each in sources])
             if is_reduction(node):
-                values[node] = reducing(node, values[node.args[0]])  # type: ignore[index]
+                values[node] = reducing(node, values[sources[0]])
             else:
-                values[node] = _run(node, values, rank, device, place)
+                values[node] = self._call(node, values, rank, device, place)
             for source in gone:
                 values.pop(source, None)
+        for node, source in self.given:
+            values[node] = values[source]
+
+    def _call(
+        self, node: fx.Node, values: Mapping[fx.Node, Tensor], rank: int, device: torch.device, place: Tensor | None
+    ) -> Any:
+        name = _name(node)
+        if name in ("full_like", "scalar_tensor"):
+            number = node.args[1] if name == "full_like" else node.args[0]
+            shape = (1,) * rank if name == "full_like" else ()
+            return torch.full(shape, number, dtype=node.meta["dtype"], device=device)  # type: ignore[arg-type]
+        args = fx.map_arg(node.args, lambda each: values[self._of(each)])
+        kwargs = fx.map_arg(node.kwargs, lambda each: values[self._of(each)])
+        if place is not None:
+            form = _form(node.target)
+            assert form is not None
+            return form[0](*args, **kwargs, **{form[1]: place})
+        call: Any = IN_PLACE_OF.get(name, node.target)
+        return call(*args, **kwargs)
 
 
-def _fits(node: fx.Node, owned: fx.Node) -> bool:
-    return not is_reduction(node) and node.meta["dtype"] == owned.meta["dtype"] and _form(node.target) is not None
+def _fits(node: fx.Node, source: fx.Node) -> bool:
+    """Whether an operation may write where one of its sources is."""
+    return not is_reduction(node) and node.meta["dtype"] == source.meta["dtype"] and _form(node.target) is not None
 
 
 def _place(places: Sequence[Tensor], sources: Sequence[Tensor]) -> Tensor | None:
@@ -81,25 +122,8 @@ def _form(target: Any) -> tuple[Any, str] | None:
 
 
 def _name(node: fx.Node) -> str:
+    """The name of an operation, without overload."""
     return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
-
-
-def _run(
-    node: fx.Node, values: Mapping[fx.Node, Tensor], rank: int, device: torch.device, place: Tensor | None
-) -> Any:
-    name = _name(node)
-    if name in ("full_like", "scalar_tensor"):
-        number = node.args[1] if name == "full_like" else node.args[0]
-        shape = (1,) * rank if name == "full_like" else ()
-        return torch.full(shape, number, dtype=node.meta["dtype"], device=device)  # type: ignore[arg-type]
-    args = fx.map_arg(node.args, values.__getitem__)
-    kwargs = fx.map_arg(node.kwargs, values.__getitem__)
-    if place is not None:
-        form = _form(node.target)
-        assert form is not None
-        return form[0](*args, **kwargs, **{form[1]: place})
-    call: Any = IN_PLACE_OF.get(name, node.target)
-    return call(*args, **kwargs)
 
 
 def reduce_whole(kind: str, value: Tensor, dims: tuple[int, ...], count: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
@@ -12,13 +13,14 @@ from torch import Tensor, fx
 from weft.cascades.between import Between
 from weft.cascades.evaluate import Recipe, extreme, finite, reduce_whole
 from weft.cascades.frame import Box, Frame
+from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage
 from weft.cascades.states import PeakState, State
 from weft.spec import Label
 
 Values = dict[fx.Node, Tensor]
 #: The boxes of a stage.
-Cutting = Callable[[Stage], Sequence[Box]]
+Cutting = Callable[[Stage], Sequence[Cut]]
 
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")
@@ -34,12 +36,16 @@ def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, 
     for stage in program.stages:
         states = {target: State(target, program.between, frame) for target in stage.targets}
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
-        for box in cut(stage):
+        cuts = cut(stage)
+        size = max([math.prod(frame.box_shape(each.box)) for each in cuts], default=0)
+        room = torch.empty(size, dtype=frame.products.accumulate, device=frame.device)
+        for each in cuts:
+            box = each.box
             inputs = inputs_of(program, stage, frame, values, box)
-            scores = frame.scores(a, b, box)
-            scales = _grow(program, stage, frame, scores, inputs, peaks, box)
+            scores = frame.scores(a, b, box, room)
+            scales = _grow(program, stage, frame, scores, inputs, peaks, each)
             owned = frozenset((program.between.inputs[0], *stage.first))
-            found = run_block(program, stage, frame, scores, inputs, box, owned)
+            found = run_block(program, stage, frame, scores, inputs, each, owned)
             for target, state in states.items():
                 state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
         for target, state in states.items():
@@ -59,7 +65,7 @@ def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values:
 
 def _grow(
     program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, peaks: Mapping[fx.Node, PeakState],
-    box: Box,
+    cut: Cut,
 ) -> dict[fx.Node, Tensor | None]:  # fmt: skip
     """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
     if not peaks:
@@ -67,10 +73,11 @@ def _grow(
     found = {**inputs, program.between.inputs[0]: scores}
     sources = [node.args[0] for node in stage.peaks]
     kept = frozenset((*found, *sources))
-    recipe_of(stage.first, kept).run(found, len(frame.order), reducing(program.between, frame, box), frame.device)
+    recipe = recipe_of(stage.first, kept, cut.settled)
+    recipe.run(found, len(frame.order), reducing(program.between, frame, cut.box), frame.device)
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
-        inputs[node], scales[node] = peaks[node].add(found[source], box)  # type: ignore[index]
+        inputs[node], scales[node] = peaks[node].add(found[source], cut.box)  # type: ignore[index]
         if source in stage.first:  # it is there for the block's own operations
             inputs[source] = found[source]  # type: ignore[index]
     return scales
@@ -83,22 +90,25 @@ def inputs_of(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.N
 
 
 def run_block(
-    program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, box: Box,
+    program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut,
     owned: frozenset[fx.Node] | None = None,
 ) -> Values:  # fmt: skip
     """The values of a block of the stage's targets, from a block of S; `owned` are given values to be written over."""
     found = {**inputs, program.between.inputs[0]: scores}
     nodes = tuple(node for node in stage.nodes if node not in inputs)
-    recipe = recipe_of(nodes, frozenset(target.node for target in stage.targets))
-    reduce = reducing(program.between, frame, box)
+    recipe = recipe_of(nodes, frozenset(target.node for target in stage.targets), cut.settled)
+    reduce = reducing(program.between, frame, cut.box)
+    if owned is not None:  # a choice that is settled may be S itself
+        held = Counter(id(found[node]) for node in recipe.reads if node in found)
+        owned = frozenset(node for node in owned if node in found and held[id(found[node])] == 1)
     recipe.run(found, len(frame.order), reduce, frame.device, owned=owned)
     return found
 
 
 @lru_cache(maxsize=1024)
-def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node]) -> Recipe:
+def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], settled: frozenset[fx.Node]) -> Recipe:
     """The recipe of operations, made once."""
-    return Recipe(nodes, kept)
+    return Recipe(nodes, kept, settled)
 
 
 def reducing(between: Between, frame: Frame, box: Box | None) -> Callable[[fx.Node, Tensor], Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from weft.cascades.product import Box as Box
 from weft.spec import Label
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """Labels by role in both contractions, extents, the factor of the first, and how blocks are multiplied.
 
@@ -29,17 +30,17 @@ class Frame:
     swapped: bool  # the first contraction multiplies B with A
     stored: torch.dtype  # of results that have all modes of S, where they are floating
 
-    @property
+    @cached_property
     def order(self) -> Labels:
         return self.first.result
 
-    @property
+    @cached_property
     def lone(self) -> tuple[int, ...]:
         """The dimensions of S that are summed before it meets C."""
         second = self.second
         return () if second is None else tuple(at for at, label in enumerate(self.order) if label not in second.x)
 
-    @property
+    @cached_property
     def columns(self) -> frozenset[Label]:
         """Labels of S that D lacks."""
         second = self.second
@@ -61,10 +62,10 @@ class Frame:
         """The shape of a block of S."""
         return tuple(box[label][1] for label in self.order)
 
-    def scores(self, a: Tensor, b: Tensor, box: Box) -> Tensor:
-        """A block of S."""
+    def scores(self, a: Tensor, b: Tensor, box: Box, room: Tensor | None = None) -> Tensor:
+        """A block of S, in memory of its own or in `room`."""
         left, right = narrowed(a, self.first.x, box), narrowed(b, self.first.y, box)
-        found = self.products(self.first, left, right, self.alpha)
+        found = self.products(self.first, left, right, self.alpha, room)
         return found.expand(self.box_shape(box))
 
     def place(self, value: Tensor, box: Box) -> Tensor:

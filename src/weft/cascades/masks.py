@@ -4,18 +4,19 @@ The function is run on intervals, once for all blocks: a coordinate is between t
 element of S anything, and ``where(j <= i, s, -inf)`` is -inf in a block where no j is at most any i. What is masked
 stays masked whatever is added to it or multiplied with it: -inf plus anything is -inf here, 0 times anything 0.
 
-A block is left out where it adds nothing to any target: 0 to sums and products, -inf to logarithms of sums and to
+Where a condition holds in a whole block the choice by it is made beforehand. A block is left out where it adds nothing to any target: 0 to sums and products, -inf to logarithms of sums and to
 largest values, inf to smallest ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import fx
 
 from weft.cascades.frame import Frame
@@ -60,27 +61,36 @@ def cuts_of(frame: Frame, blocks: Mapping[Label, int]) -> Cuts:
     return Cuts(tuple(starts), tuple(sizes))
 
 
-def kept_boxes(
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A box, and the choices by `where` that are the first alternative in all of it."""
+
+    box: Box
+    settled: frozenset[fx.Node] = frozenset()
+
+
+def kept(
     program: Program, stage: Stage, frame: Frame, blocks: Mapping[Label, int], known: Mapping[fx.Node, Label]
-) -> list[Box]:
+) -> list[Cut]:
     """The boxes of a stage that add something, in order; `known` has the label of each coordinate.
 
     Where a box has all indices of a label it is narrowed to the stretch that adds something.
     """
+    coarse = cuts_of(frame, blocks)
+    shape = [len(each) for each in coarse.starts]
+    if not known:
+        return [Cut(_box(frame, coarse, place)) for place in np.ndindex(*shape)]
+    settled = _settled(stage, _values(stage, frame, coarse, known), shape)
+    whole = [dim for dim, label in enumerate(frame.order) if label in program.whole]
     fine = {
         label: max(-(-frame.extents[label] // _FINE), _LEAST) if label in program.whole else blocks[label]
         for label in frame.order
     }
-    cuts = cuts_of(frame, fine)
-    idle = _idle(program, stage, frame, cuts, known) if known else None
-    coarse = cuts_of(frame, blocks)
-    shape = [len(each) for each in coarse.starts]
-    if idle is None:
-        return [_box(frame, coarse, place) for place in np.ndindex(*shape)]
-    busy = ~np.broadcast_to(idle, [len(each) for each in cuts.starts])
-    whole = [dim for dim, label in enumerate(frame.order) if label in program.whole]
+    cuts = cuts_of(frame, fine) if whole else coarse
+    idle = _idle(program, stage, _values(stage, frame, cuts, known))
+    busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, [len(each) for each in cuts.starts])
     if not whole:
-        return [_box(frame, coarse, tuple(place)) for place in np.argwhere(busy)]
+        return [Cut(_box(frame, coarse, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
     stretches = {dim: _stretch(busy, dim, whole) for dim in whole}
     found = []
     for place in np.ndindex(*shape):
@@ -89,8 +99,34 @@ def kept_boxes(
             begin, end = int(first[place]), int(last[place])
             start = int(cuts.starts[dim][begin])
             box[frame.order[dim]] = (start, int(cuts.starts[dim][end] + cuts.sizes[dim][end]) - start)
-        found.append(box)
+        found.append(Cut(box, settled(place)))
     return found
+
+
+def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Mapping[fx.Node, Label]) -> dict[fx.Node, Interval]:
+    """The interval of each value in each block."""
+    values: dict[fx.Node, Interval] = {
+        node: cuts.interval(frame.order.index(label)) for node, label in known.items()
+    }
+    with np.errstate(all="ignore"):
+        for node in dict.fromkeys((*stage.first, *stage.nodes)):
+            values[node] = _interval(node, values)
+    return values
+
+
+def _settled(
+    stage: Stage, values: Mapping[fx.Node, Interval], shape: Sequence[int]
+) -> Callable[[tuple[int, ...]], frozenset[fx.Node]]:
+    """For the place of a block, the choices whose condition holds in all of it."""
+    always = {}
+    for node in dict.fromkeys((*stage.first, *stage.nodes)):
+        if is_reduction(node) or node.target is not torch.ops.aten.where.self:
+            continue
+        first, condition = node.args[1], values.get(node.args[0])  # type: ignore[arg-type]
+        plain = isinstance(first, fx.Node) and not first.meta["scalar"] and first.meta["dtype"] == node.meta["dtype"]
+        if condition is not None and plain and bool((condition[0] == 1).any()):
+            always[node] = np.broadcast_to(condition[0] == 1, shape)
+    return lambda place: frozenset(node for node, holds in always.items() if holds[place])
 
 
 def _box(frame: Frame, cuts: Cuts, place: Sequence[Any]) -> Box:
@@ -110,16 +146,8 @@ def _stretch(busy: Array, dim: int, whole: Sequence[int]) -> tuple[Array, Array]
     return np.expand_dims(first, dim), np.expand_dims(last, dim)
 
 
-def _idle(
-    program: Program, stage: Stage, frame: Frame, cuts: Cuts, known: Mapping[fx.Node, Label]
-) -> Array | None:
+def _idle(program: Program, stage: Stage, values: Mapping[fx.Node, Interval]) -> Array | None:
     """Whether each block adds nothing; None where nothing is known."""
-    values: dict[fx.Node, Interval] = {
-        node: cuts.interval(frame.order.index(label)) for node, label in known.items()
-    }
-    with np.errstate(all="ignore"):
-        for node in stage.nodes:
-            values[node] = _interval(node, values)
     found: Array | None = None
     within = [node for node in stage.nodes if is_reduction(node)]
     judged = [(str(node.args[1]), node.args[0]) for node in within]

@@ -15,9 +15,9 @@ from weft.base.figures import share, si
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
-from weft.cascades.frame import Box, Frame, frame_of
+from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents
-from weft.cascades.masks import kept_boxes
+from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
@@ -71,7 +71,7 @@ class CascadePlan:
         self.frame = self._framed()
         self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit)
         self.between = self.program.between
-        self._cuts: dict[Stage, list[Box]] = {}
+        self._cuts: dict[Stage, list[Cut]] = {}
 
     def _place_type(self, label: Label) -> torch.dtype:
         return torch.int32 if self.extents[label] < 2**31 else torch.int64
@@ -170,12 +170,12 @@ class CascadePlan:
             found.append(places.reshape(shape))
         return found
 
-    def cut(self, stage: Stage) -> Sequence[Box]:
+    def cut(self, stage: Stage) -> Sequence[Cut]:
         """The boxes of a stage: those that are masked out, by coordinates alone, are left out."""
         if stage not in self._cuts:
             places = self.between.inputs[1 + len(self.said.operands) :]
             known = dict(zip(places, self.said.indices.values(), strict=True))
-            self._cuts[stage] = kept_boxes(self.program, stage, self.frame, self.blocks, known)
+            self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, known)
         return self._cuts[stage]
 
     def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -227,7 +227,7 @@ class CascadePlan:
             f"blocks      {cut}: {block} elements, {every} blocks",
         ]
         for at, stage in enumerate(self.program.stages):
-            left = sum(math.prod(extent for _, extent in box.values()) for box in self.cut(stage))
+            left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
             if left < elements:
                 lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
         lines.append(f"memory      {si(block * size, 'B')} of S at a time; all of it would be {si(elements * size, 'B')}")

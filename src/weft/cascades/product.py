@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ Box = Mapping[Label, tuple[int, int]]  # where a block begins along a label, and
 Labels = tuple[Label, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProductRoles:
     """Labels by role; X is of batch, m, k, Y of batch, n, k, the result of batch, m, n, in these orders."""
 
@@ -30,15 +30,15 @@ class ProductRoles:
     n: Labels
     k: Labels
 
-    @property
+    @cached_property
     def x(self) -> Labels:
         return (*self.batch, *self.m, *self.k)
 
-    @property
+    @cached_property
     def y(self) -> Labels:
         return (*self.batch, *self.n, *self.k)
 
-    @property
+    @cached_property
     def result(self) -> Labels:
         return (*self.batch, *self.m, *self.n)
 
@@ -109,22 +109,26 @@ class BlockProducts:
 
     def __init__(self, product: torch.dtype, accumulate: torch.dtype, kind: str, precision: str) -> None:
         self.product, self.accumulate = product, accumulate
-        self._wide = product != accumulate
-        call = _widening if self._wide else _plain
+        call = _widening if product != accumulate else _plain
         self._call: Callable[..., Tensor] = guarded(call, product, kind)
         if precision == "tf32" and kind == "cuda":
             self._call = _shortened
 
-    def __call__(self, roles: ProductRoles, x: Tensor, y: Tensor, alpha: float = 1.0) -> Tensor:
-        """The product of two blocks, of shape (batch, m, n) with a dimension for each label."""
+    def __call__(
+        self, roles: ProductRoles, x: Tensor, y: Tensor, alpha: float = 1.0, room: Tensor | None = None
+    ) -> Tensor:
+        """The product of two blocks, of shape (batch, m, n) with a dimension for each label.
+
+        It is made in `room`, memory of the sums' type, where that is given and large enough.
+        """
         batch, m, n = len(roles.batch), len(roles.m), len(roles.n)
         shape = (*x.shape[: batch + m], *y.shape[batch : batch + n])
         left = _folded(x, batch, m).to(self.product)
         right = _folded(y, batch, n).to(self.product)
-        found = self._call(left, right.mT, self.accumulate)
-        if alpha != 1.0:
-            found.mul_(alpha)
-        return found.reshape(shape)
+        place = None
+        if room is not None and 0 < math.prod(shape) <= room.numel() and self.product == self.accumulate:
+            place = room[: math.prod(shape)].view(left.shape[0], left.shape[1], right.shape[1])
+        return self._call(left, right.mT, self.accumulate, alpha, place).reshape(shape)
 
 
 def _folded(tensor: Tensor, batch: int, rows: int) -> Tensor:
@@ -135,21 +139,20 @@ def _folded(tensor: Tensor, batch: int, rows: int) -> Tensor:
     )
 
 
-def _plain(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
+def _plain(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
     if left.shape[0] == 1:
-        return torch.mm(left[0], right[0])[None]
-    return torch.bmm(left, right)
+        found = None if place is None else place[0]
+        return torch.addmm(left.new_empty(()), left[0], right[0], beta=0, alpha=alpha, out=found)[None]
+    return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=alpha, out=place)
 
 
-def _widening(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
+def _widening(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
     if left.is_cuda and widens():
-        return torch.ops.aten.bmm.dtype(left, right, accumulate)
-    return torch.bmm(left.to(accumulate), right.to(accumulate))
+        found = torch.ops.aten.bmm.dtype(left, right, accumulate)
+        return found if alpha == 1.0 else found.mul_(alpha)
+    return _plain(left.to(accumulate), right.to(accumulate), accumulate, alpha, place)
 
 
-def _shortened(left: Tensor, right: Tensor, accumulate: torch.dtype) -> Tensor:
+def _shortened(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
     with float32_products(tf32=True):
-        return _plain(left, right, accumulate)
-
-
-__all__: list[Any] = ["BlockProducts", "Box", "Labels", "ProductRoles", "arranged", "as_it_lies", "narrowed", "roles_of"]
+        return _plain(left, right, accumulate, alpha, place)
