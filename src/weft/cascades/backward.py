@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from weft.cascades.evaluate import Recipe
 from weft.cascades.forward import PRODUCT, Cutting, Values, inputs_of, reducing, run_block
 from weft.cascades.frame import Box, Frame, flipped, transposed
-from weft.cascades.product import narrowed
 from weft.cascades.lowering import PEAK
 from weft.cascades.masks import Cut
+from weft.cascades.product import narrowed
 from weft.cascades.program import Program, Stage, Target
 from weft.fn.reductions import is_reduction
 
@@ -51,7 +51,8 @@ class Gradients:
         with torch.enable_grad():
             found = dict(leaves)
             recipe = Recipe(nodes, frozenset(found) | set(nodes))
-            recipe.run(found, len(self.frame.order), reducing(self.program.between, self.frame, None), self.frame.device)
+            reduce = reducing(self.program.between, self.frame, None)
+            recipe.run(found, len(self.frame.order), reduce, self.frame.device)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
 
     def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:
@@ -63,7 +64,8 @@ class Gradients:
     def through_factor(self, d: Tensor) -> Tensor:
         """The gradient of the sum before its factor, whose own gradient is taken down."""
         node, frame = self.program.factor, self.frame
-        assert node is not None and frame.second is not None
+        assert node is not None
+        assert frame.second is not None
         factor = frame.on_d(self.values[node])
         known = self.of_nodes.get(node)
         grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape)) if factor.dim() else None
@@ -87,6 +89,7 @@ class Gradients:
         pairs = []
         for target in stage.targets:
             value = found[target.node]
+            grad: Tensor | None
             if target.kind == "product" and d is not None:
                 grad = self._through_product(value.detach(), c, d, box)
             else:
@@ -99,7 +102,8 @@ class Gradients:
     def _through_product(self, value: Tensor, c: Tensor | None, d: Tensor, box: Box) -> Tensor:
         frame = self.frame
         roles = frame.second
-        assert roles is not None and c is not None
+        assert roles is not None
+        assert c is not None
         batch = len(roles.batch)
         block = frame.of_d(d, box)  # batch, m, n
         right = narrowed(c, roles.y, box)  # batch, n, k
@@ -161,7 +165,9 @@ class Gradients:
             return
         results = [value for value, _ in pairs]
         grads = [grad.to(value.dtype).expand(value.shape) for value, grad in pairs]
-        found = torch.autograd.grad(results, list(wanted.values()), grads, allow_unused=True)
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            results, list(wanted.values()), grads, allow_unused=True
+        )
         s = self.program.between.inputs[0]
         for node, grad in zip(wanted, found, strict=True):
             if grad is None:

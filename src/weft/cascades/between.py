@@ -22,6 +22,7 @@ from weft.fn.reductions import is_reduction
 from weft.fn.trace import trace
 from weft.spec import Label
 
+
 class Between:
     """A traced function of elements of S.
 

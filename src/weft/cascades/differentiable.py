@@ -71,7 +71,8 @@ def _nodes(plan: Any) -> list[fx.Node]:
 
 def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
     """New tensors, each of its own."""
-    frame, found = plan.frame, []
+    frame = plan.frame
+    found: list[Tensor] = []
     for node in _nodes(plan):
         value = values[node]
         if node is PRODUCT:

@@ -1,4 +1,7 @@
-"""A graph run on tensors: of a block, or whole. Every tensor has all modes of S in order, extent 1 where it lacks one."""
+"""A graph run on tensors: of a block, or whole.
+
+Every tensor has all modes of S in order, with extent 1 where it lacks one.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _grow(
     recipe.run(found, len(frame.order), reducing(program.between, frame, cut.box), frame.device)
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
-        inputs[node], scales[node] = peaks[node].add(found[source], cut.box)  # type: ignore[index]
+        inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
         if source in stage.first:  # it is there for the block's own operations
             inputs[source] = found[source]  # type: ignore[index]
     return scales

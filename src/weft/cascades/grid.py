@@ -13,8 +13,9 @@ _ROWS = 256  # of a block at most, before it grows along other modes
 
 
 def block_extents(
-    order: Sequence[Label], extents: Mapping[Label, int], whole: Collection[Label], columns: Collection[Label], limit: int
-) -> dict[Label, int]:
+    order: Sequence[Label], extents: Mapping[Label, int], whole: Collection[Label], columns: Collection[Label],
+    limit: int,
+) -> dict[Label, int]:  # fmt: skip
     """How many indices a block has along each label of `order`, outermost first.
 
     `columns` are labels that the second contraction or a reduction sums; blocks grow along rows, columns and the rest.
@@ -22,7 +23,7 @@ def block_extents(
     found = {label: (extents[label] if label in whole else min(extents[label], 1)) for label in order}
     rows = [label for label in reversed(order) if label not in columns and label not in whole]
     summed = [label for label in reversed(order) if label in columns and label not in whole]
-    for labels, most in ((rows, _ROWS), (summed, limit), (rows, limit)):
+    for labels, most in ((rows, min(_ROWS, math.isqrt(limit))), (summed, limit), (rows, limit)):
         for label in labels:
             others = math.prod(max(size, 1) for name, size in found.items() if name != label)
             inner = math.prod(max(found[name], 1) for name in labels if name != label)

@@ -64,12 +64,12 @@ class Rewriting:
         return Between(self.graph, self.between.names, self.between.given, self.between.notation)
 
     def rename(self, nodes: Any) -> Any:
-        """What an old graph returns, in new nodes."""
+        """Results of an old graph, in new nodes."""
         return fx.map_arg(nodes, self.new.__getitem__)
 
 
 def lowered(between: Between, extents: Mapping[Label, int], whole: frozenset[Label] = frozenset()) -> Between:
-    """The same function without softmax, logsumexp and mean, but for those over labels of `whole` alone."""
+    """A function without softmax, logsumexp and mean, but for those over labels of `whole` alone."""
     made = Rewriting(between)
     for node in between.graph.nodes:
         if node.op == "output":

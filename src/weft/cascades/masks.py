@@ -4,8 +4,8 @@ The function is run on intervals, once for all blocks: a coordinate is between t
 element of S anything, and ``where(j <= i, s, -inf)`` is -inf in a block where no j is at most any i. What is masked
 stays masked whatever is added to it or multiplied with it: -inf plus anything is -inf here, 0 times anything 0.
 
-Where a condition holds in a whole block the choice by it is made beforehand. A block is left out where it adds nothing to any target: 0 to sums and products, -inf to logarithms of sums and to
-largest values, inf to smallest ones.
+Where a condition holds in a whole block the choice by it is made beforehand. A block is left out where it adds nothing
+to any target: 0 to sums and products, -inf to peaks and largest values, inf to smallest ones.
 """
 
 from __future__ import annotations
@@ -140,9 +140,10 @@ def _stretch(busy: Array, dim: int, whole: Sequence[int]) -> tuple[Array, Array]
     """The first and the last busy part along a dimension, for each box; the first alone where none is."""
     others = tuple(each for each in whole if each != dim)
     parts = busy.any(axis=others, keepdims=True) if others else busy
+    parts = np.asarray(parts)
     first = parts.argmax(axis=dim)
     last = parts.shape[dim] - 1 - np.flip(parts, axis=dim).argmax(axis=dim)
-    last = np.where(parts.any(axis=dim), last, first)
+    last = np.where(np.asarray(parts).max(axis=dim), last, first)
     return np.expand_dims(first, dim), np.expand_dims(last, dim)
 
 

@@ -26,12 +26,12 @@ from weft.planner.options import Options
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
-_LEAST_BLOCK = 1 << 12  # elements of S
+_LEAST_BLOCK = 1 << 8  # elements of S
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a plan holds for: shapes, types and labels of A, B, C and of the operands by name, and the coordinates."""
+    """The tensors that a plan is for: shapes, types and labels of A, B, C and of operands by name, and coordinates."""
 
     notation: CascadeNotation
     shapes: tuple[tuple[int, ...], ...]
@@ -183,7 +183,8 @@ class CascadePlan:
         results = []
         rest = list(found)
         if self.meets:
-            assert self.frame.second is not None and self.notation.d is not None
+            assert self.frame.second is not None
+            assert self.notation.d is not None
             order = self.frame.second.result
             d = rest.pop(0)
             results.append(d.permute([order.index(label) for label in self.notation.d]))
@@ -212,7 +213,7 @@ class CascadePlan:
     # -- in words --------------------------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """What is computed, in which form and why, and how much memory it takes."""
+        """Text on what is computed, in which form and why, and how much memory it takes."""
         elements = math.prod(self.extents[label] for label in self.notation.s)
         block = math.prod(max(self.blocks[label], 1) for label in self.frame.order)
         size = self.types.accumulate.itemsize
@@ -230,7 +231,8 @@ class CascadePlan:
             left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
             if left < elements:
                 lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
-        lines.append(f"memory      {si(block * size, 'B')} of S at a time; all of it would be {si(elements * size, 'B')}")
+        held, every = si(block * size, "B"), si(elements * size, "B")
+        lines.append(f"memory      {held} of S at a time; all of it would be {every}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ Operands are arranged once for a call, so that a block of them is a view that a 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,13 +82,12 @@ def broadcasting(tensor: Tensor, labels: Labels, extents: Mapping[Label, int]) -
 
 
 def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
-    """The tensor where each group of so many dimensions is one stretch and matrices lie by rows or columns, else a copy.
-    """
+    """The tensor where each group of so many dimensions is one stretch and rows are contiguous, else a copy."""
     at, fits = 0, True
     for count in groups:
         dims = range(at, at + count)
         steps = [(tensor.shape[dim], tensor.stride(dim)) for dim in dims if tensor.shape[dim] > 1]
-        fits &= all(outer[1] == inner[0] * inner[1] for outer, inner in zip(steps, steps[1:], strict=False))
+        fits &= all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(steps))
         at += count
     inner = groups[-1]
     last = [tensor.stride(dim) for dim in range(tensor.dim() - inner, tensor.dim()) if tensor.shape[dim] > 1]

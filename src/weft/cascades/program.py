@@ -5,8 +5,8 @@
     whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
     passes      S is made again, once for each level of reductions
 
-A `Stage` is a pass. Its targets are values of the graph that blocks store, accumulate, or multiply with C. The values of
-a `tail` follow from those alone: they are as small as the reductions, and exist whole between two passes.
+A `Stage` is a pass. Its targets are values of the graph that blocks store, accumulate, or multiply with C. The values
+of a `tail` follow from those alone: they are as small as the reductions, and exist whole between two passes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Stage:
 class Program:
     """A `prelude` of small values, and stages in order.
 
-    `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels that a block has all indices of; `why` says why the form
-    is what it is.
+    `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels
+    that a block has all indices of; `why` says why the form is what it is.
     """
 
     between: Between
@@ -107,7 +107,7 @@ def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
     """The reductions of elements that elements need again."""
     large = [node for node in (product, *between.outputs) if node is not None and node in between.elementwise]
     every = between.ancestors([*between.outputs], frozenset())
-    large += [node.args[0] for node in every if is_reduction(node) and node.args[0] in between.elementwise]  # type: ignore[misc]
+    large += [node.all_input_nodes[0] for node in every if between.large(node)]
     if product is not None:
         large.append(product)
     found = between.ancestors(large, frozenset())
@@ -134,7 +134,7 @@ def _staged(
         known = tuple(node for node in known if node not in peaks)
         given = frozenset((*known, *peaks))
         targets = [_scaled(between, target, given, peaks) for target in order.targets(level, results, product)]
-        first = _sorted(between, between.ancestors([node.args[0] for node in peaks], given), given)  # type: ignore[misc]
+        first = _sorted(between, between.ancestors([node.all_input_nodes[0] for node in peaks], given), given)
         nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
         tail = order.tail(level, results if level == last else ())
         stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
@@ -210,7 +210,7 @@ class _Order:
             found.append(Target(product, "product", product))
         return found
 
-    def tail(self, level: int, outputs: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+    def tail(self, level: int, outputs: Collection[fx.Node]) -> tuple[fx.Node, ...]:
         """Small values that are known after a pass and not before; with the last one whatever is returned besides."""
         made = {target.gives for each in range(level + 1) for target in self.targets(each, outputs or (), None)}
         wanted = [

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from weft.api.keywords import Equation, Function, signed
+from weft.api.keywords import Equation, signed
 from weft.base.arrays import as_tensor, outside_transforms, returned, source_of
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_many
@@ -26,6 +26,7 @@ from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
 from weft.spec.dtypes import dtype_name
 
 _PLANS = BoundedCache(256)
+_CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
 
 @signed("cascade", ("equation", "a", "b", "c"))
@@ -36,8 +37,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
 
         S = alpha * sum over d of A * B,    P = between(S),    D = sum over k of P * C
 
-    * `equation`: two contractions in einsum's words, of which the second begins with S, or the first alone; or the
-      labels of A, B, S, or of A, B, S, C, D, as sequences. Any modes; `a`, `b` and `c` have one floating type.
+    * `equation`: two contractions in einsum's words, the second beginning with S, or the first alone; or the labels of
+      A, B, S, or of A, B, S, C, D, as sequences. Any modes; `a`, `b` and `c` have one floating type.
     * `between`: a Python function of torch operations, of one element of S, in the type that sums have (float32 for
       halves). Beside what every fused function may do it reduces over modes of S, by `weft.softmax`, `weft.logsumexp`,
       `weft.sum`, `weft.mean`, `weft.amax`, `weft.amin`, `weft.argmax`, `weft.argmin`, `weft.log_softmax`. Default None:
@@ -135,7 +136,7 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
     kind = tensors[0].device.type
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         wanted = torch.get_autocast_dtype(kind)
-        tensors = [each.to(wanted) if each.dtype in (torch.float32, torch.float16, torch.bfloat16) else each for each in tensors]
+        tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
     for name, tensor in zip("abc", tensors, strict=False):
         if tensor.dtype != tensors[0].dtype:
             raise DTypeError(
@@ -151,7 +152,7 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
 
 
 def _described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
-    """What a plan is for, checked."""
+    """The tensors that a plan is for, checked."""
     notation = read(equation, [tensor.dim() for tensor in tensors])
     extents = extents_of(notation, [tensor.shape for tensor in tensors])
     of_s = {label: extents[label] for label in notation.s}

@@ -18,7 +18,8 @@ def referred(plan: Any, *tensors: Tensor, operands: Mapping[str, Tensor] | None 
     notation, frame, between = plan.notation, plan.frame, plan.written
     a, b = (_full(plan, tensor, term) for tensor, term in zip(tensors, (notation.a, notation.b), strict=False))
     labels = {label: at for at, label in enumerate(plan.extents)}
-    s = torch.einsum(a, _places(notation.a, labels), b, _places(notation.b, labels), [labels[each] for each in frame.order])
+    wanted = _places(frame.order, labels)
+    s = torch.einsum(a, _places(notation.a, labels), b, _places(notation.b, labels), wanted)
     values = {between.inputs[0]: s * plan.alpha}
     given = [
         arranged((operands or {})[name], terms, frame.order, plan.extents)

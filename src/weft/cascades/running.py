@@ -76,7 +76,7 @@ def running(written: Between, meets: bool, columns: Collection[Label], extents: 
         if between.large(node) and node.args[0] not in free:
             if node.args[1] != "sum":
                 raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
-            total, before = _run(made, node.args[0], free, list(node.args[2]))  # type: ignore[arg-type]
+            total, before = _run(made, node.args[0], free, list(node.args[2]))
             summed = made.call(REDUCE, total, "sum", node.args[2], like=node)
             made.new[node] = summed if before is None else made.call(aten.mul.Tensor, summed, before, like=node)
         else:
@@ -109,7 +109,7 @@ def _free(between: Between) -> set[fx.Node]:
 
 
 def _run(made: Rewriting, node: fx.Node, free: Collection[fx.Node], modes: list[str]) -> tuple[fx.Node, fx.Node | None]:
-    """What is summed over `modes`, and the factor behind the sum, in nodes of the new graph."""
+    """The value that is summed over `modes`, and the factor behind the sum, in nodes of the new graph."""
     between = made.between
     factors = _Factors()
     _split(between, node, free, factors, 1)

@@ -1,7 +1,7 @@
 """Reductions over modes, as words of a function that `weft.cascade` traces.
 
-A value inside such a function has modes. ``weft.softmax(s, "k")`` is the softmax along mode k of the tensor that s is an
-element of. A reduced value stands for all elements along the reduced mode again: it broadcasts without a word.
+A value inside such a function has modes. ``weft.softmax(s, "k")`` is the softmax along mode k of the tensor that s is
+an element of. A reduced value stands for all elements along the reduced mode again: it broadcasts without a word.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ def trace(
 
     A `Pointwise` for elements of these dtypes is returned as it is.
 
-    `hook` names the argument in messages (`"a_fn"`). `reduces` lets it reduce over modes (`weft.fn.reductions`). Raises `FunctionError` for what is not pointwise, closes over
-    tensors, reads values into Python or depends on its argument's shape.
+    `hook` names the argument in messages (`"a_fn"`). `reduces` lets it reduce over modes (`weft.fn.reductions`).
+    Raises `FunctionError` for what is not pointwise, closes over tensors, reads values into Python or depends on its
+    argument's shape.
     """
     dtypes, names = tuple(dtypes), tuple(names)
     if len(dtypes) != 1 + len(names):

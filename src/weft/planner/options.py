@@ -189,7 +189,8 @@ def _read_kept(name: str, value: Any) -> torch.dtype | None:
 _CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
 #: Calls that take the same options.
 _KIN = {
-    "contract": _CONTRACTIONS, "permute": ("permute", "plan_permute"), "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
+    "contract": _CONTRACTIONS, "contract_alone": ("contract",), "permute": ("permute", "plan_permute"),
+    "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
     "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
 }  # fmt: skip
 _SAME: Any = object()
@@ -249,8 +250,8 @@ OPTIONS: Sequence[Option] = (
            "the functions in place of product and sum", lambda _, value: find(value)),
     Option("deterministic", "bool", True, "contract plan operator_sum network",
            "whether results are the same from run to run, as they are with either value", read_flag),
-    Option("workspace_limit", "int | None", None, "contract plan permute cascade", "the most bytes to allocate besides D",
-           _checked(check_limit)),
+    Option("workspace_limit", "int | None", None, "contract plan permute cascade",
+           "the most bytes to allocate besides D", _checked(check_limit)),
     Option("backend", "Backend", "auto", "contract plan permute grouped blocks operator_sum network chain cascade",
            "what computes it", _checked(check_backend)),
     Option("tune", "Tune | None", None, "contract plan permute grouped blocks operator_sum network chain",
@@ -262,6 +263,7 @@ OPTIONS: Sequence[Option] = (
     Option("promote", "bool", False, "contract plan permute network",
            "whether operands of different types are multiplied in a common one", read_flag),
     Option("kept_dtype", _DTYPE, None, "contract plan", "the number type of sums that a gradient keeps", _read_kept),
+    Option("reduce", "Any", None, "contract_alone", "further results that keep some of D's modes, by name"),
     Option("return_arg", "bool", False, "contract plan", "whether the places of selected pairs are returned, too"),
     Option("validate", "bool", False, "contract call", "whether a sample of D is computed a second time"),
     Option("fn", _FUNCTION, None, "permute", "a function of each element"),
