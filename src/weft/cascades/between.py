@@ -106,9 +106,9 @@ def traced(
 ) -> Between:
     """`function` of values of that type, and of operands and coordinates with those types and labels."""
     names = tuple(given)
-    recorded = trace(
-        function or _same, (dtype, *(given[name][0] for name in names)), names=names, hook="between", reduces=True
-    )
+    written = _same if function is None else function
+    dtypes = (dtype, *(given[name][0] for name in names))
+    recorded = trace(written, dtypes, names=names, hook="between", reduces=True)
     if not isinstance(recorded, RecordedFunction):
         raise FunctionError("between: a Triton function cannot stand between two contractions: write it in torch")
     if recorded.is_complex:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
@@ -21,7 +22,8 @@ from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
-from weft.errors import DTypeError, ShapeError, UnsupportedError
+from weft.cascades.reference import referred
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
@@ -131,11 +133,22 @@ class CascadePlan:
     # -- a call ----------------------------------------------------------------------------------------------------
 
     def __call__(
-        self, *tensors: Tensor, operands: Mapping[str, Tensor] | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
+        self, *tensors: Any, operands: Mapping[str, Any] | None = None
+    ) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
-        operands = operands or {}
+        with call_context(lambda: f"CascadePlan({self.notation})"):
+            if operands is not None and not isinstance(operands, Mapping):
+                raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
+            given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
+            named = {name: as_tensor(f"operand '{name}'", each) for name, each in (operands or {}).items()}
+            found = self.run(given, named)
+        return returned(source_of(*tensors), None, found, False) if tensors else found
+
+    def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results of tensors that are read."""
         self._check(tensors, operands)
+        if self.options.backend == "reference":
+            return referred(self, *tensors, operands=operands)
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         orders = [frame.first.x, frame.first.y]
@@ -231,8 +244,8 @@ class CascadePlan:
             left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
             if left < elements:
                 lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
-        held, every = si(block * size, "B"), si(elements * size, "B")
-        lines.append(f"memory      {held} of S at a time; all of it would be {every}")
+        held, all_of_it = si(block * size, "B"), si(elements * size, "B")
+        lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

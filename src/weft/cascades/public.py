@@ -14,11 +14,11 @@ from weft.base.describe import describe_many
 from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.cascades.notation import extents_of, read
 from weft.cascades.plan import CascadePlan, Described
-from weft.cascades.reference import referred
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
 from weft.planner.options import Options
+from weft.planner.target import resolve_backend
 from weft.plans.keywords import read_options
 from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
@@ -70,8 +70,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned(equation, given, keywords)
-        run = referred if plan.options.backend == "reference" else CascadePlan.__call__
-        return returned(source_of(*given), None, run(plan, *tensors, operands=operands), False)
+        return returned(source_of(*given), None, plan.run(tensors, operands), False)
 
 
 @signed("plan_cascade", ("equation", "a", "b", "c"), CascadePlan)
@@ -137,6 +136,7 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         wanted = torch.get_autocast_dtype(kind)
         tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+    resolve_backend(options.backend, tensors[0].device)
     for name, tensor in zip("abc", tensors, strict=False):
         if tensor.dtype != tensors[0].dtype:
             raise DTypeError(

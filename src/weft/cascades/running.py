@@ -113,8 +113,11 @@ def _run(made: Rewriting, node: fx.Node, free: Collection[fx.Node], modes: list[
     between = made.between
     factors = _Factors()
     _split(between, node, free, factors, 1)
-    for small, _ in (*factors.small, *factors.shift):
-        if {str(label) for label in between.modes[small]} & set(modes):
+    for small, large in ((factors.small, factors.large), (factors.shift, factors.exponent)):
+        along = [each for each in small if {str(label) for label in between.modes[each[0]]} & set(modes)]
+        large += along  # an operand, say
+        small[:] = [each for each in small if each not in along]
+        if any(each not in free for each, _ in along):
             raise NotRunning("a factor of the sum is reduced, but not over all of the modes that are summed")
     summed = _power(made, [(made.new[each], power) for each, power in factors.large], node)
     before = _power(made, [(made.new[each], power) for each, power in factors.small], node)
