@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from weft.cascades.backward import gradients
 from weft.cascades.forward import PRODUCT, Values, run
+from weft.cascades.launch import FINISHED
 
 
 def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -23,11 +24,15 @@ class _Cascade(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
-        values = run(plan.program, plan.frame, a, b, c, _given(plan, operands), plan.cut)
+        given = _given(plan, operands)
+        if plan.launch is None:
+            values = run(plan.program, plan.frame, a, b, c, given, plan.cut)
+        else:
+            values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad))
         between, ctx.plan = plan.program.between, plan
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
-        if plan.program.factor is None:  # the gradient of D is that of the sum
-            ctx.nodes = [node for node in ctx.nodes if node is not PRODUCT]
+        left = (FINISHED,) if plan.program.factor is not None else (FINISHED, PRODUCT)
+        ctx.nodes = [node for node in ctx.nodes if node not in left]  # without a factor the gradient is that of the sum
         ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)
         results = _results(plan, values)
@@ -74,6 +79,9 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
     frame = plan.frame
     found: list[Tensor] = []
     for node in _nodes(plan):
+        if node is PRODUCT and FINISHED in values:
+            found.append(values[FINISHED])
+            continue
         value = values[node]
         if node is PRODUCT:
             if plan.program.factor is not None:

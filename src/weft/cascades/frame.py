@@ -155,8 +155,19 @@ def frame_of(
     if swapped:
         first = roles_of(b, a, s)
     first = ProductRoles(first.batch, _last(first.m, summed), _last(first.n, summed), first.k)
-    second = None if c is None or d is None else roles_of(first.result, c, d)
+    second = None if c is None or d is None else _in_order(roles_of(first.result, c, d), first.result)
     return Frame(first, second, extents, alpha, products, device, swapped, stored)
+
+
+def _in_order(roles: ProductRoles, order: Labels) -> ProductRoles:
+    """Roles with the labels of S in the order that it has them in."""
+    return ProductRoles(*(tuple(sorted(each, key=lambda label: _rank(label, order))) for each in (
+        roles.batch, roles.m, roles.n, roles.k
+    )))  # fmt: skip
+
+
+def _rank(label: Label, order: Labels) -> int:
+    return order.index(label) if label in order else len(order)
 
 
 def _last(labels: Labels, summed: frozenset[Label] | set[Label]) -> Labels:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
@@ -18,6 +18,7 @@ from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents
+from weft.cascades.launch import CascadeLaunch, tile_of, unserved
 from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
@@ -101,7 +102,7 @@ class CascadePlan:
         """Labels by role."""
         said, types = self.said, self.types
         kind = said.device.type
-        product = types.accumulate if kind == "cpu" else types.product
+        product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
         products = BlockProducts(product, types.accumulate, kind, types.precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
@@ -123,6 +124,21 @@ class CascadePlan:
         if isinstance(asked, tuple):
             raise DTypeError("out_dtype is one type: that of D; further results have the types they are computed in")
         return self.said.dtype if asked is None else asked
+
+    @cached_property
+    def launch(self) -> CascadeLaunch | None:
+        """The launch of the Triton kernel, where that was asked for by name."""
+        if self.options.backend != "triton":
+            return None
+        if (reason := unserved(self.program, self.frame)) is not None:
+            raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
+        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame))
+
+    @property
+    def _known(self) -> dict[fx.Node, Label]:
+        """The labels of coordinates, by their nodes."""
+        places = self.between.inputs[1 + len(self.said.operands) :]
+        return dict(zip(places, self.said.indices.values(), strict=True))
 
     @cached_property
     def blocks(self) -> dict[Label, int]:
@@ -186,9 +202,7 @@ class CascadePlan:
     def cut(self, stage: Stage) -> Sequence[Cut]:
         """The boxes of a stage: those that are masked out, by coordinates alone, are left out."""
         if stage not in self._cuts:
-            places = self.between.inputs[1 + len(self.said.operands) :]
-            known = dict(zip(places, self.said.indices.values(), strict=True))
-            self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, known)
+            self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, self._known)
         return self._cuts[stage]
 
     def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:

@@ -82,17 +82,15 @@ def broadcasting(tensor: Tensor, labels: Labels, extents: Mapping[Label, int]) -
 
 
 def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
-    """The tensor where each group of so many dimensions is one stretch and rows are contiguous, else a copy."""
+    """The tensor where each group of so many dimensions is one stretch and rows or columns are contiguous."""
     at, fits = 0, True
     for count in groups:
         dims = range(at, at + count)
         steps = [(tensor.shape[dim], tensor.stride(dim)) for dim in dims if tensor.shape[dim] > 1]
         fits &= all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(steps))
         at += count
-    inner = groups[-1]
-    last = [tensor.stride(dim) for dim in range(tensor.dim() - inner, tensor.dim()) if tensor.shape[dim] > 1]
-    unit = not last or last[-1] == 1
-    return tensor if fits and unit else tensor.contiguous()
+    steps = [tensor.stride(dim) for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
+    return tensor if fits and (not steps or 1 in steps[-groups[-1] - groups[-2] :]) else tensor.contiguous()
 
 
 def narrowed(tensor: Tensor, labels: Labels, box: Box) -> Tensor:
