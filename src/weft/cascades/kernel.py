@@ -1,9 +1,9 @@
 """The text of a Triton kernel for a cascade of one pass: S tile by tile, its function, and the product with C.
 
 A program has a tile of rows m and goes along the columns n. Peaks, sums and the rows of D stay in registers. The
-function comes as Triton functions that weft writes of its graph: `FIRST` makes the values whose peaks are needed, `REST`
-those that are summed and multiplied, `SETTLED` the same where every condition on coordinates holds. Columns in three
-stretches: with conditions, without, with.
+function comes as Triton functions that weft writes of its graph: `FIRST` makes the values whose peaks are needed,
+`REST` those that are summed and multiplied, `SETTLED` the same where every condition on coordinates holds. Columns
+come in three stretches: with conditions, without, with.
 
     s = q k^T * alpha                        (BM, BN)
     new = max(peak, max_n FIRST(s))          (BM,)       r = exp(peak - new)
@@ -33,6 +33,13 @@ class KernelForm(NamedTuple):
     sums: tuple[tuple[str, int], ...]  # "sum", "amax" or "amin", and the peak that a sum is over, or -1
     product: int  # the peak that the product with C is over, -1 for none; -2 where there is no C
     fused: bool  # D is multiplied with its factor and rounded; else it stays as it was summed
+    few: int  # terms of S where they are few and multiplied one by one, else 0
+    single: bool  # C has one column, which is summed and not multiplied as a matrix
+
+
+CONSTANTS = (
+    "BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT", "PRECISION",
+)  # fmt: skip
 
 
 def kernel_text(form: KernelForm) -> str:
@@ -52,8 +59,7 @@ def _parameters(form: KernelForm) -> list[str]:
     for at, each in enumerate(form.inputs):
         for label in range(len(each.groups)):
             found += [f"x{at}_div{label}", f"x{at}_ext{label}", f"x{at}_step{label}"]
-    constants = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT", "PRECISION")
-    return [*found, *(f"{name}: tl.constexpr" for name in constants)]
+    return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
 
 
 def _body(form: KernelForm) -> str:
@@ -65,8 +71,8 @@ def _body(form: KernelForm) -> str:
         "k = tl.arange(0, BK)",
         "e = tl.arange(0, BE)",
         "m_in = m < M",
-        "q = tl.load(a + batch * sa_b + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k, "
-        "mask=m_in[:, None] & (k[None, :] < K), other=0.0)",
+        "a += batch * sa_b",
+        *_rows_of_a(form),
         "b += batch * sb_b",
         "c += batch * sc_b",
         *_gather(form, ("batch", "m")),
@@ -81,6 +87,17 @@ def _body(form: KernelForm) -> str:
         lines += [f"    {line}" for line in _step(form, inside)]
     lines += _stores(form)
     return "".join(f"    {line}\n" for line in lines)
+
+
+def _rows_of_a(form: KernelForm) -> list[str]:
+    """The tile's rows of A, all terms of them; by term where they are few."""
+    if form.few:
+        place = "a + m.to(tl.int64) * sa_m"
+        return [f"q{at} = tl.load({place} + {at} * sa_k, mask=m_in, other=0.0).to(SUMS)" for at in range(form.few)]
+    return [
+        "q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k, "
+        "mask=m_in[:, None] & (k[None, :] < K), other=0.0)"
+    ]
 
 
 def _start(kind: str) -> str:
@@ -99,10 +116,10 @@ def _moves(each: InputText) -> bool:
 def _input(at: int, each: InputText) -> list[str]:
     """A value along (BM, BN), of extent 1 where it lacks m or n."""
     shown = {"batch": "batch", "m": "m[:, None]", "n": "n[None, :]"}
-    places = [
-        f"({shown[group]} // x{at}_div{label} % x{at}_ext{label})" + ("" if each.coordinate else f" * x{at}_step{label}")
-        for label, group in enumerate(each.groups)
-    ]
+    places = []
+    for label, group in enumerate(each.groups):
+        place = f"({shown[group]} // x{at}_div{label} % x{at}_ext{label})"
+        places.append(place if each.coordinate else f"{place} * x{at}_step{label}")
     index = " + ".join(places) or "0"
     if each.coordinate:
         return [f"v{at} = tl.broadcast_to(({index}).to(tl.int32), {_shape(each)})"]
@@ -119,10 +136,18 @@ def _step(form: KernelForm, inside: bool) -> list[str]:
     """One tile of S. `inside`: all its columns are there, and conditions on coordinates hold."""
     lines = ["n = n0 + tl.arange(0, BN)", "n_in = n < N"]
     mask = "(k[:, None] < K)" if inside else "n_in[None, :] & (k[:, None] < K)"
-    lines += [
-        f"right = tl.load(b + n.to(tl.int64)[None, :] * sb_n + k[:, None] * sb_k, mask={mask}, other=0.0)",
-        "s = tl.dot(q.to(PRODUCT), right.to(PRODUCT), input_precision=PRECISION, out_dtype=SUMS) * alpha",
-    ]
+    if form.few:
+        mask = "" if inside else ", mask=n_in, other=0.0"
+        terms = []
+        for at in range(form.few):
+            lines.append(f"r{at} = tl.load(b + n.to(tl.int64) * sb_n + {at} * sb_k{mask}).to(SUMS)")
+            terms.append(f"q{at}[:, None] * r{at}[None, :]")
+        lines.append(f"s = ({' + '.join(terms)}) * alpha")
+    else:
+        lines += [
+            f"right = tl.load(b + n.to(tl.int64)[None, :] * sb_n + k[:, None] * sb_k, mask={mask}, other=0.0)",
+            "s = tl.dot(q.to(PRODUCT), right.to(PRODUCT), input_precision=PRECISION, out_dtype=SUMS) * alpha",
+        ]
     for at, each in enumerate(form.inputs):
         if _moves(each):
             lines += _input(at, each)
@@ -164,6 +189,12 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
     if not inside:
         weight = f"tl.where(n_in[None, :], {weight}, 0.0)"
     scaled = f"acc * scale{form.product}[:, None]" if form.product >= 0 else "acc"
+    if form.single:
+        mask = "" if inside else ", mask=n_in, other=0.0"
+        return [
+            f"third = tl.load(c + n.to(tl.int64) * sc_n{mask}).to(SUMS)",
+            f"acc = {scaled} + tl.sum({weight} * third[None, :], 1)[:, None]",
+        ]
     return [
         f"third = tl.load(c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e, mask={mask}, other=0.0)",
         f"acc = tl.dot({weight}.to(PRODUCT), third.to(PRODUCT), {scaled}, input_precision=PRECISION, out_dtype=SUMS)",

@@ -18,17 +18,19 @@ from weft.cascades.forward import PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.kernel import InputText, KernelForm, kernel_text
 from weft.cascades.masks import kept
-from weft.cascades.program import Program, Stage
+from weft.cascades.program import Program
 from weft.fn.pointwise import RecordedFunction
 from weft.fn.reductions import is_reduction
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
+from weft.gpu.common.release import FUSION
 from weft.spec import Label
 
 _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E: a tile has all of both
 _LEAST = 16  # of a side of `tl.dot`
+_FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 #: D where the kernel has multiplied it with its factor and rounded it.
@@ -42,6 +44,19 @@ class CascadeTile(NamedTuple):
     n: int
     warps: int
     stages: int
+
+
+class KernelCall(NamedTuple):
+    """A kernel, its grid and arguments, and where results are; `finished` says whether D is rounded."""
+
+    kernel: Any
+    grid: tuple[int]
+    tensors: tuple[Tensor, ...]
+    numbers: tuple[Any, ...]
+    constants: dict[str, Any]
+    states: tuple[Tensor, ...]
+    d: Tensor
+    finished: bool
 
 
 def unserved(program: Program, frame: Frame) -> str | None:
@@ -112,36 +127,55 @@ class CascadeLaunch:
         """Every whole value by its node, as `forward.run` has them; D finished under `FINISHED` unless it is `raw`."""
         frame, values = self.frame, dict(given)
         run_tail(self.program, frame, self.program.prelude, values)
-        factor = None if raw else self._factor
-        form = self._form(values, factor is not None)
-        batch, m, n, k = (_size(frame, each) for each in (frame.first.batch, frame.first.m, frame.first.n, frame.first.k))
-        e = 1 if frame.second is None else _size(frame, frame.second.n)
-        states = [torch.empty((batch, m), dtype=torch.float32, device=frame.device) for _ in (*self.stage.peaks, *self.sums)]
-        wanted = frame.stored if factor is not None else torch.float32
-        d = torch.empty((batch, m, e) if self.meets else 1, dtype=wanted, device=frame.device)
-        place = a if c is None else c
-        tensors = [a, b, place, d, *(values[node] for node in self.inputs if node not in self.known), *states]
-        steps = (*_steps(a, frame.first, "m"), *_steps(b, frame.first, "n"))
-        of_c = (0, 0, 0) if c is None or frame.second is None else _of_c(c, frame.second)
-        numbers = [self._stretches, float(frame.alpha), m, n, k, e, *steps, *of_c, *self._places(values)]
-        constants = {
-            "BM": self.tile.m, "BN": self.tile.n, "BK": max(power_of_two(k), _LEAST), "BE": max(power_of_two(e), _LEAST),
-            "FIRST": self._function(self._exponents, ()), "FIRST_SETTLED": self._function(self._exponents, self._conditions),
-            "REST": self._function(self._summands, ()), "SETTLED": self._function(self._summands, self._conditions),
-            "FACTOR": None if factor is None else factor.jit, "SUMS": TRITON_TYPES[torch.float32].meant,
-            "PRODUCT": TRITON_TYPES[frame.products.product].meant, "PRECISION": "ieee",
-        }  # fmt: skip
-        kernel = jit_function(kernel_text(form))
-        grid = (batch * -(-m // self.tile.m),)
-        kernel[grid](*tensors, *numbers, **constants, num_warps=self.tile.warps, num_stages=self.tile.stages)
-        for node, state in zip((*self.stage.peaks, *(target.gives for target in self.sums)), states, strict=True):
+        call = self.call(a, b, c, values, raw)
+        options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
+        if frame.device.type == "cuda":
+            options |= FUSION
+        call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
+        results = (*self.stage.peaks, *(target.gives for target in self.sums))
+        for node, state in zip(results, call.states, strict=True):
             values[node] = state.reshape(frame.shape(self.program.between.modes[node]))
         if self.meets:
             assert frame.second is not None
             shape = [frame.extents[label] for label in frame.second.result]
-            values[FINISHED if factor is not None else PRODUCT] = d.reshape(shape)
+            values[FINISHED if call.finished else PRODUCT] = call.d.reshape(shape)
         run_tail(self.program, frame, self.stage.tail, values)
         return values
+
+    def call(self, a: Tensor, b: Tensor, c: Tensor | None, values: Values, raw: bool) -> KernelCall:
+        """The kernel and all that it is given."""
+        frame = self.frame
+        first, second = frame.first, frame.second
+        factor = None if raw else self._factor
+        batch, m, n, k = (_size(frame, each) for each in (first.batch, first.m, first.n, first.k))
+        e = 1 if second is None else _size(frame, second.n)
+        states = tuple(
+            torch.empty((batch, m), dtype=torch.float32, device=frame.device) for _ in (*self.stage.peaks, *self.sums)
+        )
+        stored = frame.stored if factor is not None else torch.float32
+        d = torch.empty((batch, m, e) if self.meets else 1, dtype=stored, device=frame.device)
+        operands = (values[node] for node in self.inputs if node not in self.known)
+        tensors = (a, b, a if c is None else c, d, *operands, *states, self._stretches)
+        steps = (
+            *_groups(a, (len(first.batch), len(first.m), len(first.k))),
+            *_groups(b, (len(first.batch), len(first.n), len(first.k))),
+        )
+        of_c = (0, 0, 0)
+        if c is not None and second is not None:
+            of_batch, of_e, of_n = _groups(c, (len(second.batch), len(second.n), len(second.k)))
+            of_c = (of_batch, of_n, of_e)
+        numbers = (float(frame.alpha), m, n, k, e, *steps, *of_c, *self._places(values))
+        constants = {
+            "BM": self.tile.m, "BN": self.tile.n, "BK": max(power_of_two(k), _LEAST),
+            "BE": 1 if e == 1 else max(power_of_two(e), _LEAST), "FIRST": self._function(self._exponents, ()),
+            "FIRST_SETTLED": self._function(self._exponents, self._conditions),
+            "REST": self._function(self._summands, ()), "SETTLED": self._function(self._summands, self._conditions),
+            "FACTOR": None if factor is None else factor.jit, "SUMS": TRITON_TYPES[torch.float32].meant,
+            "PRODUCT": TRITON_TYPES[frame.products.product].meant, "PRECISION": frame.products.precision,
+        }  # fmt: skip
+        kernel = jit_function(kernel_text(self._form(values, factor is not None)))
+        grid = (batch * -(-m // self.tile.m),)
+        return KernelCall(kernel, grid, tensors, numbers, constants, states, d, factor is not None)
 
     # -- functions -------------------------------------------------------------------------------------------------
 
@@ -214,7 +248,10 @@ class CascadeLaunch:
         if self.meets:
             scale = self.meets[0].scale
             product = -1 if scale is None else peaks.index(scale)
-        return KernelForm(inputs, len(peaks), sums, product, fused)
+        k, second = _size(self.frame, self.frame.first.k), self.frame.second
+        few = k if k <= _FEW and self.frame.products.product == torch.float32 else 0
+        single = second is None or _size(self.frame, second.n) == 1
+        return KernelForm(inputs, len(peaks), sums, product, fused, few, single)
 
     def _labels(self, node: fx.Node, values: Values) -> list[Label]:
         """The labels that an input moves along."""
@@ -260,7 +297,7 @@ class CascadeLaunch:
 
     @cached_property
     def _stretches(self) -> Tensor:
-        """For each tile of rows where columns begin, where conditions hold and no column lacks, until where, and ends."""
+        """For each tile of rows where its columns begin, where conditions hold from and until, and where they end."""
         n, step = _size(self.frame, self.frame.first.n), self.tile.n
         rows = -(-_size(self.frame, self.frame.first.m) // self.tile.m)
         table = np.zeros((rows, 4), np.int32)
@@ -287,17 +324,6 @@ def _longest(starts: Sequence[int], step: int) -> tuple[int, int] | None:
         if best is None or start + step - begin > best[1] - best[0]:
             best = (begin, start + step)
     return best
-
-
-def _steps(tensor: Tensor, roles: Any, rows: str) -> tuple[int, int, int]:
-    """Strides of an operand along batch, rows and the summed labels, each taken as one."""
-    batch, inner = len(roles.batch), len(roles.m if rows == "m" else roles.n)
-    return _groups(tensor, (batch, inner, len(roles.k)))
-
-
-def _of_c(tensor: Tensor, roles: Any) -> tuple[int, int, int]:
-    batch, n, e = _groups(tensor, (len(roles.batch), len(roles.n), len(roles.k)))
-    return batch, e, n
 
 
 def _groups(tensor: Tensor, counts: Sequence[int]) -> tuple[int, int, int]:

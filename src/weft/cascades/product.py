@@ -89,8 +89,9 @@ def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
         steps = [(tensor.shape[dim], tensor.stride(dim)) for dim in dims if tensor.shape[dim] > 1]
         fits &= all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(steps))
         at += count
-    steps = [tensor.stride(dim) for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
-    return tensor if fits and (not steps or 1 in steps[-groups[-1] - groups[-2] :]) else tensor.contiguous()
+    inner = range(tensor.dim() - groups[-1] - groups[-2], tensor.dim())
+    unit = [tensor.stride(dim) == 1 for dim in inner if tensor.shape[dim] > 1]
+    return tensor if fits and (any(unit) or not unit) else tensor.contiguous()
 
 
 def narrowed(tensor: Tensor, labels: Labels, box: Box) -> Tensor:
@@ -106,7 +107,7 @@ class BlockProducts:
     """Matrix products of blocks, of operands of one type, with sums in another, on one kind of device."""
 
     def __init__(self, product: torch.dtype, accumulate: torch.dtype, kind: str, precision: str) -> None:
-        self.product, self.accumulate = product, accumulate
+        self.product, self.accumulate, self.precision = product, accumulate, precision
         call = _widening if product != accumulate else _plain
         self._call: Callable[..., Tensor] = guarded(call, product, kind)
         if precision == "tf32" and kind == "cuda":
