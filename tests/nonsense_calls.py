@@ -200,6 +200,13 @@ def _of_modules() -> list[Call]:
         Call("functions.saturate", f.saturate, (lambda: torch.int8,)),
         Call("functions.uniform", f.uniform, (lambda: 7, lambda: torch.arange(3), lambda: torch.arange(3))),
         Call("functions.alibi_slopes", f.alibi_slopes, (lambda: 4,), {"device": lambda: "cpu"}),
+        Call("nn.Attention", nn.Attention, (lambda: 4, lambda: 2), {
+            "kv_heads": lambda: 1, "bias": lambda: True, "device": lambda: "cpu", "dtype": lambda: torch.float32,
+            "score": lambda: torch.tanh, "causal": lambda: True,
+        }),
+        Call("nn.Attention()", "__call__", (lambda: tensor(2, 3, 4),), {"lengths": lambda: torch.tensor([3, 1])},
+             of=partial(nn.Attention, 4, 2)),
+        Call("nn.Attention.step", "step", (lambda: tensor(2, 3, 4),), of=partial(nn.Attention, 4, 2)),
         Call("nn.Linear", nn.Linear, (three, four), {**layer, "weight_dtype": lambda: None}),
         Call("nn.Bilinear", nn.Bilinear, (three, four, three), layer),
         Call("nn.GatedLinear", nn.GatedLinear, (three, four), layer),

@@ -30,32 +30,37 @@ class Rewriting:
     def __init__(self, between: Between) -> None:
         self.between, self.graph = between, fx.Graph()
         self.new: dict[fx.Node, fx.Node] = {}
-        self._peaks: dict[tuple[fx.Node, tuple[str, ...]], fx.Node] = {}
+        self._known: dict[Any, fx.Node] = {}
 
     def copy(self, node: fx.Node) -> fx.Node:
         """A node of the old graph in the new one."""
-        self.new[node] = self.graph.node_copy(node, self.new.__getitem__)
+        if node.op == "call_function":
+            args, kwargs = self.rename(node.args), self.rename(node.kwargs)
+            self.new[node] = self._made(node.target, args, kwargs, node.meta["dtype"], node.meta["scalar"])
+        else:
+            self.new[node] = self.graph.node_copy(node, self.new.__getitem__)
         return self.new[node]
 
     def call(self, target: Any, *args: Any, like: fx.Node, dtype: torch.dtype | None = None) -> fx.Node:
         """An operation of the new graph, of the type of `like`."""
-        made = self.graph.call_function(target, args)
-        made.meta.update(dtype=dtype or like.meta["dtype"], scalar=False)
-        return made
+        return self._made(target, args, {}, dtype or like.meta["dtype"], False)
 
     def number(self, value: float, like: fx.Node) -> fx.Node:
         """A number of the type of `like`."""
-        made = self.call(aten.scalar_tensor.default, value, like=like)
-        made.kwargs = {"dtype": like.meta["dtype"]}
-        made.meta["scalar"] = True
-        return made
+        dtype = like.meta["dtype"]
+        return self._made(aten.scalar_tensor.default, (value,), {"dtype": dtype}, dtype, True)
+
+    def _made(self, target: Any, args: Any, kwargs: Any, dtype: torch.dtype, scalar: bool) -> fx.Node:
+        """An operation, which is there once whoever asks for it."""
+        key = target, repr(args), repr(sorted(kwargs.items())), dtype, scalar
+        if key not in self._known:
+            self._known[key] = self.graph.call_function(target, tuple(args), dict(kwargs))
+            self._known[key].meta.update(dtype=dtype, scalar=scalar)
+        return self._known[key]
 
     def peak(self, value: fx.Node, modes: Any) -> fx.Node:
-        """The peak of a value along modes: one for each."""
-        key = value, tuple(sorted(modes))
-        if key not in self._peaks:
-            self._peaks[key] = self.call(REDUCE, value, PEAK, list(modes), like=value)
-        return self._peaks[key]
+        """The peak of a value along modes."""
+        return self.call(REDUCE, value, PEAK, sorted(modes), like=value)
 
     def finished(self, outputs: Any) -> Between:
         """The new function."""

@@ -144,7 +144,7 @@ class CascadePlan:
     def blocks(self) -> dict[Label, int]:
         """The extents of a block of S."""
         columns = columns_of(self.written, self.frame)
-        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit)
+        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit, bool(self.said.indices))
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
