@@ -225,6 +225,21 @@ def test_masked_blocks_are_not_computed() -> None:
     assert not bool(plan(q, k, v)[:, :300].isnan().any())
 
 
+def test_documents_of_an_operand_do_not_see_one_another() -> None:
+    """Blocks of two documents are not computed: what stands there does not matter."""
+    q, k, v = operands(h=1, q=256, k=256)
+    document = torch.arange(256) // 64
+    mine = q[:, :64].clone()
+    k[:, 64:], v[:, 64:] = math.nan, math.nan
+
+    def between(s: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+        return weft.softmax(torch.where(mine == theirs, s, -math.inf), "k")
+
+    given = {"mine": ("q", document), "theirs": ("k", document)}
+    found = weft.cascade(EQUATION, q, k, v, between=between, operands=given, workspace_limit=1 << 17)
+    torch.testing.assert_close(found[:, :64], torch.softmax(mine @ k[:, :64].mT, -1) @ v[:, :64])
+
+
 def test_a_result_of_whole_rows_is_stored_in_the_operands_type() -> None:
     x, w = torch.randn(6, 4).half(), torch.randn(9, 4).half()
     p, rows = weft.cascade("mk,nk->mn", x, w, between=lambda s: (weft.softmax(s, "n"), weft.amax(s, "n")))
@@ -317,6 +332,8 @@ WRONG: list[tuple[str, type[Exception], str, Any]] = [
      lambda q, k, v: weft.cascade(EQUATION, q, k, v, epilogue=softmax)),
     ("a place of nothing", weft.ShapeError, "argmax of no elements",
      lambda q, k, v: weft.cascade("hqd,hkd->hqk", q, k[:, :0], between=lambda s: weft.argmax(s, "k"))),
+    ("a transform", weft.UnsupportedError, "not for transforms of torch.func",
+     lambda q, k, v: torch.func.vmap(lambda q, k: weft.cascade("qd,kd->qk", q, k, between=softmax))(q, k)),
     ("another shape", weft.ShapeError, "the plan is for operands of shapes",
      lambda q, k, v: weft.plan_cascade(EQUATION, q, k, v, between=softmax)(q[:, :2], k, v)),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class _Cascade(torch.autograd.Function):
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         given = _given(plan, operands)
         if plan.launch is None:
-            values = run(plan.program, plan.frame, a, b, c, given, plan.cut)
+            values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands))
         else:
             values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad))
         between, ctx.plan = plan.program.between, plan
@@ -53,7 +54,8 @@ class _Cascade(torch.autograd.Function):
             if grad is not None:
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
         needs = ctx.needs_input_grad
-        found = gradients(plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, plan.cut)
+        cut = partial(plan.cut, operands=operands)
+        found = gradients(plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut)
         own = [None if each is None else each.to(a.dtype) for each in found.sums]
         places = plan.program.between.inputs[1 : 1 + count]
         of_operands = [

@@ -70,16 +70,18 @@ def _grow(
     """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
     if not peaks:
         return {}
-    found = {**inputs, program.between.inputs[0]: scores}
-    sources = [node.args[0] for node in stage.peaks]
-    kept = frozenset((*found, *sources))
-    recipe = recipe_of(stage.first, kept, cut.settled)
-    recipe.run(found, len(frame.order), reducing(program.between, frame, cut.box), frame.device)
+    s = program.between.inputs[0]
+    found = {**inputs, s: scores}
+    sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
+    again = s in _recipe(stage, (*stage.peaks, *stage.known, *sources), cut).reads
+    recipe = recipe_of(stage.first, frozenset((*found, *sources) if again else sources), cut.settled)
+    reduce = reducing(program.between, frame, cut.box)
+    recipe.run(found, len(frame.order), reduce, frame.device, owned=None if again else frozenset((s,)))
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
         inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
         if source in stage.first:  # it is there for the block's own operations
-            inputs[source] = found[source]  # type: ignore[index]
+            inputs[source] = found[source]
     return scales
 
 
@@ -95,14 +97,19 @@ def run_block(
 ) -> Values:  # fmt: skip
     """The values of a block of the stage's targets, from a block of S; `owned` are given values to be written over."""
     found = {**inputs, program.between.inputs[0]: scores}
-    nodes = tuple(node for node in stage.nodes if node not in inputs)
-    recipe = recipe_of(nodes, frozenset(target.node for target in stage.targets), cut.settled)
+    recipe = _recipe(stage, tuple(inputs), cut)
     reduce = reducing(program.between, frame, cut.box)
     if owned is not None:  # a choice that is settled may be S itself
         held = Counter(id(found[node]) for node in recipe.reads if node in found)
         owned = frozenset(node for node in owned if node in found and held[id(found[node])] == 1)
     recipe.run(found, len(frame.order), reduce, frame.device, owned=owned)
     return found
+
+
+def _recipe(stage: Stage, given: tuple[fx.Node, ...], cut: Cut) -> Recipe:
+    """The recipe of a block's targets from values that are given."""
+    nodes = tuple(node for node in stage.nodes if node not in given)
+    return recipe_of(nodes, frozenset(target.node for target in stage.targets), cut.settled)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Blocks of S that are masked out, known from coordinates: they are left out.
+"""Blocks of S that are masked out, known from coordinates and whole-number operands: they are left out.
 
 The function is run on intervals, once for all blocks: a coordinate is between the first and the last of a block, an
 element of S anything, and ``where(j <= i, s, -inf)`` is -inf in a block where no j is at most any i. What is masked
@@ -29,6 +29,8 @@ _FINE = 64  # parts that a label is looked at in where blocks have all of it
 _LEAST = 16  # indices of such a part
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+#: The labels of coordinates, and the values of operands.
+Known: TypeAlias = Mapping[fx.Node, "Label | Array"]
 #: The least and the largest value in each block; None where nothing is known.
 Interval: TypeAlias = tuple[Array, Array] | None
 _IDLE = {"product": 0.0, "sum": 0.0, "mean": 0.0, "logsumexp": -math.inf, "softmax": -math.inf, "amax": -math.inf,
@@ -48,6 +50,14 @@ class Cuts:
         shape[dim] = -1
         low = self.starts[dim].astype(np.float64).reshape(shape)
         return low, low + np.maximum(self.sizes[dim] - 1, 0).astype(np.float64).reshape(shape)
+
+    def ranges(self, values: Array) -> tuple[Array, Array]:
+        """The least and the largest of values along S in each block."""
+        low = high = values.astype(np.float64)
+        for dim, starts in enumerate(self.starts):
+            if low.shape[dim] > 1:
+                low, high = np.minimum.reduceat(low, starts, dim), np.maximum.reduceat(high, starts, dim)
+        return low, high
 
 
 def cuts_of(frame: Frame, blocks: Mapping[Label, int]) -> Cuts:
@@ -70,9 +80,11 @@ class Cut:
 
 
 def kept(
-    program: Program, stage: Stage, frame: Frame, blocks: Mapping[Label, int], known: Mapping[fx.Node, Label]
+    program: Program, stage: Stage, frame: Frame, blocks: Mapping[Label, int], known: Known
 ) -> list[Cut]:
-    """The boxes of a stage that add something, in order; `known` has the label of each coordinate.
+    """The boxes of a stage that add something, in order.
+
+    `known` has the label of each coordinate, and the values along S of operands that are looked at.
 
     Where a box has all indices of a label it is narrowed to the stretch that adds something.
     """
@@ -103,10 +115,11 @@ def kept(
     return found
 
 
-def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Mapping[fx.Node, Label]) -> dict[fx.Node, Interval]:
+def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Interval]:
     """The interval of each value in each block."""
     values: dict[fx.Node, Interval] = {
-        node: cuts.interval(frame.order.index(label)) for node, label in known.items()
+        node: cuts.ranges(what) if isinstance(what, np.ndarray) else cuts.interval(frame.order.index(what))
+        for node, what in known.items()
     }
     with np.errstate(all="ignore"):
         for node in dict.fromkeys((*stage.first, *stage.nodes)):

@@ -30,6 +30,7 @@ from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
 _LEAST_BLOCK = 1 << 8  # elements of S
+_LOOKED_AT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # operands that may mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ class CascadePlan:
     def blocks(self) -> dict[Label, int]:
         """The extents of a block of S."""
         columns = columns_of(self.written, self.frame)
-        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit, bool(self.said.indices))
+        square = bool(self.said.indices)
+        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit, square)
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
@@ -199,8 +201,16 @@ class CascadePlan:
             found.append(places.reshape(shape))
         return found
 
-    def cut(self, stage: Stage) -> Sequence[Cut]:
-        """The boxes of a stage: those that are masked out, by coordinates alone, are left out."""
+    def cut(self, stage: Stage, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
+        """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
+        known: dict[fx.Node, Any] = {
+            node: each.numpy()
+            for node, each in zip(self.between.inputs[1:], operands, strict=False)
+            if each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
+        }
+        if known:
+            known.update(self._known)
+            return kept(self.program, stage, self.frame, self.blocks, known)
         if stage not in self._cuts:
             self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, self._known)
         return self._cuts[stage]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from weft.api.keywords import Equation, signed
-from weft.base.arrays import as_tensor, outside_transforms, returned, source_of
+from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_many
 from weft.base.dispatch import is_dynamo_compiling, outside
@@ -46,7 +46,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
-    * `backend`: ``"auto"``, or ``"reference"``: all of S, in float64.
+    * `backend`: ``"auto"``; ``"triton"``: a kernel for the forward pass, where S is a matrix for each index of a batch;
+      it has not been timed on a GPU; ``"reference"``: all of S, in float64.
 
     `between` returns P, or a tuple of P and further results; without a second contraction all that it returns are
     results. D has the labels that the equation says. Every other result has the modes of S that its value has: a row's
@@ -136,6 +137,11 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         wanted = torch.get_autocast_dtype(kind)
         tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+    if is_transforming():
+        raise UnsupportedError(
+            "a cascade is not for transforms of torch.func (vmap, grad, jvp): write a mode for what is mapped over, "
+            "and take gradients by torch.autograd"
+        )
     resolve_backend(options.backend, tensors[0].device)
     for name, tensor in zip("abc", tensors, strict=False):
         if tensor.dtype != tensors[0].dtype:
