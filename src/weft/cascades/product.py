@@ -14,8 +14,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from weft.library.exact import guarded, widens
+from weft.library.exact import widens
 from weft.machine.ceilings import float32_products
+from weft.machine.exactness import guarded
 from weft.spec import Label
 
 Box = Mapping[Label, tuple[int, int]]  # where a block begins along a label, and how many indices it has
@@ -109,7 +110,7 @@ class BlockProducts:
     def __init__(self, product: torch.dtype, accumulate: torch.dtype, kind: str, precision: str) -> None:
         self.product, self.accumulate, self.precision = product, accumulate, precision
         call = _widening if product != accumulate else _plain
-        self._call: Callable[..., Tensor] = guarded(call, product, kind)
+        self._call: Callable[..., Tensor] = guarded(call, product, accumulate, kind)
         if precision == "tf32" and kind == "cuda":
             self._call = _shortened
 
