@@ -21,7 +21,6 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.api.warm import warm
     from weft.base.log import start as _start_log
     from weft.cascades import reduced as _reduced  # noqa: F401  # which takes the calls of contract with reductions
-    from weft.cascades.plan import CascadePlan
     from weft.cascades.public import cascade, plan_cascade
     from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
     from weft.errors import (
@@ -54,6 +53,8 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
 if TYPE_CHECKING:
     from collections.abc import Callable as _Callable
 
+    from weft.cascades.plan import CascadePlan
+
     energy: _Callable[..., _Any]
     profile: _Callable[..., _Any]
 
@@ -68,6 +69,8 @@ _LATER = {
 def __getattr__(name: str) -> _Any:
     if name in _LATER:
         return _import_module(_LATER[name])
+    if name == "CascadePlan":  # of a room that few programs use
+        return _import_module("weft.cascades.plan").CascadePlan
     if name in _NAMES:
         return _public(name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")

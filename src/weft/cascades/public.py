@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -12,8 +12,6 @@ from weft.base.arrays import as_tensor, is_transforming, outside_transforms, ret
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_many
 from weft.base.dispatch import is_dynamo_compiling, outside
-from weft.cascades.notation import extents_of, read
-from weft.cascades.plan import CascadePlan, Described
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
@@ -24,6 +22,9 @@ from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
 from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
 from weft.spec.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from weft.cascades.plan import CascadePlan, Described
 
 _PLANS = BoundedCache(256)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
@@ -74,7 +75,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return returned(source_of(*given), None, plan.run(tensors, operands), False)
 
 
-@signed("plan_cascade", ("equation", "a", "b", "c"), CascadePlan)
+@signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")
 def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) -> CascadePlan:
     """Plan a cascade without running it; arguments and errors as for `cascade`.
 
@@ -88,7 +89,7 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     True
     """
     if is_dynamo_compiling():
-        return cast(CascadePlan, outside(plan_cascade, equation, a, b, c, **keywords))
+        return cast("CascadePlan", outside(plan_cascade, equation, a, b, c, **keywords))
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("plan_cascade", equation, given)):
         return _planned(equation, given, keywords)[0]
@@ -98,6 +99,8 @@ def _planned(
     equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
     """The plan of a call, and its tensors."""
+    from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
+
     options = read_options("cascade", keywords)
     function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
@@ -159,6 +162,9 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
 
 def _described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
     """The tensors that a plan is for, checked."""
+    from weft.cascades.notation import extents_of, read
+    from weft.cascades.plan import Described
+
     notation = read(equation, [tensor.dim() for tensor in tensors])
     extents = extents_of(notation, [tensor.shape for tensor in tensors])
     of_s = {label: extents[label] for label in notation.s}
