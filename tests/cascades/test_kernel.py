@@ -14,6 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
+from weft.cascades.launch import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
 SERVED = (
@@ -71,6 +72,18 @@ def test_modes_of_the_kernel(equation: str, shapes: list[tuple[int, ...]]) -> No
     word = weft.softmax if len(tensors) == 3 else weft.logsumexp
     found, exact = (
         weft.cascade(equation, *tensors, between=lambda s: word(s, "k"), backend=backend)
+        for backend in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax and logsumexp", "causal", "rows masked out", "a window", "over a sum"])
+def test_shares_of_the_columns_are_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few queries of many keys have it: three programs for each row."""
+    each = next(each for each in RUN if each.name == name)
+    monkeypatch.setattr("weft.cascades.plan.tile_of", lambda *_: CascadeTile(16, 16, 4, 2, splits=3))
+    found, exact = (
+        weft.cascade(EQUATION, *operands(), between=each.function, alpha=0.3, backend=backend, **keywords(each))
         for backend in ("triton", "reference")
     )
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)

@@ -35,6 +35,7 @@ class KernelForm(NamedTuple):
     fused: bool  # D is multiplied with its factor and rounded; else it stays as it was summed
     few: int  # terms of S where they are few and multiplied one by one, else 0
     single: bool  # C has one column, which is summed and not multiplied as a matrix
+    splits: bool  # columns are shared by several programs, whose states are joined afterwards
 
 
 CONSTANTS = (
@@ -54,7 +55,7 @@ def _parameters(form: KernelForm) -> list[str]:
     found += [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
     found += [f"peak{at}_out" for at in range(form.peaks)]
     found += [f"sum{at}_out" for at in range(len(form.sums))]
-    found += ["stretches", "alpha", "M", "N", "K", "E", "sa_b", "sa_m", "sa_k", "sb_b", "sb_n", "sb_k"]
+    found += ["stretches", "alpha", "B", "M", "N", "K", "E", "sa_b", "sa_m", "sa_k", "sb_b", "sb_n", "sb_k"]
     found += ["sc_b", "sc_n", "sc_e"]
     for at, each in enumerate(form.inputs):
         for label in range(len(each.groups)):
@@ -81,7 +82,8 @@ def _body(form: KernelForm) -> str:
     ]
     if form.product != -2:
         lines.append("acc = tl.zeros([BM, BE], SUMS)")
-    lines += [f"at{place} = tl.load(stretches + tile * 4 + {place})" for place in range(4)]
+    lines.append("stretches += (tl.program_id(1) * rows + tile) * 4")
+    lines += [f"at{place} = tl.load(stretches + {place})" for place in range(4)]
     for start, stop, inside in (("at0", "at1", False), ("at1", "at2", True), ("at2", "at3", False)):
         lines.append(f"for n0 in tl.range({start}, {stop}, BN):")
         lines += [f"    {line}" for line in _step(form, inside)]
@@ -202,8 +204,9 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
 
 
 def _stores(form: KernelForm) -> list[str]:
-    lines = ["row = batch * M + m"]
-    lines += [f"peak{at} = tl.where(tl.abs(peak{at}) == float('inf'), 0.0, peak{at})" for at in range(form.peaks)]
+    lines = ["row = (tl.program_id(1) * B + batch) * M + m"]
+    if not form.splits:
+        lines += [f"peak{at} = tl.where(tl.abs(peak{at}) == float('inf'), 0.0, peak{at})" for at in range(form.peaks)]
     lines += [f"tl.store(peak{at}_out + row, peak{at}, mask=m_in)" for at in range(form.peaks)]
     lines += [f"tl.store(sum{at}_out + row, sum{at}, mask=m_in)" for at in range(len(form.sums))]
     if form.product == -2:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from weft.cascades.evaluate import finite
 from weft.cascades.forward import PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.kernel import InputText, KernelForm, kernel_text
@@ -30,6 +31,7 @@ from weft.spec import Label
 _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E: a tile has all of both
 _LEAST = 16  # of a side of `tl.dot`
+_LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -38,19 +40,20 @@ FINISHED = fx.Graph().placeholder("finished")
 
 
 class CascadeTile(NamedTuple):
-    """Rows and columns of a tile of S, warps, and stages of its loads."""
+    """Rows and columns of a tile of S, warps, stages of its loads, and programs that share the columns of a row."""
 
     m: int
     n: int
     warps: int
     stages: int
+    splits: int = 1
 
 
 class KernelCall(NamedTuple):
     """A kernel, its grid and arguments, and where results are; `finished` says whether D is rounded."""
 
     kernel: Any
-    grid: tuple[int]
+    grid: tuple[int, int]
     tensors: tuple[Tensor, ...]
     numbers: tuple[Any, ...]
     constants: dict[str, Any]
@@ -96,8 +99,16 @@ def _size(frame: Frame, labels: Sequence[Label]) -> int:
     return size
 
 
-def tile_of(frame: Frame) -> CascadeTile:
-    """The tile for a frame: as large as registers hold two of its products."""
+def tile_of(frame: Frame, processors: int = 1) -> CascadeTile:
+    """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared."""
+    tile = _usual_tile(frame)
+    programs = _size(frame, frame.first.batch) * -(-_size(frame, frame.first.m) // tile.m)
+    tiles = _size(frame, frame.first.n) // tile.n
+    splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
+    return tile._replace(splits=max(splits, 1))
+
+
+def _usual_tile(frame: Frame) -> CascadeTile:
     first, second = frame.first, frame.second
     widest = max(_size(frame, first.k), 1 if second is None else _size(frame, second.n))
     rows = power_of_two(_size(frame, first.m))
@@ -132,13 +143,14 @@ class CascadeLaunch:
         if frame.device.type == "cuda":
             options |= FUSION
         call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
+        states, d = self._joined(call) if self.tile.splits > 1 else (call.states, call.d)
         results = (*self.stage.peaks, *(target.gives for target in self.sums))
-        for node, state in zip(results, call.states, strict=True):
+        for node, state in zip(results, states, strict=True):
             values[node] = state.reshape(frame.shape(self.program.between.modes[node]))
         if self.meets:
             assert frame.second is not None
             shape = [frame.extents[label] for label in frame.second.result]
-            values[FINISHED if call.finished else PRODUCT] = call.d.reshape(shape)
+            values[FINISHED if call.finished else PRODUCT] = d.reshape(shape)
         run_tail(self.program, frame, self.stage.tail, values)
         return values
 
@@ -146,14 +158,15 @@ class CascadeLaunch:
         """The kernel and all that it is given."""
         frame = self.frame
         first, second = frame.first, frame.second
-        factor = None if raw else self._factor
+        splits = self.tile.splits
+        factor = None if raw or splits > 1 else self._factor
         batch, m, n, k = (_size(frame, each) for each in (first.batch, first.m, first.n, first.k))
         e = 1 if second is None else _size(frame, second.n)
         states = tuple(
-            torch.empty((batch, m), dtype=torch.float32, device=frame.device) for _ in (*self.stage.peaks, *self.sums)
+            torch.empty((splits, batch, m), dtype=torch.float32, device=frame.device) for _ in (*self.stage.peaks, *self.sums)
         )
         stored = frame.stored if factor is not None else torch.float32
-        d = torch.empty((batch, m, e) if self.meets else 1, dtype=stored, device=frame.device)
+        d = torch.empty((splits, batch, m, e) if self.meets else 1, dtype=stored, device=frame.device)
         operands = (values[node] for node in self.inputs if node not in self.known)
         tensors = (a, b, a if c is None else c, d, *operands, *states, self._stretches)
         steps = (
@@ -164,7 +177,7 @@ class CascadeLaunch:
         if c is not None and second is not None:
             of_batch, of_e, of_n = _groups(c, (len(second.batch), len(second.n), len(second.k)))
             of_c = (of_batch, of_n, of_e)
-        numbers = (float(frame.alpha), m, n, k, e, *steps, *of_c, *self._places(values))
+        numbers = (float(frame.alpha), batch, m, n, k, e, *steps, *of_c, *self._places(values))
         constants = {
             "BM": self.tile.m, "BN": self.tile.n, "BK": max(power_of_two(k), _LEAST),
             "BE": 1 if e == 1 else max(power_of_two(e), _LEAST), "FIRST": self._function(self._exponents, ()),
@@ -174,8 +187,27 @@ class CascadeLaunch:
             "PRODUCT": TRITON_TYPES[frame.products.product].meant, "PRECISION": frame.products.precision,
         }  # fmt: skip
         kernel = jit_function(kernel_text(self._form(values, factor is not None)))
-        grid = (batch * -(-m // self.tile.m),)
+        grid = (batch * -(-m // self.tile.m), splits)
         return KernelCall(kernel, grid, tensors, numbers, constants, states, d, factor is not None)
+
+    def _joined(self, call: KernelCall) -> tuple[list[Tensor], Tensor]:
+        """States and D of all shares of the columns together."""
+        count = len(self.stage.peaks)
+        found, scales = [], []
+        for peak in call.states[:count]:
+            whole = finite(peak.amax(0))
+            found.append(whole)
+            scales.append(torch.where(peak == -torch.inf, 0.0, torch.exp(finite(peak) - whole)))
+        peaks = list(self.stage.peaks)
+        for target, state in zip(self.sums, call.states[count:], strict=True):
+            if target.kind == "sum":
+                found.append((state if target.scale is None else state * scales[peaks.index(target.scale)]).sum(0))
+            else:
+                found.append(state.amax(0) if target.kind == "amax" else state.amin(0))
+        if not self.meets:
+            return found, call.d
+        scale = self.meets[0].scale
+        return found, (call.d if scale is None else call.d * scales[peaks.index(scale)][..., None]).sum(0)
 
     # -- functions -------------------------------------------------------------------------------------------------
 
@@ -251,7 +283,7 @@ class CascadeLaunch:
         k, second = _size(self.frame, self.frame.first.k), self.frame.second
         few = k if k <= _FEW and self.frame.products.product == torch.float32 else 0
         single = second is None or _size(self.frame, second.n) == 1
-        return KernelForm(inputs, len(peaks), sums, product, fused, few, single)
+        return KernelForm(inputs, len(peaks), sums, product, fused, few, single, self.tile.splits > 1)
 
     def _labels(self, node: fx.Node, values: Values) -> list[Label]:
         """The labels that an input moves along."""
@@ -311,7 +343,19 @@ class CascadeLaunch:
                 run = _longest(clear, step)
                 begin, end = min(starts), min(max(starts) + step, n)
                 table[row] = (begin, run[0], run[1], end) if run else (begin, end, end, end)
-        return torch.from_numpy(table).to(self.frame.device)
+        return torch.from_numpy(_shared(table, self.tile)).to(self.frame.device)
+
+
+def _shared(table: np.ndarray[Any, Any], tile: CascadeTile) -> np.ndarray[Any, Any]:
+    """The stretches of each share of the columns, whole tiles but for the last."""
+    begin, end = table[:, :1], table[:, 3:]
+    tiles = -(-(end - begin) // tile.n)
+    shares = []
+    for at in range(tile.splits):
+        start = np.minimum(begin + tiles * at // tile.splits * tile.n, end)
+        stop = np.minimum(begin + tiles * (at + 1) // tile.splits * tile.n, end)
+        shares.append(np.clip(table, start, stop))
+    return np.ascontiguousarray(np.stack(shares), np.int32)
 
 
 def _longest(starts: Sequence[int], step: int) -> tuple[int, int] | None:

@@ -133,7 +133,7 @@ class CascadePlan:
             return None
         if (reason := unserved(self.program, self.frame)) is not None:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame))
+        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame, _processors(self.said.device)))
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -274,3 +274,8 @@ class CascadePlan:
 
     def __repr__(self) -> str:
         return f"CascadePlan({self.notation}, {self.program.form})"
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; 1 in Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
