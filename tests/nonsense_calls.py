@@ -79,6 +79,18 @@ NETWORK: dict[str, Make] = {
 }  # fmt: skip
 
 
+CASCADED: dict[str, Make] = {
+    **TYPES, "between": lambda: torch.tanh, "alpha": lambda: 2.0, "backend": lambda: "auto",
+    "operands": lambda: None, "indices": lambda: None, "workspace_limit": lambda: 1 << 20,
+}  # fmt: skip
+WORDS = ("sum", "mean", "amax", "amin", "argmax", "argmin", "logsumexp", "softmax", "log_softmax")
+
+
+def _within(word: str, modes: Any) -> Any:
+    """A word of functions between contractions, in one."""
+    return weft.cascade(equation(), a(), b(), between=lambda s: getattr(weft, word)(s, modes))
+
+
 def _calls() -> list[Call]:
     three = (lambda: "ab,bc,cd->ad", a, b, lambda: tensor(4, 2))
     two = (equation, a, b)
@@ -102,6 +114,9 @@ def _calls() -> list[Call]:
         Call("network", weft.network, three, NETWORK),
         Call("network, shapes", weft.network, (three[0], lambda: (2, 3), lambda: (3, 4), lambda: (4, 2)), NETWORK),
         Call("chain", weft.chain, three, {**TYPES, "out": lambda: tensor(2, 2), "backend": lambda: "auto"}),
+        Call("cascade", weft.cascade, (lambda: "mk,kn->mn, mn,nd->md", a, b, lambda: tensor(4, 2)), CASCADED),
+        Call("plan_cascade", weft.plan_cascade, (equation, a, b), CASCADED),
+        *[Call(word, partial(_within, word), (lambda: "n",)) for word in WORDS],
         Call("grouped", weft.grouped, (equation, pairs), GROUPED),
         Call("plan_grouped", weft.plan_grouped, (equation, pairs), GROUPED),
         Call("operator_sum", weft.operator_sum, (terms, lambda: tensor(3, 2, 3)), {
@@ -142,6 +157,9 @@ def _of_objects() -> list[Call]:
         Call("PermutePlan.bind", "bind", (a,), {name: MOVED[name] for name in ("c", "alpha", "beta", "out")},
              of=plan_permute),
         Call("Network.bind", "bind", (a, b, lambda: tensor(4, 2)), {"out": lambda: tensor(2, 2)}, of=network),
+        Call("CascadePlan()", "__call__", (a, b), {"operands": lambda: {}}, of=partial(
+            weft.plan_cascade, "mk,kn->mn", a(), b()
+        )),
         Call("GroupedPlan()", "__call__", (pairs,), {}, of=group),
         Call("OperatorSum()", "__call__", (lambda: tensor(3, 2, 3),), {"out": lambda: tensor(3, 2, 3)}, of=summed),
         Call("BlockTensor[]", "__getitem__", (lambda: (0, 0),), of=block),
@@ -186,6 +204,13 @@ def _of_modules() -> list[Call]:
         Call("functions.saturate", f.saturate, (lambda: torch.int8,)),
         Call("functions.uniform", f.uniform, (lambda: 7, lambda: torch.arange(3), lambda: torch.arange(3))),
         Call("functions.alibi_slopes", f.alibi_slopes, (lambda: 4,), {"device": lambda: "cpu"}),
+        Call("nn.Attention", nn.Attention, (lambda: 4, lambda: 2), {
+            "kv_heads": lambda: 1, "bias": lambda: True, "device": lambda: "cpu", "dtype": lambda: torch.float32,
+            "score": lambda: torch.tanh, "causal": lambda: True,
+        }),
+        Call("nn.Attention()", "__call__", (lambda: tensor(2, 3, 4),), {"lengths": lambda: torch.tensor([3, 1])},
+             of=partial(nn.Attention, 4, 2)),
+        Call("nn.Attention.step", "step", (lambda: tensor(2, 3, 4),), of=partial(nn.Attention, 4, 2)),
         Call("nn.Linear", nn.Linear, (three, four), {**layer, "weight_dtype": lambda: None}),
         Call("nn.Bilinear", nn.Bilinear, (three, four, three), layer),
         Call("nn.GatedLinear", nn.GatedLinear, (three, four), layer),

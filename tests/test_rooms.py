@@ -28,7 +28,7 @@ ROOMS = (
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.generic", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),
-    *("autograd", "distributed", "networks", "groups", "blocks"),
+    *("autograd", "distributed", "networks", "groups", "blocks", "cascades"),
     *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
     "cli",
 )

@@ -20,6 +20,8 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.api.transpose import transpose_
     from weft.api.warm import warm
     from weft.base.log import start as _start_log
+    from weft.cascades import reduced as _reduced  # noqa: F401  # which takes the calls of contract with reductions
+    from weft.cascades.public import cascade, plan_cascade
     from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
     from weft.errors import (
         AccuracyError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
         WeftWarning,
         WorkspaceError,
     )
+    from weft.fn.reductions import amax, amin, argmax, argmin, log_softmax, logsumexp, mean, softmax, sum
     from weft.groups.chain import chain
     from weft.groups.grouped import grouped, plan_grouped
     from weft.groups.operator_sum import OperatorSum, operator_sum
@@ -51,6 +54,8 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
 if TYPE_CHECKING:
     from collections.abc import Callable as _Callable
 
+    from weft.cascades.plan import CascadePlan
+
     energy: _Callable[..., _Any]
     profile: _Callable[..., _Any]
 
@@ -65,6 +70,8 @@ _LATER = {
 def __getattr__(name: str) -> _Any:
     if name in _LATER:
         return _import_module(_LATER[name])
+    if name == "CascadePlan":  # of a room that few programs use
+        return _import_module("weft.cascades.plan").CascadePlan
     if name in _NAMES:
         return _public(name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
@@ -75,6 +82,7 @@ __all__ = [
     "Algebra",
     "ArgumentError",
     "BoundCall",
+    "CascadePlan",
     "DTypeError",
     "Equation",
     "Function",
@@ -94,8 +102,13 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "algebra",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
     "blocks",
     "cache",
+    "cascade",
     "chain",
     "contract",
     "einsum",
@@ -104,17 +117,23 @@ __all__ = [
     "functions",
     "grouped",
     "inner",
+    "log_softmax",
+    "logsumexp",
     "matmul",
+    "mean",
     "network",
     "nn",
     "operator_sum",
     "outer",
     "permute",
     "plan",
+    "plan_cascade",
     "plan_grouped",
     "plan_permute",
     "profile",
     "reference",
+    "softmax",
+    "sum",
     "tensordot",
     "testing",
     "trace",

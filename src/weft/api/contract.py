@@ -6,7 +6,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast, overload
 
@@ -36,6 +36,11 @@ from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
 
+@overload
+def contract(
+    equation: Equation, a: Array, b: Any, *, reduce: Mapping[str, Any], epilogue: Function | None = None,
+    **keywords: Unpack[ContractKeywords],
+) -> tuple[Any, dict[str, Array]]: ...
 @overload
 def contract(
     equation: Equation, a: Array, b: Any, *, return_arg: Literal[True], epilogue: Function | None = None,
@@ -70,6 +75,7 @@ def contract(
     b_fn: Function | None = None,
     c_fn: Function | None = None,
     epilogue: Function | None = None,
+    reduce: Any = None,
     return_arg: bool = False,
     validate: bool = False,
     **options: Any,
@@ -125,6 +131,11 @@ def contract(
       or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
       epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of
       any algebra but plus_times.
+    * `reduce`: further results that keep some of D's modes, by name: ``{"peak": ("m", "max"), "norm": ("m", "sum",
+      torch.square)}``. Each has the modes that it keeps, an algebra (``"sum"``, ``"mean"``, ``"max"``, ``"min"``,
+      ``"argmax"``, ``"argmin"``, ``"logsumexp"``), and where it has one a function of each element of D, as D is
+      stored; `operands` and `indices` may name its parameters. The call returns ``(D, found)``, `found` a dictionary.
+      `weft.cascade` makes such results without D. Default None.
     * `return_arg`: True returns ``(D, where)`` for an algebra that selects (max_plus, min_plus, max_times, min_max,
       max_min). `where` is an int64 tensor of D's shape: the index along the reduced mode of the selected pair, the
       smallest of equal ones, -1 where there was nothing to select from or where C's value is better than every pair. Of
@@ -172,6 +183,15 @@ def contract(
     >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
     tensor([2.4495, 2.4495])
     """
+    if reduce is not None:
+        said = {
+            "c": c, "alpha": alpha, "beta": beta, "out": out, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn,
+            "epilogue": epilogue, "return_arg": return_arg, "validate": validate, **options,
+        }  # fmt: skip
+        with_reductions = as_operation("reduced")
+        if is_dynamo_compiling():
+            return outside(with_reductions, equation, a, b, reduce, said)
+        return with_reductions(equation, a, b, reduce, said)
     functions = (a_fn, b_fn, c_fn, epilogue)
     if beta is None:
         beta = 1.0

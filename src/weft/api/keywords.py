@@ -55,7 +55,7 @@ class PlanKeywords(PermuteKeywords, total=False):
 
 
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
-    """Keywords of `contract`, but for `epilogue` and `return_arg`, which decide what it returns."""
+    """Keywords of `contract`, but for `epilogue`, `reduce` and `return_arg`, which decide what it returns."""
 
 
 class EinsumKeywords(ContractKeywords, total=False):

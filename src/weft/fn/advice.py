@@ -45,8 +45,13 @@ def instead_of(operation: str) -> str:
     """One sentence on what to write instead of the aten operation of that name (`"sum"`, `"mm"`, ...)."""
     if operation.startswith(_RANDOM) or "_rand" in operation or "dropout" in operation:
         return "random numbers are drawn before the call: pass them as a tensor by operands="
+    if operation == "reduce":
+        return "weft.cascade and weft.contract(reduce=) take functions that reduce over modes"
     if operation in _REDUCTIONS:
-        return "reductions belong into the equation (a label that the output lacks is reduced) or after the call"
+        return (
+            "reductions belong into the equation (a label that the output lacks is reduced) or after the call; "
+            "weft.cascade takes functions that reduce over modes, as weft.softmax(s, 'k')"
+        )
     if operation in _PRODUCTS:
         return "products over a mode belong into the equation"
     if operation in _COORDINATES:

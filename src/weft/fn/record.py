@@ -170,7 +170,9 @@ class _Recorder(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         name = name.removesuffix("_") if in_place else name
         if func.namespace != "aten":
-            raise self._cannot(str(func), instead_of(name))
+            if not self._fusible(str(func)):
+                raise self._cannot(str(func), instead_of(name))
+            return self._add(func, args, kwargs)
         if "out" in kwargs:
             raise self._cannot(f"aten.{name} with out=", "return the result")
         if name in _READS:

@@ -15,6 +15,7 @@ from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
+from weft.fn.reductions import REDUCE
 from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton_function import is_triton_function, triton_function
@@ -30,8 +31,9 @@ _lock = threading.Lock()
 
 
 def trace(
-    fn: Callable[..., Any], dtypes: Sequence[torch.dtype], *, names: Sequence[str] = (), hook: str = "function"
-) -> Pointwise:
+    fn: Callable[..., Any], dtypes: Sequence[torch.dtype], *, names: Sequence[str] = (), hook: str = "function",
+    reduces: bool = False,
+) -> Pointwise:  # fmt: skip
     """Record `fn` for elements of those dtypes.
 
     `fn` is ordinary Python on torch operations: a function, a built-in, a `functools.partial`, an `nn.Module` without
@@ -42,8 +44,9 @@ def trace(
 
     A `Pointwise` for elements of these dtypes is returned as it is.
 
-    `hook` names the argument in messages (`"a_fn"`). Raises `FunctionError` for what is not pointwise, closes over
-    tensors, reads values into Python or depends on its argument's shape.
+    `hook` names the argument in messages (`"a_fn"`). `reduces` lets it reduce over modes (`weft.fn.reductions`).
+    Raises `FunctionError` for what is not pointwise, closes over tensors, reads values into Python or depends on its
+    argument's shape.
     """
     dtypes, names = tuple(dtypes), tuple(names)
     if len(dtypes) != 1 + len(names):
@@ -55,13 +58,13 @@ def trace(
         return fn
     print_of_fn = fingerprint(fn)
     if print_of_fn is None:
-        return _trace(fn, dtypes, names, hook)
-    key = (print_of_fn, dtypes, names)
+        return _trace(fn, dtypes, names, hook, reduces)
+    key = (print_of_fn, dtypes, names, reduces)
     with _lock:
         if key in _traces:
             _traces.move_to_end(key)
             return _traces[key]
-    traced = _trace(fn, dtypes, names, hook)
+    traced = _trace(fn, dtypes, names, hook, reduces)
     with _lock:
         _traces[key] = traced
         if len(_traces) > _REMEMBERED:
@@ -69,7 +72,9 @@ def trace(
     return traced
 
 
-def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple[str, ...], hook: str) -> Pointwise:
+def _trace(
+    fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple[str, ...], hook: str, reduces: bool
+) -> Pointwise:
     first = _check_parameters(fn, names, hook)
     if is_triton_function(fn):
         return triton_function(fn, first, names, dtypes)
@@ -79,7 +84,8 @@ def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple
     def call(value: torch.Tensor, *others: torch.Tensor) -> Any:
         return fn(value, **dict(zip(names, others, strict=True)))
 
-    graph, other = (record(call, dtypes, shape, hook=hook, fusible=fusible) for shape in _SHAPES)
+    allowed = fusible_or_reduction if reduces else fusible
+    graph, other = (record(call, dtypes, shape, hook=hook, fusible=allowed) for shape in _SHAPES)
     function = RecordedFunction(graph, (first, *names))
     if function.identity != canonical(other):
         raise FunctionError(
@@ -92,6 +98,11 @@ def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple
 def fusible(name: str) -> bool:
     """Whether an aten operation of that name may stand in a recorded function."""
     return name in LOWERINGS or name in DECOMPOSITIONS or name in _COMPLEX
+
+
+def fusible_or_reduction(name: str) -> bool:
+    """Whether an operation of that name may stand in a recorded function that reduces over modes."""
+    return name == str(REDUCE) or fusible(name)
 
 
 def _bare(signature: inspect.Signature) -> inspect.Signature:

@@ -127,6 +127,17 @@ def _writes(node: fx.Node, place: fx.Node, dense: bool) -> bool:
         return False
     if target is torch.ops.aten.relu.default:  # which is that to torch
         target, node.args = torch.ops.aten.clamp_min.default, (*node.args, 0)
+    form = writing_form(target)
+    if form is None:
+        return False
+    node.target, name = form
+    node.kwargs = {**node.kwargs, name: place}
+    return True
+
+
+@lru_cache(maxsize=1024)
+def writing_form(target: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, str] | None:
+    """The form of an operation that writes its result to a place, and its name of the place; None where it has none."""
     taken = [(arg.name, str(arg.type)) for arg in target._schema.arguments]
     for name in target.overloadpacket.overloads():
         other = getattr(target.overloadpacket, name)
@@ -134,10 +145,8 @@ def _writes(node: fx.Node, place: fx.Node, dense: bool) -> bool:
         if torch.Tag.generated in other.tags:  # it makes the result and copies it
             continue
         if len(places) == 1 and [(arg.name, str(arg.type)) for arg in other._schema.arguments[:-1]] == taken:
-            node.target = other
-            node.kwargs = {**node.kwargs, places[0].name: place}
-            return True
-    return False
+            return other, places[0].name
+    return None
 
 
 class Epilogue:

@@ -1,0 +1,228 @@
+"""Gradients of a program, by blocks: each pass makes its blocks of S again and pulls back through the function there.
+
+Passes come in reverse order. The gradient of a reduction is known before the pass that accumulated it, since the passes
+that read it come after. Blocks are added up in one order: results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.evaluate import Recipe
+from weft.cascades.forward import PRODUCT, Cutting, Values, inputs_of, reducing, run_block
+from weft.cascades.frame import Box, Frame, flipped, transposed
+from weft.cascades.lowering import PEAK
+from weft.cascades.masks import Cut
+from weft.cascades.product import narrowed
+from weft.cascades.program import Program, Stage, Target
+from weft.fn.reductions import is_reduction
+
+
+class Gradients:
+    """Gradients of A, B, C and of nodes, added up from blocks; those of operands are among the nodes'."""
+
+    def __init__(
+        self, program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
+        values: Values,
+    ) -> None:  # fmt: skip
+        self.program, self.frame, self.tensors, self.needs = program, frame, tensors, needs
+        self.values = values
+        wide = frame.products.accumulate
+        self.sums = tuple(
+            torch.zeros(each.shape, dtype=wide, device=each.device) if each is not None and need else None
+            for each, need in zip(tensors, needs, strict=True)
+        )
+        self.of_nodes: dict[fx.Node, Tensor] = {}
+        self.counts: dict[fx.Node, Tensor] = {}
+
+    # -- small values ----------------------------------------------------------------------------------------------
+
+    def through_tail(self, nodes: Sequence[fx.Node]) -> None:
+        """Pull back through values that follow from small ones."""
+        wanted = [node for node in nodes if node in self.of_nodes and self.values[node].is_floating_point()]
+        if not wanted:
+            return
+        leaves: Values = {}
+        for source in {each for node in nodes for each in node.all_input_nodes} - set(nodes):
+            leaves[source] = self._leaf(source, self.values[source])
+        with torch.enable_grad():
+            found = dict(leaves)
+            recipe = Recipe(nodes, frozenset(found) | set(nodes))
+            reduce = reducing(self.program.between, self.frame, None)
+            recipe.run(found, len(self.frame.order), reduce, self.frame.device)
+        self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
+
+    def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:
+        """A value to pull back to; peaks are constants, as sums over them are rescaled by what they are."""
+        value = value.detach()
+        constant = is_reduction(node) and node.args[1] == PEAK
+        return value.requires_grad_() if value.is_floating_point() and not constant else value
+
+    def through_factor(self, d: Tensor) -> Tensor:
+        """The gradient of the sum before its factor, whose own gradient is taken down."""
+        node, frame = self.program.factor, self.frame
+        assert node is not None
+        assert frame.second is not None
+        factor = frame.on_d(self.values[node])
+        known = self.of_nodes.get(node)
+        grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape)) if factor.dim() else None
+        if grad is not None:
+            self.of_nodes[node] = grad if known is None else known + grad
+        return d * factor
+
+    # -- blocks ----------------------------------------------------------------------------------------------------
+
+    def through_block(self, stage: Stage, cut: Cut, d: Tensor | None) -> None:
+        """Pull back through a block, made again; `d` is the gradient of D."""
+        box = cut.box
+        a, b, c = self.tensors
+        frame, program = self.frame, self.program
+        scores = frame.scores(a, b, box).requires_grad_()
+        leaves = {
+            node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
+        }
+        with torch.enable_grad():
+            found = run_block(program, stage, frame, scores, leaves, cut)
+        pairs = []
+        for target in stage.targets:
+            value = found[target.node]
+            grad: Tensor | None
+            if target.kind == "product" and d is not None:
+                grad = self._through_product(value.detach(), c, d, box)
+            else:
+                grad = self._through_target(target, value.detach(), box)
+            if grad is not None and value.requires_grad:
+                pairs.append((value, grad))
+        leaves[program.between.inputs[0]] = scores
+        self._pull(pairs, leaves, box)
+
+    def _through_product(self, value: Tensor, c: Tensor | None, d: Tensor, box: Box) -> Tensor:
+        frame = self.frame
+        roles = frame.second
+        assert roles is not None
+        assert c is not None
+        batch = len(roles.batch)
+        block = frame.of_d(d, box)  # batch, m, n
+        right = narrowed(c, roles.y, box)  # batch, n, k
+        if self.sums[2] is not None:
+            met = frame.met(value, box)  # batch, m, k
+            m = len(roles.m)
+            grad = frame.products(transposed(roles, "y"), flipped(block, batch, m), flipped(met, batch, m))
+            narrowed(self.sums[2], roles.y, box).add_(grad)
+        grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
+        return frame.unmet(grad, box)
+
+    def _through_target(self, target: Target, value: Tensor, box: Box) -> Tensor | None:
+        grad = self.of_nodes.get(target.gives)
+        if grad is None or target.kind == "product":
+            return None
+        labels = () if target.kind == "store" else self.program.between.reduced(target.gives)
+        modes = self.program.between.modes[target.gives]
+        if any(box[label][0] for label in self.frame.order if label not in modes and label not in labels):
+            return None
+        grad = self.frame.place(grad, box)
+        if target.kind in ("store", "sum"):
+            return grad
+        if target.kind in ("amax", "amin"):
+            total = self.frame.place(self.values[target.gives], box)
+            return torch.where(value == total, grad / self.frame.place(self.counts[target.gives], box), 0.0)
+        return None
+
+    def count(self, stage: Stage, cut: Cut) -> None:
+        """Count the equal values that share the gradient of the largest or smallest."""
+        box = cut.box
+        a, b, _ = self.tensors
+        inputs = inputs_of(self.program, stage, self.frame, self.values, box)
+        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs, cut)
+        for target in self.selecting(stage):
+            labels = self.program.between.reduced(target.gives)
+            value = found[target.node]
+            total = self.values[target.gives]
+            counts = self.counts.setdefault(target.gives, torch.zeros_like(total))
+            equal = value == self.frame.place(total, box)
+            shape = [
+                box[label][1] if label in labels else size
+                for label, size in zip(self.frame.order, equal.shape, strict=True)
+            ]
+            equal = equal.expand(shape)
+            modes = self.program.between.modes[target.gives]
+            if not any(box[label][0] for label in self.frame.order if label not in modes and label not in labels):
+                self.frame.place(counts, box).add_(equal.sum(self.frame.dims(labels), keepdim=True))
+
+    def selecting(self, stage: Stage) -> list[Target]:
+        """Targets whose gradient goes to the selected elements."""
+        return [each for each in stage.targets if each.kind in ("amax", "amin") and each.gives in self.of_nodes]
+
+    # -- sums ------------------------------------------------------------------------------------------------------
+
+    def _pull(self, pairs: list[tuple[Tensor, Tensor]], leaves: Values, box: Box | None) -> None:
+        wanted = {node: leaf for node, leaf in leaves.items() if leaf.requires_grad}
+        pairs = [pair for pair in pairs if pair[0].requires_grad]
+        if not pairs or not wanted:
+            return
+        results = [value for value, _ in pairs]
+        grads = [grad.to(value.dtype).expand(value.shape) for value, grad in pairs]
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            results, list(wanted.values()), grads, allow_unused=True
+        )
+        s = self.program.between.inputs[0]
+        for node, grad in zip(wanted, found, strict=True):
+            if grad is None:
+                continue
+            if node is s:
+                assert box is not None
+                self._into_first(grad, box)
+            else:
+                place = self.of_nodes.get(node)
+                if place is None:
+                    place = self.of_nodes[node] = self._start(node)
+                (place if box is None else self.frame.place(place, box)).add_(grad)
+
+    def _start(self, node: fx.Node) -> Tensor:
+        value = self.values[node]
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        return torch.zeros(value.shape, dtype=dtype, device=value.device)
+
+    def _into_first(self, grad: Tensor, box: Box) -> None:
+        """The gradients of A and B from that of a block of S."""
+        a, b, _ = self.tensors
+        roles, frame = self.frame.first, self.frame
+        batch, m = len(roles.batch), len(roles.m)
+        if self.sums[0] is not None:
+            right = flipped(narrowed(b, roles.y, box), batch, len(roles.n))
+            left = frame.products(transposed(roles, "x"), grad, right, frame.alpha)
+            narrowed(self.sums[0], roles.x, box).add_(left)
+        if self.sums[1] is not None:
+            left = flipped(narrowed(a, roles.x, box), batch, m)
+            right = frame.products(transposed(roles, "y"), flipped(grad, batch, m), left, frame.alpha)
+            narrowed(self.sums[1], roles.y, box).add_(right)
+
+
+def gradients(
+    program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
+    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting,
+) -> Gradients:  # fmt: skip
+    """Gradients of A, B, C where `needs` says so and of all floating operands, from those of results.
+
+    `values` are all whole values of the forward run, `cotangents` gradients of results by node, of D under `PRODUCT`.
+    """
+    found = Gradients(program, frame, tensors, needs, values)
+    for node, grad in cotangents.items():
+        if node is not PRODUCT:
+            found.of_nodes[node] = grad.to(torch.promote_types(grad.dtype, torch.float32)).clone()
+    d = cotangents.get(PRODUCT)
+    if d is not None and program.factor is not None:
+        d = found.through_factor(d)
+    for stage in reversed(program.stages):
+        found.through_tail(stage.tail)
+        cuts = cut(stage)
+        if found.selecting(stage):
+            for each in cuts:
+                found.count(stage, each)
+        for each in cuts:
+            found.through_block(stage, each, d)
+    found.through_tail(program.prelude)
+    return found

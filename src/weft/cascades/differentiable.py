@@ -1,0 +1,96 @@
+"""A cascade as one operation of torch's autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.function import once_differentiable
+
+from weft.cascades.backward import gradients
+from weft.cascades.forward import PRODUCT, Values, run
+from weft.cascades.launch import FINISHED
+
+
+def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
+    """Results of a plan on arranged tensors: D where there is one, and the function's others along S."""
+    return list(_Cascade.apply(plan, a, b, c, *operands))
+
+
+class _Cascade(torch.autograd.Function):
+    """All whole values are saved: results, and what reductions came to."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
+        given = _given(plan, operands)
+        if plan.launch is None:
+            values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands))
+        else:
+            values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad))
+        between, ctx.plan = plan.program.between, plan
+        ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
+        left = (FINISHED,) if plan.program.factor is not None else (FINISHED, PRODUCT)
+        ctx.nodes = [node for node in ctx.nodes if node not in left]  # without a factor the gradient is that of the sum
+        ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
+        ctx.set_materialize_grads(False)
+        results = _results(plan, values)
+        ctx.mark_non_differentiable(*(each for each in results if not each.is_floating_point()))
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        plan = ctx.plan
+        a, b, c, *others = ctx.saved_tensors
+        count = len(others) - len(ctx.nodes)
+        operands, kept = others[:count], others[count:]
+        values = _given(plan, operands)
+        values.update(zip(ctx.nodes, kept, strict=True))
+        cotangents: Values = {}
+        for node, grad in zip(_nodes(plan), grads, strict=True):
+            if grad is not None:
+                cotangents[node] = cotangents[node] + grad if node in cotangents else grad
+        needs = ctx.needs_input_grad
+        cut = partial(plan.cut, operands=operands)
+        found = gradients(plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut)
+        own = [None if each is None else each.to(a.dtype) for each in found.sums]
+        places = plan.program.between.inputs[1 : 1 + count]
+        of_operands = [
+            found.of_nodes.get(node, torch.zeros_like(each)).to(each.dtype) if needs[4 + at] else None
+            for at, (node, each) in enumerate(zip(places, operands, strict=True))
+        ]
+        return (None, *own, *of_operands)
+
+
+def _given(plan: Any, operands: Sequence[Tensor]) -> Values:
+    places = plan.program.between.inputs[1:]
+    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates()), strict=True))
+
+
+def _nodes(plan: Any) -> list[fx.Node]:
+    """Where each result stands among the values."""
+    outputs = list(plan.program.between.outputs)
+    return [PRODUCT, *outputs[1:]] if plan.meets else outputs
+
+
+def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
+    """New tensors, each of its own."""
+    frame = plan.frame
+    found: list[Tensor] = []
+    for node in _nodes(plan):
+        if node is PRODUCT and FINISHED in values:
+            found.append(values[FINISHED])
+            continue
+        value = values[node]
+        if node is PRODUCT:
+            if plan.program.factor is not None:
+                value = value * frame.on_d(values[plan.program.factor])
+            value = value.to(plan.result_type)
+        else:
+            value = value.expand(frame.shape(plan.program.between.modes[node]))
+        taken = any(value is each for each in found) or node in plan.program.between.inputs
+        found.append(value.clone() if taken else value)
+    return tuple(found)

@@ -1,0 +1,145 @@
+"""A program run by blocks: no more of S is in memory than a block."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.between import Between
+from weft.cascades.evaluate import Recipe, extreme, finite, reduce_whole
+from weft.cascades.frame import Box, Frame
+from weft.cascades.masks import Cut
+from weft.cascades.program import Program, Stage
+from weft.cascades.states import PeakState, State
+from weft.spec import Label
+
+Values = dict[fx.Node, Tensor]
+#: The boxes of a stage.
+Cutting = Callable[[Stage], Sequence[Cut]]
+
+#: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
+PRODUCT = fx.Graph().placeholder("product")
+
+
+def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, given: Values, cut: Cutting) -> Values:
+    """Every value that passes make whole, by its node; D, in sums not yet rounded, by `PRODUCT`.
+
+    `given` has operands and coordinates along S.
+    """
+    values = dict(given)
+    run_tail(program, frame, program.prelude, values)
+    for stage in program.stages:
+        states = {target: State(target, program.between, frame) for target in stage.targets}
+        peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
+        cuts = cut(stage)
+        size = max([math.prod(frame.box_shape(each.box)) for each in cuts], default=0)
+        room = torch.empty(size, dtype=frame.products.accumulate, device=frame.device)
+        for each in cuts:
+            box = each.box
+            inputs = inputs_of(program, stage, frame, values, box)
+            scores = frame.scores(a, b, box, room)
+            scales = _grow(program, stage, frame, scores, inputs, peaks, each)
+            owned = frozenset((program.between.inputs[0], *stage.first))
+            found = run_block(program, stage, frame, scores, inputs, each, owned)
+            for target, state in states.items():
+                state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
+        for target, state in states.items():
+            values[target.gives if target.kind != "product" else PRODUCT] = state.result()
+        for node, peak in peaks.items():
+            values[node] = peak.result()
+        run_tail(program, frame, stage.tail, values)
+    return values
+
+
+def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values: Values) -> None:
+    """Run small nodes, whole, and keep them."""
+    if nodes:
+        recipe = Recipe(nodes, frozenset(values) | set(nodes))
+        recipe.run(values, len(frame.order), reducing(program.between, frame, None), frame.device)
+
+
+def _grow(
+    program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, peaks: Mapping[fx.Node, PeakState],
+    cut: Cut,
+) -> dict[fx.Node, Tensor | None]:  # fmt: skip
+    """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
+    if not peaks:
+        return {}
+    s = program.between.inputs[0]
+    found = {**inputs, s: scores}
+    sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
+    again = s in _recipe(stage, (*stage.peaks, *stage.known, *sources), cut).reads
+    recipe = recipe_of(stage.first, frozenset((*found, *sources) if again else sources), cut.settled)
+    reduce = reducing(program.between, frame, cut.box)
+    recipe.run(found, len(frame.order), reduce, frame.device, owned=None if again else frozenset((s,)))
+    scales = {}
+    for node, source in zip(stage.peaks, sources, strict=True):
+        inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
+        if source in stage.first:  # it is there for the block's own operations
+            inputs[source] = found[source]
+    return scales
+
+
+def inputs_of(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Tensor], box: Box) -> Values:
+    """Blocks of operands, coordinates and known values that a stage reads; of peaks where they are known."""
+    nodes = (*program.between.inputs[1:], *stage.known, *stage.peaks)
+    return {node: frame.place(values[node], box) for node in nodes if node in values}
+
+
+def run_block(
+    program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut,
+    owned: frozenset[fx.Node] | None = None,
+) -> Values:  # fmt: skip
+    """The values of a block of the stage's targets, from a block of S; `owned` are given values to be written over."""
+    found = {**inputs, program.between.inputs[0]: scores}
+    recipe = _recipe(stage, tuple(inputs), cut)
+    reduce = reducing(program.between, frame, cut.box)
+    if owned is not None:  # a choice that is settled may be S itself
+        held = Counter(id(found[node]) for node in recipe.reads if node in found)
+        owned = frozenset(node for node in owned if node in found and held[id(found[node])] == 1)
+    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned)
+    return found
+
+
+def _recipe(stage: Stage, given: tuple[fx.Node, ...], cut: Cut) -> Recipe:
+    """The recipe of a block's targets from values that are given."""
+    nodes = tuple(node for node in stage.nodes if node not in given)
+    return recipe_of(nodes, frozenset(target.node for target in stage.targets), cut.settled)
+
+
+@lru_cache(maxsize=1024)
+def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], settled: frozenset[fx.Node]) -> Recipe:
+    """The recipe of operations, made once."""
+    return Recipe(nodes, kept, settled)
+
+
+def reducing(between: Between, frame: Frame, box: Box | None) -> Callable[[fx.Node, Tensor], Tensor]:
+    """How a reduction of a value, in a box or whole, is made."""
+
+    def reduce(node: fx.Node, value: Tensor) -> Tensor:
+        labels = between.reduced(node)
+        dims = frame.dims(labels)
+        places = [(0, frame.extents[label]) if box is None else box[label] for label in labels]
+        shape = list(value.shape)
+        for dim, (_, extent) in zip(dims, places, strict=True):
+            shape[dim] = extent
+        kind = str(node.args[1])
+        count = math.prod(frame.extents[label] for label in labels)
+        found = reduce_whole(kind, value.expand(shape), dims, count)
+        return found + places[0][0] if kind.startswith("arg") and places[0][0] else found
+
+    return reduce
+
+
+def columns_of(between: Between, frame: Frame) -> frozenset[Label]:
+    """Labels that a block is made along last: those that the second contraction or a reduction sums."""
+    reduced = {label for node in between.reductions for label in between.reduced(node)}
+    return frame.columns | reduced
+
+
+__all__ = ["PRODUCT", "columns_of", "extreme", "finite", "run"]

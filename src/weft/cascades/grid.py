@@ -1,0 +1,45 @@
+"""How large blocks of S are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from weft.spec import Label
+
+#: Elements of S in a block: as many as stay in a cache on a CPU, and as fill a GPU.
+LIMIT = {"cpu": 1 << 20, "cuda": 1 << 25}
+_ROWS = 512  # of a block at most, before it grows along other modes
+
+
+def block_extents(
+    order: Sequence[Label], extents: Mapping[Label, int], whole: Collection[Label], columns: Collection[Label],
+    limit: int, square: bool,
+) -> dict[Label, int]:  # fmt: skip
+    """How many indices a block has along each label of `order`, outermost first.
+
+    `columns` are labels that the second contraction or a reduction sums; blocks grow along rows, columns and the rest.
+    `square` blocks, as long as they are wide, are those that masks leave out more of.
+    """
+    found = {label: (extents[label] if label in whole else min(extents[label], 1)) for label in order}
+    rows = [label for label in reversed(order) if label not in columns and label not in whole]
+    summed = [label for label in reversed(order) if label in columns and label not in whole]
+    longest = min(_ROWS, math.isqrt(limit))
+    for labels, most in ((rows, longest), (summed, longest if square else limit), (rows, longest if square else limit)):
+        for label in labels:
+            others = math.prod(max(size, 1) for name, size in found.items() if name != label)
+            inner = math.prod(max(found[name], 1) for name in labels if name != label)
+            room = min(limit // others, max(most // inner, 1))
+            size = max(min(extents[label], room), found[label])
+            found[label] = size
+            if size < extents[label]:
+                break
+    return {label: _even(extents[label], size) for label, size in found.items()}
+
+
+def _even(extent: int, size: int) -> int:
+    """A block size that leaves no small rest: as many blocks, nearly equal, by multiples of 16 where there is room."""
+    if not 0 < size < extent:
+        return size
+    fair = -(-extent // -(-extent // size))
+    return min(-(-fair // 16) * 16, size)

@@ -1,0 +1,281 @@
+"""A cascade that is planned: its tensors arranged, its program run, and what both are in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.base.arrays import as_tensor, returned, source_of
+from weft.base.figures import share, si
+from weft.cascades.between import Between, check_reductions, traced
+from weft.cascades.differentiable import differentiated
+from weft.cascades.forward import columns_of
+from weft.cascades.frame import Frame, frame_of
+from weft.cascades.grid import LIMIT, block_extents
+from weft.cascades.launch import CascadeLaunch, tile_of, unserved
+from weft.cascades.masks import Cut, kept
+from weft.cascades.notation import CascadeNotation
+from weft.cascades.product import BlockProducts, arranged, as_it_lies
+from weft.cascades.program import Program, Stage, program_of
+from weft.cascades.reference import referred
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.planner.options import Options
+from weft.spec import Label
+from weft.spec.dtypes import dtype_name, resolve, storage_type
+
+_LEAST_BLOCK = 1 << 8  # elements of S
+_LOOKED_AT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # operands that may mask
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The tensors that a plan is for: shapes, types and labels of A, B, C and of operands by name, and coordinates."""
+
+    notation: CascadeNotation
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+    device: torch.device
+    operands: Mapping[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]]
+    indices: Mapping[str, Label]
+    extents: Mapping[Label, int]
+
+
+class CascadePlan:
+    """A cascade for tensors of these shapes: call it with others, and ask `explain` what it does.
+
+    Made by `weft.plan_cascade`.
+    """
+
+    def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
+        self.said, self.options, self.alpha = said, options, alpha
+        self.notation, self.extents = said.notation, said.extents
+        storage_type(said.dtype, said.dtype)
+        types = resolve(said.dtype, said.dtype, options.precision, options.accumulate)
+        if not types.accumulate.is_floating_point:
+            raise UnsupportedError(
+                f"a cascade computes with floating values, not with {dtype_name(said.dtype)}: convert the operands"
+            )
+        self.types = types
+        given = {name: (dtype, frozenset(terms)) for name, (terms, _, dtype) in said.operands.items()}
+        given |= {name: (self._place_type(label), frozenset((label,))) for name, label in said.indices.items()}
+        between: Between = traced(function, said.notation, types.accumulate, given)
+        check_reductions(between, said.extents)
+        if self.meets and not between.outputs[0].meta["dtype"].is_floating_point:
+            raise DTypeError(
+                f"between: the value that meets C is {dtype_name(between.outputs[0].meta['dtype'])}: "
+                "the second contraction multiplies floating values"
+            )
+        self.written = between
+        self.frame = self._framed()
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit)
+        self.between = self.program.between
+        self._cuts: dict[Stage, list[Cut]] = {}
+
+    def _place_type(self, label: Label) -> torch.dtype:
+        return torch.int32 if self.extents[label] < 2**31 else torch.int64
+
+    @property
+    def meets(self) -> bool:
+        """Whether there is a second contraction."""
+        return self.notation.c is not None
+
+    @cached_property
+    def limit(self) -> int:
+        """The most elements of S in a block."""
+        kind = self.said.device.type
+        found = LIMIT.get(kind, LIMIT["cpu"])
+        if self.options.workspace_limit is not None:
+            found = min(found, self.options.workspace_limit // (4 * self.types.accumulate.itemsize))
+            if found < _LEAST_BLOCK:
+                raise UnsupportedError(
+                    f"workspace_limit of {self.options.workspace_limit} bytes: a block takes "
+                    f"{4 * _LEAST_BLOCK * self.types.accumulate.itemsize} at least"
+                )
+        return found
+
+    def _framed(self) -> Frame:
+        """Labels by role."""
+        said, types = self.said, self.types
+        kind = said.device.type
+        product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
+        products = BlockProducts(product, types.accumulate, kind, types.precision)
+        terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
+        a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
+        reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
+        return frame_of(
+            a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
+            said.device, self.result_type,
+        )  # fmt: skip
+
+    def _own(self, term: Sequence[Label], shape: Sequence[int]) -> tuple[Label, ...]:
+        """The labels of an operand along which it does not broadcast."""
+        pairs = zip(term, shape, strict=True)
+        return tuple(dict.fromkeys(label for label, extent in pairs if extent == self.extents[label]))
+
+    @property
+    def result_type(self) -> torch.dtype:
+        """The type of D, and of results that have all modes of S."""
+        asked = self.options.out_dtype
+        if isinstance(asked, tuple):
+            raise DTypeError("out_dtype is one type: that of D; further results have the types they are computed in")
+        return self.said.dtype if asked is None else asked
+
+    @cached_property
+    def launch(self) -> CascadeLaunch | None:
+        """The launch of the Triton kernel, where that was asked for by name."""
+        if self.options.backend != "triton":
+            return None
+        if (reason := unserved(self.program, self.frame)) is not None:
+            raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
+        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame, _processors(self.said.device)))
+
+    @property
+    def _known(self) -> dict[fx.Node, Label]:
+        """The labels of coordinates, by their nodes."""
+        places = self.between.inputs[1 + len(self.said.operands) :]
+        return dict(zip(places, self.said.indices.values(), strict=True))
+
+    @cached_property
+    def blocks(self) -> dict[Label, int]:
+        """The extents of a block of S."""
+        columns = columns_of(self.written, self.frame)
+        square = bool(self.said.indices)
+        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit, square)
+
+    # -- a call ----------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self, *tensors: Any, operands: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
+        with call_context(lambda: f"CascadePlan({self.notation})"):
+            if operands is not None and not isinstance(operands, Mapping):
+                raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
+            given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
+            named = {name: as_tensor(f"operand '{name}'", each) for name, each in (operands or {}).items()}
+            found = self.run(given, named)
+        return returned(source_of(*tensors), None, found, False) if tensors else found
+
+    def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results of tensors that are read."""
+        self._check(tensors, operands)
+        if self.options.backend == "reference":
+            return referred(self, *tensors, operands=operands)
+        frame = self.frame
+        labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
+        orders = [frame.first.x, frame.first.y]
+        groups = [frame.first, frame.first]
+        if frame.swapped:
+            orders.reverse()
+        if frame.second is not None:
+            orders.append(frame.second.y)
+            groups.append(frame.second)
+        product = frame.products.product
+        ready = []
+        for at, (tensor, term, order) in enumerate(zip(tensors, labels, orders, strict=True)):
+            made = arranged(tensor, term, order, self.extents).to(product)
+            roles = groups[at]
+            inner = len(order) - len(roles.batch) - len(roles.k)
+            ready.append(as_it_lies(made, (len(roles.batch), inner, len(roles.k))))
+        if frame.swapped:
+            ready[0], ready[1] = ready[1], ready[0]
+        given = [
+            arranged(operands[name], terms, frame.order, self.extents)
+            for name, (terms, _, _) in self.said.operands.items()
+        ]
+        found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
+        return self._results(found)
+
+    def coordinates(self) -> list[Tensor]:
+        """The coordinates along S, in the order of the function's parameters."""
+        found = []
+        for label in self.said.indices.values():
+            shape = self.frame.shape(frozenset((label,)))
+            places = torch.arange(self.extents[label], dtype=self._place_type(label), device=self.said.device)
+            found.append(places.reshape(shape))
+        return found
+
+    def cut(self, stage: Stage, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
+        """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
+        known: dict[fx.Node, Any] = {
+            node: each.numpy()
+            for node, each in zip(self.between.inputs[1:], operands, strict=False)
+            if each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
+        }
+        if known:
+            known.update(self._known)
+            return kept(self.program, stage, self.frame, self.blocks, known)
+        if stage not in self._cuts:
+            self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, self._known)
+        return self._cuts[stage]
+
+    def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results as the caller has them: D with its labels in order, others with theirs in S's order."""
+        results = []
+        rest = list(found)
+        if self.meets:
+            assert self.frame.second is not None
+            assert self.notation.d is not None
+            order = self.frame.second.result
+            d = rest.pop(0)
+            results.append(d.permute([order.index(label) for label in self.notation.d]))
+        outputs = self.between.outputs[1:] if self.meets else self.between.outputs
+        for node, value in zip(outputs, rest, strict=True):
+            modes = self.between.modes[node]
+            kept = [label for label in self.frame.order if label in modes]
+            value = value.reshape([self.extents[label] for label in kept])
+            results.append(value.permute([kept.index(label) for label in self.notation.s if label in modes]))
+        several = len(results) > 1 or (self.between.several and not self.meets)
+        return tuple(results) if several else results[0]
+
+    def _check(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> None:
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+        if shapes != self.said.shapes:
+            raise ShapeError(f"the plan is for operands of shapes {self.said.shapes}, not {shapes}")
+        if set(operands) != set(self.said.operands):
+            raise ShapeError(f"the plan is for operands named {sorted(self.said.operands)}, not {sorted(operands)}")
+        for name, (_, shape, dtype) in self.said.operands.items():
+            if tuple(operands[name].shape) != shape or operands[name].dtype != dtype:
+                raise ShapeError(f"operand '{name}' was planned with shape {shape} and type {dtype_name(dtype)}")
+        for tensor in tensors:
+            if tensor.dtype != self.said.dtype or tensor.device != self.said.device:
+                raise DTypeError(f"the plan is for {dtype_name(self.said.dtype)} tensors on {self.said.device}")
+
+    # -- in words --------------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """Text on what is computed, in which form and why, and how much memory it takes."""
+        elements = math.prod(self.extents[label] for label in self.notation.s)
+        block = math.prod(max(self.blocks[label], 1) for label in self.frame.order)
+        size = self.types.accumulate.itemsize
+        cut = ", ".join(f"{label}={self.blocks[label]}" for label in self.frame.order)
+        every = math.prod(-(-self.extents[label] // max(self.blocks[label], 1)) or 1 for label in self.frame.order)
+        lines = [
+            f"cascade     {self.notation}",
+            "modes       " + ", ".join(f"{label}={extent}" for label, extent in self.extents.items()),
+            f"types       {dtype_name(self.said.dtype)}, sums in {dtype_name(self.types.accumulate)}",
+            f"form        {self.program.form}: {self.program.why}",
+            f"passes      {len(self.program.stages)}",
+            f"blocks      {cut}: {block} elements, {every} blocks",
+        ]
+        for at, stage in enumerate(self.program.stages):
+            left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
+            if left < elements:
+                lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
+        held, all_of_it = si(block * size, "B"), si(elements * size, "B")
+        lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"CascadePlan({self.notation}, {self.program.form})"
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; 1 in Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

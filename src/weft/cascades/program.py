@@ -1,0 +1,251 @@
+"""Passes over the blocks of S, and what each computes.
+
+    one pass    reductions are accumulated from block to block, and no element of S needs their results
+    running     some do, but in a way that sums can be rescaled by: one pass, too (`weft.cascades.running`)
+    whole       one pass; a block has all of the modes that are reduced, and reductions are made within it
+    passes      S is made again, once for each level of reductions
+
+A `Stage` is a pass. Its targets are values of the graph that blocks store, accumulate, or multiply with C. The values
+of a `tail` follow from those alone: they are as small as the reductions, and exist whole between two passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import fx
+
+from weft.cascades.between import Between
+from weft.cascades.lowering import PEAK, lowered
+from weft.cascades.running import NotRunning, running
+from weft.fn.reductions import is_reduction
+from weft.spec import Label
+
+_LEAST_ROWS = 16  # of a block that has all of the reduced modes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A value that blocks make: a "product" with C, something to "store", or a kind of reduction of `node`.
+
+    `gives` is the node that has the value then: the reduction itself, or `node` where it is stored. A sum with a
+    `scale` is one over that peak, which grows from block to block.
+    """
+
+    node: fx.Node
+    kind: str
+    gives: fx.Node
+    scale: fx.Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pass over the blocks: `nodes` to run in each, from S, operands and `known` values; `tail` to run after it.
+
+    `peaks` are reductions that are known as far as the blocks go; `first` are the nodes that they need.
+    """
+
+    targets: tuple[Target, ...]
+    peaks: tuple[fx.Node, ...]
+    first: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+    known: tuple[fx.Node, ...]
+    tail: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A `prelude` of small values, and stages in order.
+
+    `product` is the node that meets C, and D their product times `factor`, where there is one. `whole` are the labels
+    that a block has all indices of; `why` says why the form is what it is.
+    """
+
+    between: Between
+    product: fx.Node | None
+    factor: fx.Node | None
+    form: str
+    prelude: tuple[fx.Node, ...]
+    stages: tuple[Stage, ...]
+    whole: frozenset[Label]
+    why: str
+
+
+def program_of(
+    between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int
+) -> Program:
+    """The program of a function, with blocks of at most `limit` elements of S.
+
+    `meets`: its first result meets C, and `columns` are the labels that are summed there.
+    """
+    inner = _inner(between, between.outputs[0] if meets else None)
+    if not inner:
+        return _staged(lowered(between, extents), meets, "one pass", "no element of S needs what is reduced")
+    again = between.ancestors([node for node in between.outputs[meets:] if node in between.elementwise], frozenset())
+    try:
+        if again & inner:
+            raise NotRunning("a result that has all modes of S needs what is reduced")
+        found = running(between, meets, columns, extents)
+        why = "sums over a peak are rescaled where it grows"
+        return _staged(found.between, meets, "running", why, factor=found.factor)
+    except NotRunning as error:
+        against = str(error)
+    whole = frozenset(label for node in inner for label in between.reduced(node))
+    size = math.prod(extents[label] for label in whole)
+    rows = math.prod(extents[label] for label in between.notation.s if label not in whole)
+    modes = ", ".join(sorted(map(str, whole)))
+    if size * min(_LEAST_ROWS, max(rows, 1)) <= limit:
+        why = f"a block has all indices of {modes}; no running form: {against}"
+        return _staged(lowered(between, extents, whole), meets, "whole", why, whole)
+    why = f"no running form: {against}; blocks with all {size} indices of {modes} are too large"
+    return _staged(lowered(between, extents), meets, "passes", why)
+
+
+def _inner(between: Between, product: fx.Node | None) -> frozenset[fx.Node]:
+    """The reductions of elements that elements need again."""
+    large = [node for node in (product, *between.outputs) if node is not None and node in between.elementwise]
+    every = between.ancestors([*between.outputs], frozenset())
+    large += [node.all_input_nodes[0] for node in every if between.large(node)]
+    if product is not None:
+        large.append(product)
+    found = between.ancestors(large, frozenset())
+    return frozenset(node for node in found if between.large(node))
+
+
+def _staged(
+    between: Between, meets: bool, form: str, why: str, whole: frozenset[Label] = frozenset(),
+    factor: fx.Node | None = None,
+) -> Program:  # fmt: skip
+    product = between.outputs[0] if meets else None
+    results = between.outputs[1:] if meets else between.outputs
+    if factor is not None:
+        results = (*results, factor)
+    inside = frozenset(
+        node for node in between.reductions if between.large(node) and set(between.reduced(node)) <= whole
+    )
+    order = _Order(between, inside, results if product is None else (product, *results))
+    last = order.last([*results, *([] if product is None else [product])])
+    prelude, stages = order.tail(-1, results), []
+    for level in range(last + 1):
+        known = tuple(node for node in between.calls if node in order.small and order.level[node] <= level)
+        peaks = tuple(node for node in known if node in order.peaks and order.level[node] == level)
+        known = tuple(node for node in known if node not in peaks)
+        given = frozenset((*known, *peaks))
+        targets = [_scaled(between, target, given, peaks) for target in order.targets(level, results, product)]
+        first = _sorted(between, between.ancestors([node.all_input_nodes[0] for node in peaks], given), given)
+        nodes = _sorted(between, between.ancestors([target.node for target in targets], given), given)
+        tail = order.tail(level, results if level == last else ())
+        stages.append(Stage(tuple(targets), peaks, first, nodes, known, tail))
+    return Program(between, product, factor, form, prelude, tuple(stages), whole, why)
+
+
+def _scaled(between: Between, target: Target, given: frozenset[fx.Node], peaks: Collection[fx.Node]) -> Target:
+    """A target with the peak that its sum is over."""
+    behind = between.ancestors([target.node], given)
+    scale = next((peak for peak in peaks if peak in behind), None)
+    return Target(target.node, target.kind, target.gives, scale)
+
+
+class _Order:
+    """The level of each value: the number of passes that come before it is known.
+
+    `small` are values that follow from reductions over whole tensors and exist whole; `local` are small ones that
+    follow from reductions within a block, and are known in that block alone until they are stored.
+    """
+
+    def __init__(self, between: Between, inside: frozenset[fx.Node], results: Collection[fx.Node]) -> None:
+        self.between, self.inside = between, inside
+        self.level: dict[fx.Node, int] = dict.fromkeys(between.inputs, 0)
+        self.small: set[fx.Node] = set()
+        self.local: set[fx.Node] = set()
+        self.peaks: set[fx.Node] = set()
+        self.needed = between.ancestors(list(results), frozenset())
+        for node in between.calls:
+            self._place(node)
+
+    def _place(self, node: fx.Node) -> None:
+        sources = node.all_input_nodes
+        level = max([self.level[each] for each in sources], default=0)
+        large = node in self.between.elementwise
+        local = any(each in self.local for each in sources)
+        if is_reduction(node):
+            source = sources[0]
+            if node.args[1] == PEAK and source in self.between.elementwise:
+                self.peaks.add(node)
+                self.small.add(node)
+            elif node in self.inside:
+                self.local.add(node)
+            elif source in self.between.elementwise or local:
+                level += 1
+                self.small.add(node)
+            else:
+                self.small.add(node)
+        elif not large:
+            if local:
+                self.local.add(node)
+            elif any(each in self.small for each in sources):
+                self.small.add(node)
+                level = max(level, *(self.level[each] + (each in self.peaks) for each in sources))
+        self.level[node] = level
+
+    def last(self, outputs: Iterable[fx.Node]) -> int:
+        """The last pass that anything is needed of."""
+        made = [self.level[node.args[0]] for node in self._accumulated()]  # type: ignore[index]
+        large = [node for node in outputs if node in self.between.elementwise or node in self.local]
+        return max([0, *made, *(self.level[node] for node in (*large, *self._stored()))])
+
+    def targets(self, level: int, outputs: Collection[fx.Node], product: fx.Node | None) -> list[Target]:
+        """The values that a pass makes from its blocks."""
+        found = []
+        for node in self._accumulated():
+            if self.level[node.args[0]] == level:  # type: ignore[index]
+                found.append(Target(node.args[0], str(node.args[1]), node))  # type: ignore[arg-type]
+        stored = [node for node in outputs if node in self.between.elementwise or node in self.local]
+        for node in dict.fromkeys((*stored, *self._stored())):
+            if self.level[node] == level:
+                found.append(Target(node, "store", node))
+        if product is not None and self.level[product] == level:
+            found.append(Target(product, "product", product))
+        return found
+
+    def tail(self, level: int, outputs: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+        """Small values that are known after a pass and not before; with the last one whatever is returned besides."""
+        made = {target.gives for each in range(level + 1) for target in self.targets(each, outputs or (), None)}
+        wanted = [
+            node
+            for node in self.small
+            if self.level[node] == level + 1 and node in self.needed and node not in self.peaks
+        ]
+        wanted += [
+            node
+            for node in outputs
+            if level >= 0 and node not in self.between.elementwise and node not in self.local and node not in self.small
+        ]
+        before = {node for node in self.small if self.level[node] <= level}
+        known = frozenset(made | before | self.local)
+        wanted = [node for node in wanted if node not in made]
+        return _sorted(self.between, self.between.ancestors(wanted, known), known)
+
+    def _accumulated(self) -> list[fx.Node]:
+        """Reductions of elements from block to block."""
+        return [
+            node
+            for node in self.between.reductions
+            if node in self.needed and node not in self.inside and node not in self.peaks and self.between.large(node)
+        ]
+
+    def _stored(self) -> list[fx.Node]:
+        """Values known within blocks that a tail begins with."""
+        return [
+            source
+            for node in self.between.calls
+            if node in self.small and node in self.needed
+            for source in node.all_input_nodes
+            if source in self.local
+        ]
+
+
+def _sorted(between: Between, nodes: Collection[fx.Node], known: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+    return tuple(node for node in between.calls if node in nodes and node not in known)

@@ -1,0 +1,184 @@
+"""`cascade` and `plan_cascade`: a function with reductions behind a contraction, and a second contraction behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from weft.api.keywords import Equation, signed
+from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
+from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_many
+from weft.base.dispatch import is_dynamo_compiling, outside
+from weft.errors import DTypeError, UnsupportedError, call_context
+from weft.fn.binding import bind
+from weft.fn.fingerprint import fingerprint
+from weft.planner.options import Options
+from weft.planner.target import resolve_backend
+from weft.plans.keywords import read_options
+from weft.spec import Label, Layout
+from weft.spec.arguments import read_real
+from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
+from weft.spec.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from weft.cascades.plan import CascadePlan, Described
+
+_PLANS = BoundedCache(256)
+_CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
+
+
+@signed("cascade", ("equation", "a", "b", "c"))
+def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) -> Any:
+    """A contraction, a function that may reduce, and a second contraction: nothing of the size of S is in memory.
+
+    ``weft.cascade("bqhd,bkhd->bqhk, bqhk,bkhe->bqhe", q, k, v, between=lambda s: weft.softmax(s, "k"))`` is attention::
+
+        S = alpha * sum over d of A * B,    P = between(S),    D = sum over k of P * C
+
+    * `equation`: two contractions in einsum's words, the second beginning with S, or the first alone; or the labels of
+      A, B, S, or of A, B, S, C, D, as sequences. Any modes; `a`, `b` and `c` have one floating type.
+    * `between`: a Python function of torch operations, of one element of S, in the type that sums have (float32 for
+      halves). Beside what every fused function may do it reduces over modes of S, by `weft.softmax`, `weft.logsumexp`,
+      `weft.sum`, `weft.mean`, `weft.amax`, `weft.amin`, `weft.argmax`, `weft.argmin`, `weft.log_softmax`. Default None:
+      S itself.
+    * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
+    * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
+      as in `contract`. `workspace_limit`: the most bytes for a block of S.
+    * `backend`: ``"auto"``; ``"triton"``: a kernel for the forward pass, where S is a matrix for each index of a batch;
+      it has not been timed on a GPU; ``"reference"``: all of S, in float64.
+
+    `between` returns P, or a tuple of P and further results; without a second contraction all that it returns are
+    results. D has the labels that the equation says. Every other result has the modes of S that its value has: a row's
+    `logsumexp` over k has those of S but k, in S's order, in the type it is computed in; one with all modes has D's.
+
+    A row whose elements are all -inf, one that is masked out, has softmax 0 and logsumexp -inf. Blocks of S that are
+    masked out by their coordinates are never computed. Gradients of `a`, `b`, `c` and of operands make S again by
+    blocks; they are the same from run to run, and have no second derivatives.
+
+    Returns D, or the tuple of D and further results, as the kind of array that `a` is. Raises a `weft.WeftError`:
+    `NotationError` for a reduction over a mode that S lacks, `FunctionError` for an operation that cannot be fused.
+
+    >>> import torch, weft
+    >>> q, k, v = torch.randn(3, 5, 8).unbind()
+    >>> d = weft.cascade("id,jd->ij, ij,je->ie", q, k, v, between=lambda s: weft.softmax(s, "j"))
+    >>> torch.allclose(d, torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
+    True
+    """
+    if is_dynamo_compiling():
+        return outside(cascade, equation, a, b, c, **keywords)
+    given = (a, b) if c is None else (a, b, c)
+    with call_context(lambda: describe_many("cascade", equation, given)):
+        plan, tensors, operands = _planned(equation, given, keywords)
+        return returned(source_of(*given), None, plan.run(tensors, operands), False)
+
+
+@signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")
+def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) -> CascadePlan:
+    """Plan a cascade without running it; arguments and errors as for `cascade`.
+
+    The plan is called with A, B and C of the same shapes and types, and with `operands`, a mapping from names to
+    tensors. Its `explain` says in which form it runs, and why in no better one.
+
+    >>> import torch, weft
+    >>> x, w = torch.randn(4, 8), torch.randn(16, 8)
+    >>> plan = weft.plan_cascade("tk,vk->tv", x, w, between=lambda s: weft.logsumexp(s, "v"))
+    >>> torch.allclose(plan(x, w), torch.logsumexp(x @ w.T, -1), atol=1e-5)
+    True
+    """
+    if is_dynamo_compiling():
+        return cast("CascadePlan", outside(plan_cascade, equation, a, b, c, **keywords))
+    given = (a, b) if c is None else (a, b, c)
+    with call_context(lambda: describe_many("plan_cascade", equation, given)):
+        return _planned(equation, given, keywords)[0]
+
+
+def _planned(
+    equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
+    """The plan of a call, and its tensors."""
+    from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
+
+    options = read_options("cascade", keywords)
+    function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
+    tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
+    tensors, options = _cast(tensors, options)
+    operands = options.tensors
+    key = _key(equation, tensors, operands, options, function, alpha)
+    plan = None if key is None else _PLANS.get(key)
+    if plan is None:
+        with outside_transforms():
+            plan = CascadePlan(_described(equation, tensors, options, function), function, options, alpha)
+        if key is not None:
+            _PLANS.put(key, plan)
+    return plan, tensors, operands
+
+
+def _key(
+    equation: Any, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor], options: Options,
+    function: Any, alpha: float,
+) -> Hashable | None:  # fmt: skip
+    """All that a plan follows from; None where that cannot be told without reading it again."""
+    print_of = () if function is None else fingerprint(function)
+    said = options.said()
+    if print_of is None or said is None or not isinstance(equation, (str, tuple)):
+        return None
+    layouts = tuple((tuple(each.shape), each.dtype, each.device) for each in (*tensors, *operands.values()))
+    found = (equation, layouts, tuple(operands), said, print_of, repr(alpha))
+    try:
+        hash(found)
+    except TypeError:
+        return None
+    return found
+
+
+def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Tensor], Options]:
+    """Operands in autocast's type where that is on; `DTypeError` for types or devices that differ."""
+    kind = tensors[0].device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        wanted = torch.get_autocast_dtype(kind)
+        tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+    if is_transforming():
+        raise UnsupportedError(
+            "a cascade is not for transforms of torch.func (vmap, grad, jvp): write a mode for what is mapped over, "
+            "and take gradients by torch.autograd"
+        )
+    resolve_backend(options.backend, tensors[0].device)
+    for name, tensor in zip("abc", tensors, strict=False):
+        if tensor.dtype != tensors[0].dtype:
+            raise DTypeError(
+                f"a is {dtype_name(tensors[0].dtype)} and {name} {dtype_name(tensor.dtype)}: operands have one type"
+            )
+        if tensor.device != tensors[0].device:
+            raise UnsupportedError(f"a is on {tensors[0].device} and {name} on {tensor.device}")
+    if kind not in ("cpu", "cuda"):
+        raise UnsupportedError(f"a cascade runs on a CPU or a GPU, not on '{tensors[0].device}'")
+    if not tensors[0].dtype.is_floating_point or tensors[0].dtype.itemsize < 2:
+        raise DTypeError(f"a cascade takes float16, bfloat16, float32 and float64, not {dtype_name(tensors[0].dtype)}")
+    return tensors, options
+
+
+def _described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
+    """The tensors that a plan is for, checked."""
+    from weft.cascades.notation import extents_of, read
+    from weft.cascades.plan import Described
+
+    notation = read(equation, [tensor.dim() for tensor in tensors])
+    extents = extents_of(notation, [tensor.shape for tensor in tensors])
+    of_s = {label: extents[label] for label in notation.s}
+    operands: dict[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]] = {}
+    for name, (modes, tensor) in options.operands.items():
+        terms = read_modes(name, modes, tensor.dim())
+        check_reach(operand(name, terms, Layout.of(tensor), of_s), "between", "S", notation.s)
+        if tensor.device != tensors[0].device:
+            raise UnsupportedError(f"operand '{name}' is on {tensor.device}, the tensors on {tensors[0].device}")
+        operands[name] = (terms, tuple(tensor.shape), tensor.dtype)
+    for name, label in options.indices.items():
+        check_reach(coordinate(name, label, of_s), "between", "S", notation.s)
+    bind({"between": function}, [*operands, *options.indices])
+    return Described(
+        notation, tuple(tuple(each.shape) for each in tensors), tensors[0].dtype, tensors[0].device, operands,
+        options.indices, extents,
+    )  # fmt: skip

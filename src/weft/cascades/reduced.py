@@ -1,0 +1,149 @@
+"""Reductions of a contraction's result: further, smaller results beside D.
+
+    D, found = weft.contract("mk,kn->mn", x, w, reduce={"peak": ("m", "max"), "norm": ("m", "sum", torch.square)})
+
+D is made as without them, and read once more, by blocks, for all of them together. Where D itself is not wanted a
+cascade of one contraction makes them without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.api.contract import contract
+from weft.api.lookup import read_notation
+from weft.base.arrays import as_tensor, like_each
+from weft.base.describe import describe_call
+from weft.base.dispatch import taken_by
+from weft.cascades.public import cascade
+from weft.errors import ArgumentError, FunctionError, NotationError, call_context
+from weft.fn import reductions
+from weft.fn.binding import parameters
+from weft.fn.fingerprint import READY
+from weft.planner.options import read_indices, read_operands
+from weft.spec import Label
+from weft.spec.aux_operands import read_modes
+from weft.spec.notation import expand, label_text, term_text
+
+#: Names of algebras that reduce, and the words of functions that mean them.
+ALGEBRAS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "sum": reductions.sum, "mean": reductions.mean, "max": reductions.amax, "min": reductions.amin,
+    "argmax": reductions.argmax, "argmin": reductions.argmin, "logsumexp": reductions.logsumexp,
+}  # fmt: skip
+_FUNCTIONS = ("a_fn", "b_fn", "c_fn", "epilogue")
+
+
+class Reduction(NamedTuple):
+    """One further result: the modes of D that it keeps, its algebra, and the function of each element of D."""
+
+    name: str
+    kept: tuple[Label, ...]
+    algebra: str
+    function: Callable[..., Any] | None
+
+
+def reduced(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """``contract(equation, a, b, **keywords)`` and its reductions by name."""
+    with call_context(lambda: describe_call("contract", equation, a=a, b=b)):
+        if keywords.get("return_arg"):
+            raise ArgumentError("reduce does not go with return_arg: a reduction 'argmax' has places, too")
+        read = _read(reduce)
+        takes = {name for each in read for name in _taken(each.function)}
+        own = [function for name in _FUNCTIONS if (function := keywords.get(name)) is not None]
+        fused = {name for function in own for name in _taken(function)}
+        given = {key: dict(keywords.get(key) or {}) for key in ("operands", "indices")}
+        read_operands(given["operands"])
+        read_indices(given["indices"])
+        left = {
+            key: {name: value for name, value in named.items() if name in fused or name not in takes}
+            for key, named in given.items()
+        }
+        ranks = [as_tensor(name, each, True).dim() for name, each in (("a", a), ("b", b))]
+        labels = expand(read_notation(equation), ranks).output
+        for each in read:
+            _check_kept(each, labels)
+        d = contract(equation, a, b, **{**keywords, **{key: value or None for key, value in left.items()}})
+        first = as_tensor("D", d[0] if isinstance(d, tuple) else d)
+        mine = {key: {name: value for name, value in named.items() if name in takes} for key, named in given.items()}
+        results = _reductions(first, labels, read, mine)
+        return d, {name: like_each(a, value) for name, value in results.items()}
+
+
+def _reductions(
+    d: Tensor, labels: tuple[Label, ...], read: list[Reduction], named: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Tensor]:
+    one = torch.ones((), dtype=d.dtype, device=d.device)
+    found = cascade(
+        (labels, (), labels), d, one, between=_together(read, labels), operands=named["operands"] or None,
+        indices=named["indices"] or None,
+    )  # fmt: skip
+    results = {}
+    for each, value in zip(read, found, strict=True):
+        order = [label for label in labels if label in each.kept]
+        results[each.name] = value.permute([order.index(label) for label in each.kept])
+    return results
+
+
+def _together(read: list[Reduction], labels: tuple[Label, ...]) -> Callable[..., tuple[Tensor, ...]]:
+    """The reductions as one function of an element of D."""
+    takes = [_taken(each.function) for each in read]
+
+    def reductions_of(value: Tensor, **aux: Tensor) -> tuple[Tensor, ...]:
+        found = []
+        for each, names in zip(read, takes, strict=True):
+            function = each.function
+            own = {name: aux[name] for name in names if name in aux}
+            element = value if function is None else function(value, **own)
+            modes = [str(label) for label in labels if label not in each.kept]
+            found.append(ALGEBRAS[each.algebra](element, modes) if modes else element)
+        return tuple(found)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = dict.fromkeys(("value", *(name for each in takes for name in each)))
+    reductions_of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    parts = [(tuple(map(str, each.kept)), each.algebra, each.function) for each in read]
+    setattr(reductions_of, READY, ("reductions", tuple(map(str, labels)), tuple(parts)))  # all that it depends on
+    return reductions_of
+
+
+def _check_kept(reduction: Reduction, labels: tuple[Label, ...]) -> None:
+    for label in reduction.kept:
+        if label not in labels:
+            raise NotationError(
+                f"reduce '{reduction.name}' keeps '{label_text(label)}', which D ('{term_text(labels)}') does not have"
+            )
+
+
+def _taken(function: Callable[..., Any] | None) -> tuple[str, ...]:
+    return () if function is None else parameters(function) or ()
+
+
+def _read(reduce: Any) -> list[Reduction]:
+    """``{"name": (modes, algebra, function)}``, the function left out or None for the element itself."""
+    if not isinstance(reduce, Mapping) or not reduce:
+        raise ArgumentError(
+            f'reduce is a mapping from names to (modes, algebra, function), not {type(reduce).__name__}: {{"peak": '
+            '("m", "max")} keeps mode m of D'
+        )
+    found = []
+    for name, said in reduce.items():
+        if not isinstance(said, (tuple, list)) or len(said) not in (2, 3):
+            raise ArgumentError(f"reduce '{name}' is (modes, algebra) or (modes, algebra, function)")
+        modes, algebra, function = (*said, None)[:3]
+        if not isinstance(algebra, str) or algebra not in ALGEBRAS:
+            raise ArgumentError(f"reduce '{name}': algebra is one of {', '.join(ALGEBRAS)}, not {algebra!r}")
+        if function is not None and not callable(function):
+            raise FunctionError(f"reduce '{name}': {type(function).__name__} is not a function")
+        kept = read_modes(f"reduce '{name}'", modes, len(modes) if hasattr(modes, "__len__") else 0)
+        if len(set(kept)) < len(kept):
+            raise NotationError(f"reduce '{name}' keeps a mode twice: '{term_text(kept)}'")
+        found.append(Reduction(str(name), kept, algebra, function))
+    return found
+
+
+taken_by("reduced", reduced)

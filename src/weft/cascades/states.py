@@ -1,0 +1,127 @@
+"""Values while they are made from blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.between import Between
+from weft.cascades.evaluate import extreme, finite, reduce_whole, worst
+from weft.cascades.frame import Box, Frame
+from weft.cascades.product import narrowed
+from weft.cascades.program import Target
+from weft.spec import Label
+
+
+class PeakState:
+    """The largest value so far along the modes that a peak reduces."""
+
+    def __init__(self, node: fx.Node, between: Between, frame: Frame) -> None:
+        self.frame, self.labels = frame, between.reduced(node)
+        dtype = node.meta["dtype"]
+        self.value = torch.full(frame.shape(between.modes[node]), -math.inf, dtype=dtype, device=frame.device)
+
+    def add(self, value: Tensor, box: Box) -> tuple[Tensor, Tensor | None]:
+        """Take a block in: the peak to subtract, and the factor for what was summed over the one before.
+
+        The factor is None in the first block along the reduced modes.
+        """
+        frame, place = self.frame, self.frame.place(self.value, box)
+        best = extreme("amax", value.detach(), frame.dims(self.labels))
+        if all(box[label][0] == 0 for label in self.labels):
+            place.copy_(best)
+            return finite(best), None
+        new = torch.maximum(place, best)
+        safe = finite(new)
+        scale = torch.where(place == -math.inf, 0.0, torch.exp(finite(place) - safe))
+        place.copy_(new)
+        return safe, scale
+
+    def result(self) -> Tensor:
+        """The peak, 0 where there is none."""
+        return finite(self.value)
+
+
+class State:
+    """A target: its sums, extremes and places so far, or what blocks have stored."""
+
+    def __init__(self, target: Target, between: Between, frame: Frame) -> None:
+        self.target, self.frame = target, frame
+        modes = between.modes[target.gives]
+        self.labels: tuple[Label, ...] = ()
+        if target.kind not in ("product", "store"):
+            self.labels = between.reduced(target.gives)
+        #: Labels along which all blocks make the same.
+        self.idle: list[Label] = []
+        dtype, start = target.gives.meta["dtype"], 0
+        if target.kind == "product":
+            assert frame.second is not None
+            shape = tuple(frame.extents[label] for label in frame.second.result)
+            dtype = frame.products.accumulate
+        else:
+            shape = frame.shape(modes)
+            self.idle = [label for label in frame.order if label not in modes and label not in self.labels]
+        if target.kind in ("amax", "amin"):
+            start = worst(target.kind, dtype)  # type: ignore[assignment]
+        if target.kind == "store" and target.node in between.elementwise:
+            dtype = frame.stored_as(dtype)
+        self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
+        self.best: Tensor | None = None
+        if target.kind in ("argmax", "argmin"):
+            source = target.node.meta["dtype"]
+            self.best = torch.full(shape, worst(target.kind, source), dtype=source, device=frame.device)
+
+    def add(self, value: Tensor, c: Tensor | None, box: Box, scale: Tensor | None) -> None:
+        """Take a block's value in; what is there is rescaled first."""
+        kind, frame = self.target.kind, self.frame
+        if any(box[label][0] for label in self.idle):
+            return
+        if kind == "product":
+            assert c is not None
+            self._multiply(value, c, box, scale)
+            return
+        place = frame.place(self.total, box)
+        if kind == "store":
+            place.copy_(value)
+            return
+        dims = frame.dims(self.labels)
+        shape = [
+            box[label][1] if label in self.labels else extent
+            for label, extent in zip(frame.order, value.shape, strict=True)
+        ]
+        value = value.expand(shape)
+        if kind == "sum":
+            if scale is not None:
+                place.mul_(scale)
+            place.add_(reduce_whole("sum", value, dims, 0))
+        elif kind in ("amax", "amin"):
+            best = torch.maximum if kind == "amax" else torch.minimum
+            place.copy_(best(place, extreme(kind, value, dims)))
+        elif shape[dims[0]]:
+            self._choose(place, value, dims[0], box)
+
+    def _multiply(self, value: Tensor, c: Tensor, box: Box, scale: Tensor | None) -> None:
+        frame = self.frame
+        assert frame.second is not None
+        place = frame.of_d(self.total, box)
+        found = frame.products(frame.second, frame.met(value, box), narrowed(c, frame.second.y, box))
+        if scale is not None:
+            place.mul_(frame.on_d(scale))
+        place.add_(found)
+
+    def _choose(self, place: Tensor, value: Tensor, dim: int, box: Box) -> None:
+        assert self.best is not None
+        largest, start = self.target.kind == "argmax", box[self.labels[0]][0]
+        known = self.frame.place(self.best, box)
+        best, where = value.max(dim, keepdim=True) if largest else value.min(dim, keepdim=True)
+        better = best > known if largest else best < known
+        if best.is_floating_point():
+            better = better | (best.isnan() & ~known.isnan())
+        place.copy_(torch.where(better, where + start, place))
+        known.copy_(torch.where(better, best, known))
+
+    def result(self) -> Tensor:
+        """The value, whole."""
+        return self.total

@@ -1,0 +1,157 @@
+"""The Triton kernel of cascades: its values in Triton's interpreter, its code for GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+from cascades.functions_between import FUNCTIONS, Between
+from weft.cascades.launch import CascadeTile
+
+EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
+SERVED = (
+    "identity", "sigmoid", "softmax", "softmax by hand", "softmax and logsumexp", "over a sum", "causal",
+    "rows masked out", "a window", "scaled behind",
+)  # fmt: skip
+RUN = [each for each in FUNCTIONS if each.name in SERVED]
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="Triton's interpreter is off")
+
+
+def operands(dtype: torch.dtype = torch.float32, q: int = 19, k: int = 70, d: int = 5, e: int = 3) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(q + k)
+    return [torch.randn(shape, generator=draw).to(dtype) for shape in ((2, q, d), (2, k, d), (2, k, e))]
+
+
+def keywords(each: Between) -> dict[str, Any]:
+    if not each.aux:
+        return {}
+    return {"indices": {"i": "q", "j": "k"}, "operands": {"bias": ("hq", torch.linspace(0.5, 1.5, 38).reshape(2, 19))}}
+
+
+@pytest.mark.parametrize("each", RUN, ids=lambda each: each.name)
+def test_the_kernel_has_the_values_of_the_reference(each: Between) -> None:
+    tensors = operands()
+    found, exact = (
+        weft.cascade(EQUATION, *tensors, between=each.function, alpha=0.4, backend=backend, **keywords(each))
+        for backend in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_its_sums_have_gradients() -> None:
+    inputs = [tensor.requires_grad_() for tensor in operands()]
+    grads = []
+    causal = next(each for each in RUN if each.name == "causal")
+    for backend in ("triton", "reference"):
+        d = weft.cascade(EQUATION, *inputs, between=causal.function, backend=backend, **keywords(causal))
+        grads.append(torch.autograd.grad(d.square().sum(), inputs))
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bghqd,bhkd->bghqk, bghqk,bhke->bghqe", [(2, 3, 2, 5, 4), (2, 2, 40, 4), (2, 2, 40, 3)]),
+        ("dkh,dqh->khq, hke,khq->eqh", [(3, 7, 2), (3, 5, 2), (2, 7, 4)]),
+        ("qd,kd->qk, qk,k->q", [(33, 4), (70, 4), (70,)]),
+        ("qxd,kd->qxk", [(3, 5, 4), (33, 4)]),
+    ],
+    ids=["grouped heads", "other orders", "one column", "no second"],
+)
+def test_modes_of_the_kernel(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    tensors = [torch.randn(shape) for shape in shapes]
+    word = weft.softmax if len(tensors) == 3 else weft.logsumexp
+    found, exact = (
+        weft.cascade(equation, *tensors, between=lambda s: word(s, "k"), backend=backend)
+        for backend in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax and logsumexp", "causal", "rows masked out", "a window", "over a sum"])
+def test_shares_of_the_columns_are_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few queries of many keys have it: three programs for each row."""
+    each = next(each for each in RUN if each.name == name)
+    monkeypatch.setattr("weft.cascades.plan.tile_of", lambda *_: CascadeTile(16, 16, 4, 2, splits=3))
+    found, exact = (
+        weft.cascade(EQUATION, *operands(), between=each.function, alpha=0.3, backend=backend, **keywords(each))
+        for backend in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_halves_are_summed_in_single_precision() -> None:
+    tensors = operands(torch.float16, q=33, k=64, d=16, e=16)
+    found, exact = (
+        weft.cascade(EQUATION, *tensors, between=lambda s: weft.softmax(s, "k"), backend=backend)
+        for backend in ("triton", "reference")
+    )
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found, exact, rtol=3e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("between", "message"),
+    [
+        (lambda s: (s, weft.amax(s, "q")), "not over the columns of S alone"),
+        (lambda s: (s, weft.argmax(s, "k")), "the kernel has no 'argmax'"),
+        (lambda s: s - weft.mean(s, "k"), "the form is 'whole'"),
+    ],
+    ids=["rows", "places", "whole"],
+)
+def test_what_it_does_not_serve_is_said(between: Any, message: str) -> None:
+    with pytest.raises(weft.UnsupportedError, match=message):
+        weft.cascade(EQUATION, *operands(), between=between, backend="triton")
+
+
+COMPILED = """
+import json, sys, torch, weft
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from weft.cascades.launch import CascadeLaunch, tile_of
+
+q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
+plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
+    between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
+plan.frame.products.product = torch.float16  # as on a GPU
+launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame))
+call = launch.call(q, k, v, dict(zip(plan.between.inputs[1:], plan.coordinates())), False)
+types = {torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
+given = dict(zip(call.kernel.arg_names, (*call.tensors, *call.numbers)))
+signature, constants, aligned = {}, dict(call.constants), {}
+for at, (name, value) in enumerate(given.items()):
+    if isinstance(value, torch.Tensor):
+        signature[name], aligned[at,] = types[value.dtype], [["tt.divisibility", 16]]
+    elif value == 1:
+        signature[name], constants[name] = "constexpr", 1
+    else:
+        signature[name] = "fp32" if isinstance(value, float) else "i32"
+        if isinstance(value, int) and value % 16 == 0:
+            aligned[at,] = [["tt.divisibility", 16]]
+signature |= dict.fromkeys(call.constants, "constexpr")
+made = compile(ASTSource(call.kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32),
+    options={"num_warps": launch.tile.warps, "num_stages": launch.tile.stages})
+print(json.dumps([made.asm["ptx"].count("wgmma.mma_async"), made.asm["ptx"].count(".local"), made.metadata.shared]))
+"""
+
+
+@pytest.mark.slow
+def test_hopper_multiplies_both_products_in_wgmma() -> None:
+    """Two products of 128 terms and of 64, in three loops; nothing spills to local memory."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    wgmma, local, shared = json.loads(ran.stdout.splitlines()[-1])
+    assert wgmma == 3 * (128 // 16 + 64 // 16)
+    assert local == 0
+    assert shared <= 228 * 1024

@@ -1,0 +1,87 @@
+"""`weft.contract(reduce=)`: further results that keep some of D's modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+
+REDUCE: dict[str, Any] = {
+    "peak": ("m", "max"), "least": ("n", "min"), "norm": ("m", "sum", torch.square), "all": ("", "mean"),
+    "log": ("n", "logsumexp", lambda s: s * 0.5), "place": ("m", "argmax"), "last": ("n", "argmin"),
+    "turned": ("nm", "sum", torch.exp), "count": ("m", "sum", lambda s: s > 0),
+}  # fmt: skip
+
+
+def plainly(d: Tensor) -> dict[str, Tensor]:
+    return {
+        "peak": d.amax(1), "least": d.amin(0), "norm": d.square().sum(1), "all": d.mean(),
+        "log": (d * 0.5).logsumexp(0), "place": d.argmax(1), "last": d.argmin(0), "turned": d.T.exp(),
+        "count": (d > 0).sum(1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(7, 5, 9), (1, 3, 1), (33, 1, 20)])
+def test_every_algebra_beside_d(m: int, k: int, n: int) -> None:
+    x, w = torch.randn(m, k, dtype=torch.float64), torch.randn(k, n, dtype=torch.float64)
+    d, found = weft.contract("mk,kn->mn", x, w, reduce=REDUCE)
+    torch.testing.assert_close(d, x @ w)
+    expected = plainly(x @ w)
+    assert list(found) == list(REDUCE)
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_functions_operands_and_gradients_go_along() -> None:
+    x, w = torch.randn(6, 5, requires_grad=True), torch.randn(5, 7, requires_grad=True)
+    bias, target = torch.randn(7, requires_grad=True), torch.arange(6)
+
+    def picked(s: Tensor, j: Tensor, target: Tensor) -> Tensor:
+        return torch.where(j == target, s, 0.0)
+
+    d, found = weft.contract(
+        "mk,kn->mn", x, w, alpha=0.5, epilogue=lambda s, bias: torch.tanh(s + bias), indices={"j": "n"},
+        operands={"bias": ("n", bias), "target": ("m", target)},
+        reduce={"picked": ("m", "sum", picked), "log": ("m", "logsumexp"), "peak": ("n", "max")},
+    )  # fmt: skip
+    plain = torch.tanh(0.5 * x @ w + bias)
+    expected = plain.gather(1, target[:, None])[:, 0], plain.logsumexp(1), plain.amax(0)
+    torch.testing.assert_close(tuple(found.values()), expected)
+    mine, theirs = (
+        torch.autograd.grad(one.square().sum() + torch.cat([*others]).sum(), (x, w, bias))
+        for one, others in ((d, found.values()), (plain, expected))
+    )
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_d_goes_where_it_is_told() -> None:
+    x, w = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    out = np.empty((2, 4), np.float32)
+    d, found = weft.contract("mk,kn->mn", x, w, out=out, reduce={"sum": ("m", "sum")})
+    assert d is out
+    assert isinstance(found["sum"], np.ndarray)
+    np.testing.assert_array_equal(found["sum"], [12, 12])
+
+
+@pytest.mark.parametrize(
+    ("reduce", "kind", "message"),
+    [
+        ({"a": ("q", "max")}, weft.NotationError, r"keeps 'q', which D \('mn'\) does not have"),
+        ({"a": ("mm", "max")}, weft.NotationError, "keeps a mode twice"),
+        ({"a": ("m", "largest")}, weft.ArgumentError, "algebra is one of sum, mean, max"),
+        ({"a": "m"}, weft.ArgumentError, r"reduce 'a' is \(modes, algebra\)"),
+        ({"a": ("m", "max", 3)}, weft.FunctionError, "int is not a function"),
+        ({}, weft.ArgumentError, "a mapping from names"),
+        ("max", weft.ArgumentError, "a mapping from names"),
+    ],
+)
+def test_bad_reductions_are_refused(reduce: Any, kind: type[Exception], message: str) -> None:
+    out = torch.zeros(2, 4)
+    with pytest.raises(kind, match=message):
+        weft.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), out=out, reduce=reduce)
+    assert not bool(out.any())
