@@ -184,14 +184,14 @@ def contract(
     tensor([2.4495, 2.4495])
     """
     if reduce is not None:
-        said = {
+        keywords = {
             "c": c, "alpha": alpha, "beta": beta, "out": out, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn,
             "epilogue": epilogue, "return_arg": return_arg, "validate": validate, **options,
         }  # fmt: skip
         with_reductions = as_operation("reduced")
         if is_dynamo_compiling():
-            return outside(with_reductions, equation, a, b, reduce, said)
-        return with_reductions(equation, a, b, reduce, said)
+            return outside(with_reductions, equation, a, b, reduce, keywords)
+        return with_reductions(equation, a, b, reduce, keywords)
     functions = (a_fn, b_fn, c_fn, epilogue)
     if beta is None:
         beta = 1.0

@@ -163,7 +163,8 @@ class CascadeLaunch:
         batch, m, n, k = (_size(frame, each) for each in (first.batch, first.m, first.n, first.k))
         e = 1 if second is None else _size(frame, second.n)
         states = tuple(
-            torch.empty((splits, batch, m), dtype=torch.float32, device=frame.device) for _ in (*self.stage.peaks, *self.sums)
+            torch.empty((splits, batch, m), dtype=torch.float32, device=frame.device)
+            for _ in (*self.stage.peaks, *self.sums)
         )
         stored = frame.stored if factor is not None else torch.float32
         d = torch.empty((splits, batch, m, e) if self.meets else 1, dtype=stored, device=frame.device)
