@@ -6,10 +6,12 @@ Every tensor has all modes of S in order, with extent 1 where it lacks one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -18,6 +20,52 @@ from weft.fn.reductions import is_reduction
 from weft.library.functions import writing_form
 
 Reducing = Callable[[fx.Node, Tensor], Tensor]
+
+
+class Scratch:
+    """Memory that values of a block are written to, and those of the next block again.
+
+    A few are kept from call to call: on a CPU fresh memory costs more than most operations on it.
+    """
+
+    _kept: ClassVar[list[Scratch]] = []
+
+    @classmethod
+    @contextmanager
+    def taken(cls) -> Iterator[Scratch]:
+        """One that nobody else has."""
+        try:
+            found = cls._kept.pop()
+        except IndexError:
+            found = cls()
+        yield found
+        if len(cls._kept) < _KEPT:
+            cls._kept.append(found)
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
+        self._next = 0
+
+    def begin(self) -> None:
+        """Begin another block."""
+        self._next = 0
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
+        """Memory of a shape; None for a few elements, which torch finds fast enough."""
+        size = math.prod(shape)
+        if size < _MANY:
+            return None
+        if self._next == len(self._buffers):
+            self._buffers.append(torch.empty(0, dtype=dtype))
+        buffer = self._buffers[self._next]
+        if buffer.dtype != dtype or buffer.numel() < size:
+            buffer = self._buffers[self._next] = torch.empty(size, dtype=dtype)
+        self._next += 1
+        return buffer[:size].view(shape)
+
+
+_KEPT = 4
+_MANY = 1 << 15  # elements of a value for which fresh memory costs more than the operation
 
 
 class Recipe:
@@ -63,7 +111,7 @@ class Recipe:
 
     def run(
         self, values: dict[fx.Node, Tensor], rank: int, reducing: Reducing, device: torch.device, *,
-        owned: frozenset[fx.Node] | None = None,
+        owned: frozenset[fx.Node] | None = None, scratch: Scratch | None = None,
     ) -> None:  # fmt: skip
         """Run the operations beside the `values` that are there, and put theirs there, too.
 
@@ -74,6 +122,8 @@ class Recipe:
             if owned is not None and places:
                 own = [values[each] for each in places if each in self._made or each in owned]
                 place = _place(own, [values[each] for each in sources])
+            if place is None and scratch is not None and _writable(node):
+                place = scratch.take(np.broadcast_shapes(*(values[each].shape for each in sources)), node.meta["dtype"])
             if is_reduction(node):
                 values[node] = reducing(node, values[sources[0]])
             else:
@@ -91,6 +141,8 @@ class Recipe:
             number = node.args[1] if name == "full_like" else node.args[0]
             shape = (1,) * rank if name == "full_like" else ()
             return torch.full(shape, number, dtype=node.meta["dtype"], device=device)  # type: ignore[arg-type]
+        if name == "exp" and device.type == "cpu" and _is_over_peak(node.args[0]):
+            return exponential(values[self._of(node.args[0])], place)  # type: ignore[arg-type]
         args = fx.map_arg(node.args, lambda each: values[self._of(each)])
         kwargs = fx.map_arg(node.kwargs, lambda each: values[self._of(each)])
         if place is not None:
@@ -99,6 +151,19 @@ class Recipe:
             return form[0](*args, **kwargs, **{form[1]: place})
         call: Any = IN_PLACE_OF.get(name, node.target)
         return call(*args, **kwargs)
+
+
+def _is_over_peak(value: Any) -> bool:
+    """Whether a value is a difference to a peak, so that what its exponential is added to is not less than 1."""
+    if not isinstance(value, fx.Node) or is_reduction(value) or value.op != "call_function" or _name(value) != "sub":
+        return False
+    peak = value.args[1]
+    return isinstance(peak, fx.Node) and is_reduction(peak) and peak.args[1] == "peak"
+
+
+def _writable(node: fx.Node) -> bool:
+    """Whether an operation writes where it is told."""
+    return not is_reduction(node) and bool(node.all_input_nodes) and _form(node.target) is not None
 
 
 def _fits(node: fx.Node, source: fx.Node) -> bool:
@@ -127,6 +192,35 @@ def _form(target: Any) -> tuple[Any, str] | None:
 def _name(node: fx.Node) -> str:
     """The name of an operation, without overload."""
     return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
+
+
+def exponential(value: Tensor, place: Tensor | None) -> Tensor:
+    """``exp(value)`` on a CPU, 0 where it is less than the smallest normal number.
+
+    Where torch computes infinities and subnormal results it takes twenty and a hundred times as long.
+    """
+    if value.requires_grad and torch.is_grad_enabled():
+        found: Tensor = _Exponential.apply(value)
+        return found
+    kind = torch.finfo(value.dtype)
+    low = math.log(kind.tiny) + 0.25
+    found = torch.clamp(value, min=low, out=place)
+    return torch.threshold_(found.exp_(), kind.tiny * 1.5, 0.0)
+
+
+class _Exponential(torch.autograd.Function):
+    """The exponential is its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        found = exponential(value, None)
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (found,) = ctx.saved_tensors
+        return grads[0] * found
 
 
 def reduce_whole(kind: str, value: Tensor, dims: tuple[int, ...], count: int) -> Tensor:

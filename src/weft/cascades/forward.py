@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 
-import torch
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
-from weft.cascades.evaluate import Recipe, extreme, finite, reduce_whole
+from weft.cascades.evaluate import Recipe, Scratch, reduce_whole
 from weft.cascades.frame import Box, Frame
 from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage
@@ -36,18 +36,19 @@ def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, 
     for stage in program.stages:
         states = {target: State(target, program.between, frame) for target in stage.targets}
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
-        cuts = cut(stage)
-        size = max([math.prod(frame.box_shape(each.box)) for each in cuts], default=0)
-        room = torch.empty(size, dtype=frame.products.accumulate, device=frame.device)
-        for each in cuts:
-            box = each.box
-            inputs = inputs_of(program, stage, frame, values, box)
-            scores = frame.scores(a, b, box, room)
-            scales = _grow(program, stage, frame, scores, inputs, peaks, each)
-            owned = frozenset((program.between.inputs[0], *stage.first))
-            found = run_block(program, stage, frame, scores, inputs, each, owned)
-            for target, state in states.items():
-                state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
+        owned = frozenset((program.between.inputs[0], *stage.first))
+        with Scratch.taken() if frame.device.type == "cpu" else nullcontext() as scratch:
+            for each in cut(stage):
+                box, room = each.box, None
+                if scratch is not None:
+                    scratch.begin()
+                    room = scratch.take((math.prod(frame.box_shape(box)),), frame.products.accumulate)
+                inputs = inputs_of(program, stage, frame, values, box)
+                scores = frame.scores(a, b, box, room)
+                scales = _grow(program, stage, frame, scores, inputs, peaks, each, scratch)
+                found = run_block(program, stage, frame, scores, inputs, each, owned, scratch)
+                for target, state in states.items():
+                    state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
         for target, state in states.items():
             values[target.gives if target.kind != "product" else PRODUCT] = state.result()
         for node, peak in peaks.items():
@@ -65,7 +66,7 @@ def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values:
 
 def _grow(
     program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, peaks: Mapping[fx.Node, PeakState],
-    cut: Cut,
+    cut: Cut, scratch: Scratch | None,
 ) -> dict[fx.Node, Tensor | None]:  # fmt: skip
     """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
     if not peaks:
@@ -76,7 +77,8 @@ def _grow(
     again = s in _recipe(stage, (*stage.peaks, *stage.known, *sources), cut).reads
     recipe = recipe_of(stage.first, frozenset((*found, *sources) if again else sources), cut.settled)
     reduce = reducing(program.between, frame, cut.box)
-    recipe.run(found, len(frame.order), reduce, frame.device, owned=None if again else frozenset((s,)))
+    owned = None if again else frozenset((s,))
+    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned, scratch=scratch)
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
         inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
@@ -93,7 +95,7 @@ def inputs_of(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.N
 
 def run_block(
     program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut,
-    owned: frozenset[fx.Node] | None = None,
+    owned: frozenset[fx.Node] | None = None, scratch: Scratch | None = None,
 ) -> Values:  # fmt: skip
     """The values of a block of the stage's targets, from a block of S; `owned` are given values to be written over."""
     found = {**inputs, program.between.inputs[0]: scores}
@@ -102,7 +104,7 @@ def run_block(
     if owned is not None:  # a choice that is settled may be S itself
         held = Counter(id(found[node]) for node in recipe.reads if node in found)
         owned = frozenset(node for node in owned if node in found and held[id(found[node])] == 1)
-    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned)
+    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned, scratch=scratch)
     return found
 
 
@@ -138,8 +140,5 @@ def reducing(between: Between, frame: Frame, box: Box | None) -> Callable[[fx.No
 
 def columns_of(between: Between, frame: Frame) -> frozenset[Label]:
     """Labels that a block is made along last: those that the second contraction or a reduction sums."""
-    reduced = {label for node in between.reductions for label in between.reduced(node)}
+    reduced = {label for node in between.reductions if between.large(node) for label in between.reduced(node)}
     return frame.columns | reduced
-
-
-__all__ = ["PRODUCT", "columns_of", "extreme", "finite", "run"]

@@ -25,16 +25,22 @@ def block_extents(
     rows = [label for label in reversed(order) if label not in columns and label not in whole]
     summed = [label for label in reversed(order) if label in columns and label not in whole]
     longest = min(_ROWS, math.isqrt(limit))
-    for labels, most in ((rows, longest), (summed, longest if square else limit), (rows, longest if square else limit)):
+    wide = longest if square else limit
+    for labels, most in ((rows, longest), (summed, wide), (rows, wide)):
         for label in labels:
-            others = math.prod(max(size, 1) for name, size in found.items() if name != label)
             inner = math.prod(max(found[name], 1) for name in labels if name != label)
-            room = min(limit // others, max(most // inner, 1))
-            size = max(min(extents[label], room), found[label])
-            found[label] = size
-            if size < extents[label]:
+            found[label] = _grown(found, label, extents[label], min(limit, max(most // inner, 1)), limit)
+            if found[label] < extents[label]:
                 break
+    for label in reversed(order):
+        found[label] = _grown(found, label, extents[label], wide, limit)
     return {label: _even(extents[label], size) for label, size in found.items()}
+
+
+def _grown(found: Mapping[Label, int], label: Label, extent: int, most: int, limit: int) -> int:
+    """As many indices of a label as a block has room for, at most so many."""
+    others = math.prod(max(size, 1) for name, size in found.items() if name != label)
+    return max(min(extent, most, limit // others), found[label])
 
 
 def _even(extent: int, size: int) -> int:

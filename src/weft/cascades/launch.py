@@ -40,7 +40,7 @@ FINISHED = fx.Graph().placeholder("finished")
 
 
 class CascadeTile(NamedTuple):
-    """Rows and columns of a tile of S, warps, stages of its loads, and programs that share the columns of a row."""
+    """Rows and columns of a tile of S, warps, stages of loads, and programs that share the columns of a row."""
 
     m: int
     n: int
@@ -257,7 +257,8 @@ class CascadeLaunch:
         behind = self.program.between.ancestors(list(results), frozenset(given))
         for node in self.program.between.calls:
             if node in behind and node not in new:
-                new[node] = new[node.args[1]] if node in settled else graph.node_copy(node, new.__getitem__)  # type: ignore[index]
+                first = node.args[1] if node in settled else None
+                new[node] = graph.node_copy(node, new.__getitem__) if first is None else new[first]  # type: ignore[index]
         if one:
             constant = graph.call_function(torch.ops.aten.scalar_tensor.default, (1.0,), {"dtype": torch.float32})
             constant.meta.update(dtype=torch.float32, scalar=True)
