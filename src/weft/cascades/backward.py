@@ -18,6 +18,7 @@ from weft.cascades.lowering import PEAK
 from weft.cascades.masks import Cut
 from weft.cascades.product import narrowed
 from weft.cascades.program import Program, Stage, Target
+from weft.cascades.states import idle_labels
 from weft.fn.reductions import is_reduction
 
 
@@ -119,9 +120,7 @@ class Gradients:
         grad = self.of_nodes.get(target.gives)
         if grad is None or target.kind == "product":
             return None
-        labels = () if target.kind == "store" else self.program.between.reduced(target.gives)
-        modes = self.program.between.modes[target.gives]
-        if any(box[label][0] for label in self.frame.order if label not in modes and label not in labels):
+        if any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
             return None
         grad = self.frame.place(grad, box)
         if target.kind in ("store", "sum"):
@@ -148,8 +147,7 @@ class Gradients:
                 for label, size in zip(self.frame.order, equal.shape, strict=True)
             ]
             equal = equal.expand(shape)
-            modes = self.program.between.modes[target.gives]
-            if not any(box[label][0] for label in self.frame.order if label not in modes and label not in labels):
+            if not any(box[label][0] for label in idle_labels(target, self.program, self.frame)):
                 self.frame.place(counts, box).add_(equal.sum(self.frame.dims(labels), keepdim=True))
 
     def selecting(self, stage: Stage) -> list[Target]:

@@ -34,7 +34,7 @@ def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, 
     values = dict(given)
     run_tail(program, frame, program.prelude, values)
     for stage in program.stages:
-        states = {target: State(target, program.between, frame) for target in stage.targets}
+        states = {target: State(target, program, frame) for target in stage.targets}
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
         owned = frozenset((program.between.inputs[0], *stage.first))
         with Scratch.taken() if frame.device.type == "cpu" else nullcontext() as scratch:

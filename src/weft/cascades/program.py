@@ -85,6 +85,8 @@ def program_of(
         return _staged(lowered(between, extents), meets, "one pass", "no element of S needs what is reduced")
     again = between.ancestors([node for node in between.outputs[meets:] if node in between.elementwise], frozenset())
     try:
+        if any(extents[label] == 0 for label in columns):  # a sum of nothing is 0, whatever it is multiplied with
+            raise NotRunning("there is nothing to sum")
         if again & inner:
             raise NotRunning("a result that has all modes of S needs what is reduced")
         found = running(between, meets, columns, extents)

@@ -11,8 +11,16 @@ from weft.cascades.between import Between
 from weft.cascades.evaluate import extreme, finite, reduce_whole, worst
 from weft.cascades.frame import Box, Frame
 from weft.cascades.product import narrowed
-from weft.cascades.program import Target
+from weft.cascades.program import Program, Target
 from weft.spec import Label
+
+
+def idle_labels(target: Target, program: Program, frame: Frame) -> list[Label]:
+    """Labels along which all blocks make the same value: that of the first is taken. Blocks have others whole."""
+    between = program.between
+    reduced = () if target.kind in ("product", "store") else between.reduced(target.gives)
+    known = {*between.modes[target.gives], *reduced, *program.whole}
+    return [label for label in frame.order if label not in known]
 
 
 class PeakState:
@@ -47,8 +55,9 @@ class PeakState:
 class State:
     """A target: its sums, extremes and places so far, or what blocks have stored."""
 
-    def __init__(self, target: Target, between: Between, frame: Frame) -> None:
+    def __init__(self, target: Target, program: Program, frame: Frame) -> None:
         self.target, self.frame = target, frame
+        between = program.between
         modes = between.modes[target.gives]
         self.labels: tuple[Label, ...] = ()
         if target.kind not in ("product", "store"):
@@ -62,7 +71,7 @@ class State:
             dtype = frame.products.accumulate
         else:
             shape = frame.shape(modes)
-            self.idle = [label for label in frame.order if label not in modes and label not in self.labels]
+            self.idle = idle_labels(target, program, frame)
         if target.kind in ("amax", "amin"):
             start = worst(target.kind, dtype)  # type: ignore[assignment]
         if target.kind == "store" and target.node in between.elementwise:
