@@ -46,7 +46,8 @@ def test_all_is_well() -> None:
     rows = [line.split() for line in done.output.splitlines() if line.startswith("cpu ")]
     verdict = {" ".join(row[1:-4]): row[-1] for row in rows if row[-1] == "passed"}
     assert verdict.keys() == {
-        "library", "cpu gett", "cpu blas", "cpu stream", "cpu ttgt", "pre_reduce", "cpu permute", "permutations",
+        "library", "cpu gett", "cpu blas", "cpu stream", "cpu ttgt", "cpu exponentials", "pre_reduce", "cpu permute",
+        "permutations",
         "cpu transpose",
         *(("cpu counting",) if multiplies_bytes() else ()),
     }  # fmt: skip
@@ -79,7 +80,7 @@ def test_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {each["family"]: each for each in found["families"]}
     assert {name: each["verdict"] for name, each in by_name.items()} == {
         "library": "passed", "cpu gett": "passed", "cpu blas": "passed", "cpu stream": "passed",
-        "cpu ttgt": "passed", "pre_reduce": "passed",
+        "cpu ttgt": "passed", "cpu exponentials": "passed", "pre_reduce": "passed",
         "cpu permute": "failed", "permutations": "failed", "cpu transpose": "passed",
         "cpu counting": "passed" if multiplies_bytes() else "not here",
     }  # fmt: skip

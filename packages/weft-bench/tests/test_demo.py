@@ -96,7 +96,7 @@ def test_prints_the_plan_the_table_and_the_means(tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     assert document["complete"]
     assert document["wrong"] == []
-    lines = done.output.splitlines()
+    lines = done.stdout.splitlines()
     assert lines[0].startswith("ecbfa,fd->abcde  by the cpu backend")
     assert any(line.startswith("fused       b_fn = elu, on values of B") for line in lines)
     assert any(line.startswith("measured    ") for line in lines)

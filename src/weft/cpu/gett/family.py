@@ -48,6 +48,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     for role in (Role.M, Role.N, Role.K):
         if contraction.extent_of(role) > LONGEST:
             return f"its {role.value} modes are longer than {LONGEST}"
+    if _is_single_sum(contraction):
+        return "a single sum has nothing for register blocks to share"
     waste = _waste(contraction)
     products = contraction.batch * contraction.m * contraction.n * contraction.k
     if waste > WASTE and waste * products > LITTLE:
@@ -65,6 +67,13 @@ def _waste(contraction: Contraction) -> float:
     items = 8 if contraction.arithmetic.accumulate.itemsize == 4 else 4
     few, many = min(m, n), max(m, n)
     return -(-few // 6) * 6 * -(-many // (2 * items)) * 2 * items / (few * many)
+
+
+def _is_single_sum(contraction: Contraction) -> bool:
+    """Whether D is one sum of products as they are, which others make, and round less."""
+    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
+    plain = contraction.algebra is None and not any(functions) and contraction.arithmetic.accumulate.is_floating_point
+    return plain and contraction.batch * contraction.m * contraction.n == 1
 
 
 def _plus_times_fault(contraction: Contraction) -> str | None:

@@ -22,19 +22,28 @@ LINE = 64
 FAST = {"reassoc", "contract", "nsz"}
 
 
+RUN = 256  # items whose sum is made before it meets that of others: rounding grows with the longest of these sums
+
+
 @numba.njit(error_model="numpy", fastmath=FAST)
 def dot(a, b, n, kind, held):
     total = held
-    for i in range(n):
-        total += load(a, i, kind, held) * load(b, i, kind, held)
+    for start in range(0, n, RUN):
+        part = held
+        for i in range(start, min(start + RUN, n)):
+            part += load(a, i, kind, held) * load(b, i, kind, held)
+        total += part
     return total
 
 
 @numba.njit(error_model="numpy", fastmath=FAST)
 def total_of(a, n, kind, held):
     total = held
-    for i in range(n):
-        total += load(a, i, kind, held)
+    for start in range(0, n, RUN):
+        part = held
+        for i in range(start, min(start + RUN, n)):
+            part += load(a, i, kind, held)
+        total += part
     return total
 
 

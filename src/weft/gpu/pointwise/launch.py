@@ -10,8 +10,8 @@ import torch
 from weft.base.forks import is_forked
 from weft.errors import UnsupportedError
 from weft.gpu.common.driver import DirectLaunch
+from weft.gpu.pointwise.compiled import PassKernel, kernel_of
 from weft.gpu.pointwise.form import Passage
-from weft.gpu.pointwise.kernel import PassKernel, kernel_of
 from weft.gpu.pointwise.source import Body, kernel_text
 from weft.planner.schedule import Scalar, Target
 
