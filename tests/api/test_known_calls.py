@@ -77,6 +77,14 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
+@pytest.fixture
+def nothing_lately() -> None:
+    """No calls of other tests, whose equations are the same."""
+    entry.LATELY._calls.clear()
+    entry.LATELY._misses.clear()
+
+
+@pytest.mark.usefixtures("nothing_lately")
 @pytest.mark.parametrize("name", CALLS)
 def test_repeated_calls_are_known(name: str) -> None:
     call, most = CALLS[name]

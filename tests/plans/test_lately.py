@@ -125,7 +125,8 @@ def test_a_few_calls_of_the_same_words_are_kept(monkeypatch: pytest.MonkeyPatch)
     assert calls.find("words", tensors[-1]) == "late"
     same = torch.rand(4, 4)
     calls.note("twice", (same, same), "one tensor")
-    assert calls.find("twice", (same, same)) is None
+    assert calls.find("twice", (same, same)) == "one tensor"
+    assert calls.find("twice", (same, same.clone())) is None
     for words in ("second", "third"):
         calls.note(words, (same,), words)
     assert calls.find("third", (same,)) == "third"

@@ -48,11 +48,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     for role in (Role.M, Role.N, Role.K):
         if contraction.extent_of(role) > LONGEST:
             return f"its {role.value} modes are longer than {LONGEST}"
-    if _is_single_sum(contraction):
-        return "a single sum has nothing for register blocks to share"
     waste = _waste(contraction)
     products = contraction.batch * contraction.m * contraction.n * contraction.k
-    if waste > WASTE and waste * products > LITTLE:
+    if (waste > WASTE and waste * products > LITTLE) or (_is_single_sum(contraction) and products > LONGEST_SUM):
         return "it has too few rows and columns for register blocks"
     if len(contraction.aux) > AUX:
         return f"functions take more than {AUX} operands"
@@ -67,6 +65,9 @@ def _waste(contraction: Contraction) -> float:
     items = 8 if contraction.arithmetic.accumulate.itemsize == 4 else 4
     few, many = min(m, n), max(m, n)
     return -(-few // 6) * 6 * -(-many // (2 * items)) * 2 * items / (few * many)
+
+
+LONGEST_SUM = 512  # products that one lane adds up one after the other, where others round less
 
 
 def _is_single_sum(contraction: Contraction) -> bool:
