@@ -155,6 +155,9 @@ SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the
 # Seconds that no call takes less than, and none whose sum is split: the partials are added by another kernel. Measured
 # between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
 LEAST, LEAST_SPLIT = _FITTED("least"), _FITTED("least_split")
+# Seconds that IEEE products in float32 of at most `THIN` rows or columns take longer where their sums are split: 43 to
+# 60 microseconds where 4096 x 4096 values meet 2 to 32 columns, and 30 as if they were not.
+THIN, THIN_SPLIT = 64, _FITTED("thin_split")
 # Seconds that a step along k of double precision takes at least: a tile's steps follow one another.
 CHAIN = _FITTED("chain")
 TF32_SPLITS, TF32_OVERLAP = 4, _FITTED("tf32_overlap")  # of TF32: splits of a sum at most, and that norm
@@ -191,6 +194,8 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
     pipes = (arithmetic, sum(own) / MEMORY_RATE, hot)
     seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), LAUNCH)
+    if single and tiling.splits > 1 and 1 < min(extent(m), extent(n)) <= THIN:
+        seconds += THIN_SPLIT
     chain = contraction.k / tiling.splits * CHAIN if product in _DOUBLE else 0.0
     return max(seconds, LEAST_SPLIT if tiling.splits > 1 else LEAST + chain)
 

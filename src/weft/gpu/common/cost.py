@@ -264,8 +264,8 @@ def _right_seconds(contraction: Contraction, work: KernelWork) -> float:
 def _moved_again(own: Sequence[int], work: KernelWork) -> float:
     """Bytes that memory moves besides compulsory ones: for lines of large operands that tiles take in part, at
     different times, and for results that are stored so."""
-    if not work.matrix:
-        return scattered_bytes(work.accesses[-1])
+    if not (work.matrix or work.stage_bytes):
+        return scattered_bytes(work.accesses[-1])  # lanes that take lines in part find the rest in the first cache
     in_part = 0.0
     for size, access in zip(own, work.accesses[:2], strict=False):
         in_part += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
