@@ -178,6 +178,27 @@ def test_permutations(dtype: torch.dtype) -> None:
             assert DRIVER.launched == launches
 
 
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, torch.complex64, torch.int32, torch.complex128], ids=str)
+def test_copies_along_many_modes(dtype: torch.dtype) -> None:
+    """Operands whose modes of k stand between others, sums that are scattered over D, and permutations."""
+    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"a": 3, "c": 1, "f": 3, "q": 3}
+    moved = 0 if dtype is torch.complex128 else 1
+    fused(case("apbqcrdse,pfqgrhs->abcdefgh", sizes, dtype), 2 * moved)
+    fused(case("apbqcrdse,pfqgrhs->hagbfced", sizes, dtype), 3 * moved)
+    x = random_operand((2, 3, 2, 3, 2, 2, 2, 4), dtype, 1, integers=dtype is torch.int32)
+    for equation in ("abcdefgh->hgfedcba", "abcdefgh->badcfehg", "abcdefgh->cabdefgh"):
+        DRIVER.launched = 0
+        check_permutation(x, equation, {}, "stand-in")
+        assert DRIVER.launched == (moved and equation != "abcdefgh->cabdefgh")
+
+
+def test_functions_along_many_modes() -> None:
+    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"d": 5}
+    options = {"a_fn": torch.tanh, "epilogue": lambda x, i: x * i - 1, "indices": {"i": "f"}}
+    fused(case("apbqcrdse,pfqgrhs->hagbfced", sizes, SINGLE, **options), 3)
+    fused(case("abcdefgh,hgfedcba->hagbfced", sizes, SINGLE, alpha=2, epilogue=torch.relu))
+
+
 def test_other_orders_are_left_to_torch() -> None:
     """A product that is transposed on its way to D, and complex functions."""
     for call in (

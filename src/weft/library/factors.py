@@ -14,6 +14,7 @@ from weft.library.functions import FunctionOperands, live_bytes, value_of
 from weft.library.scheme import LibraryScheme
 from weft.library.views import Frame, Group, View
 from weft.planner.schedule import AuxTensors, Target
+from weft.spec import Layout
 
 if TYPE_CHECKING:
     from weft.library.passes import OperandPass
@@ -58,6 +59,20 @@ class OperandFactor:
     @property
     def made_bytes(self) -> int:
         return 0 if self._plain else math.prod(self.shape) * self.wanted.itemsize
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether values pass through a function."""
+        return self._function is not None
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether values are copied, converted at most, along many modes."""
+        from weft.gpu.pointwise.form import is_scattered  # a CPU does without
+
+        if self._function is not None or self._conjugate or self._value not in (self._stored, self.wanted):
+            return False
+        return is_scattered(*self._view[:2], Layout.contiguous(self._view.shape, self.wanted).strides)
 
     @property
     def _is_quiet(self) -> bool:
@@ -124,8 +139,8 @@ class OperandMatrix:
         return size * (1 if self._packs else 2) + self._factor.converted_bytes
 
     def prepare(self, target: Target) -> None:
-        """Have the operand's function done in one pass, where a device can."""
-        if (self._scheme.contraction.a_fn, self._scheme.contraction.b_fn)[self._place] is not None:
+        """Have the operand's function, or its copy along many modes, done in one pass, where a device can."""
+        if self._factor.is_mapped or (self._packs and self._factor.is_scattered):
             from weft.library.passes import operand_pass
 
             made = operand_pass(self._scheme, self._frame, self._place, self._modes, target)

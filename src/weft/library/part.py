@@ -21,7 +21,7 @@ from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Scalar, Target
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
     from weft.library.passes import FinishPass
@@ -50,10 +50,15 @@ class LibraryPart:
         self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
-        """Have functions done in one pass each, where a device can; `apart`: sums are made by `made` alone."""
+        """Have functions, and copies along many modes, done in one pass each, where a device can; `apart`: sums are
+        made by `made` alone."""
         contraction = self._scheme.contraction
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-        if not fuses(target) or not (any(functions) or contraction.c is not None):
+        if not fuses(target):
+            return
+        if not (any(functions) or contraction.c is not None or self._finish.is_scattered):
+            if not apart:
+                self._sums.prepare(target)
             return
         from weft.library.passes import elements_pass, finish_pass  # they bring all of CUDA C++
 
@@ -65,7 +70,8 @@ class LibraryPart:
                 return
         if not apart:
             self._sums.prepare(target)
-        if contraction.epilogue is not None or (contraction.c is not None and not self._adds):
+        adds = contraction.c is not None and not self._adds
+        if contraction.epilogue is not None or adds or (self._finish.is_scattered and not self._in_place):
             made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
@@ -130,7 +136,7 @@ class PartFinish:
 
     def __init__(self, scheme: LibraryScheme, frame: Frame, kept: Group) -> None:
         contraction = scheme.contraction
-        self._d = frame.view(kept, D).in_layout(contraction.d)
+        self._d, self._dtype = frame.view(kept, D).in_layout(contraction.d), contraction.d.dtype
         self._c = frame.view(kept, C) if contraction.c is not None else None
         self._c_fn: Pointwise | None = contraction.c_fn
         self._arguments = FunctionOperands(contraction, contraction.c_args, kept, frame)
@@ -138,6 +144,13 @@ class PartFinish:
         self._join = joining(contraction.algebra, scheme.accumulate) if contraction.algebra is not None else None
         self._epilogue = Epilogue(contraction, kept, frame) if contraction.epilogue is not None else None
         self.bytes = frame.size(kept) * _bytes_of_each(contraction)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether sums are copied to D along many modes."""
+        from weft.gpu.pointwise.form import is_scattered  # a CPU does without
+
+        return is_scattered(*self._d[:2], Layout.contiguous(self._d.shape, self._dtype).strides)
 
     def place(self, d: Tensor) -> Tensor:
         """D with a dimension for each mode of the sums."""

@@ -26,6 +26,9 @@ from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.permutation import Permutation
 
+#: Types that elements of so many bytes are moved as.
+_MOVED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 class FinishPass:
     """Sums, or products of elements, to D and further results. `serves` is asked once in each call."""
@@ -100,7 +103,11 @@ def _finishing(
     tensors += [_of_aux(contraction, at, frame, kept) for at in _beside(contraction, multiplies)]
     tensors.append(_of_layout(contraction.d, D, frame, kept))
     tensors += [_of_aux(contraction, at, frame, kept) for at in contraction.outputs]
-    found = passage([frame.extents[at] for at in kept], tensors, 1 + len(contraction.outputs))
+    extents = [frame.extents[at] for at in kept]
+    if len(tensors) == 2 and contraction.epilogue is None and tensors[0].dtype == tensors[1].dtype:
+        fused = moving_pass(extents, tensors, target)
+        return fused if isinstance(fused, str) else FinishPass(scheme, fused, multiplies=multiplies)
+    found = passage(extents, tensors, 1 + len(contraction.outputs))
     if isinstance(found, str):
         return f"torch's operations: {found}"
     fused = made_pass(found, _factors(scheme, multiplies), _Body(scheme, multiplies), target)
@@ -141,7 +148,6 @@ def operand_pass(
     contraction = scheme.contraction
     function = (contraction.a_fn, contraction.b_fn)[place]
     layout, args = ((contraction.a, contraction.a_args), (contraction.b, contraction.b_args))[place]
-    assert function is not None, "there is one to pass through"
     if scheme.roles.alone[place]:
         return "torch's operations: values behind the function are summed alone"
     value, wanted = scheme.values[place], (scheme.types.a, scheme.types.b)[place]
@@ -151,7 +157,11 @@ def operand_pass(
         *(_of_aux(contraction, at, frame, modes) for at in dict.fromkeys(args)),
         PassTensor(written.dtype, written.strides),
     ]
-    found = passage([frame.extents[at] for at in modes], tensors, 1)
+    extents = [frame.extents[at] for at in modes]
+    if function is None and layout.dtype == wanted:
+        fused = moving_pass(extents, tensors, target)
+        return fused if isinstance(fused, str) else OperandPass(contraction, (), fused)
+    found = passage(extents, tensors, 1)
     if isinstance(found, str):
         return f"torch's operations: {found}"
 
@@ -161,6 +171,17 @@ def operand_pass(
 
     fused = made_pass(found, (), body, target)
     return fused if isinstance(fused, str) else OperandPass(contraction, args, fused)
+
+
+def moving_pass(extents: Sequence[int], tensors: Sequence[PassTensor], target: Target) -> Pass | str:
+    """The pass that moves elements from a layout to another; or why there is none."""
+    moved = _MOVED.get(tensors[0].dtype.itemsize)
+    if moved is None:
+        return f"torch's operations: a pass does not move elements of {tensors[0].dtype.itemsize} bytes"
+    found = passage(extents, [each._replace(dtype=moved) for each in tensors], 1)
+    if isinstance(found, str):
+        return f"torch's operations: {found}"
+    return made_pass(found, (), lambda w, values, factors: values, target)
 
 
 def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:

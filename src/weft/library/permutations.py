@@ -88,7 +88,10 @@ def predict(permutation: Permutation, schedule: PermutationSchedule, target: Tar
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
     if schedule.slab is None:
-        return _Copy(permutation)
+        copy = _Copy(permutation)
+        if fuses(target):
+            copy.prepare(target)
+        return copy
     slabs = _Slabs(permutation, schedule.slab)
     if fuses(target):
         slabs.prepare(target)
@@ -108,14 +111,37 @@ def choice(permutation: Permutation, backend: str, target: Target, workspace_lim
 
 
 class _Copy:
-    """Runs on new pointers; it keeps no state between calls."""
+    """Runs on new pointers. Between calls it keeps nothing but whether one pass serves."""
 
     def __init__(self, permutation: Permutation) -> None:
+        self._permutation = permutation
+        self._fused: Pass | None = None
         self._shape = tuple([mode.extent for mode in permutation.modes])
         self._in_x, self._in_d = (tuple([mode.strides[at] for mode in permutation.modes]) for at in (0, 3))
         self._conjugate = permutation.conjugate
 
+    def prepare(self, target: Target) -> None:
+        """Have a copy along many modes done in one pass, where a device can."""
+        from weft.gpu.pointwise.form import PassTensor, is_scattered
+
+        x, d = self._permutation.x, self._permutation.d
+        if self._conjugate or x.dtype != d.dtype or not is_scattered(self._shape, self._in_x, self._in_d):
+            return
+        from weft.library.passes import moving_pass  # it brings all of CUDA C++
+
+        tensors = [PassTensor(x.dtype, self._in_x, 0, x.alignment), PassTensor(d.dtype, self._in_d, 0, d.alignment)]
+        made = moving_pass(self._shape, tensors, target)
+        self._fused = None if isinstance(made, str) else made
+
+    @property
+    def state(self) -> str | None:
+        """A sentence on the pass; None where there is none."""
+        return None if self._fused is None else self._fused.state
+
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        if self._fused is not None and self._fused.serves:
+            self._fused([x, d])
+            return
         source = x.as_strided(self._shape, self._in_x)
         d.as_strided(self._shape, self._in_d).copy_(source.conj() if self._conjugate else source)
 

@@ -16,7 +16,9 @@ import torch
 THREADS = 128  # of a program
 _WIDEST = 8  # elements of a thread
 _RUN, _LOAD = 32, 16  # bytes of a thread's run of the widest tensor; of one load
-_MODES = 5
+_FEW = 5  # modes that are left where a kernel is made for their number;
+_MANY = (8, 12, 16, 20, 24, 28, 32)  # more of them, each short, are as many as one of these
+_SECTOR = 32  # bytes
 _MOST = 2**31 - 1
 
 
@@ -61,18 +63,20 @@ class Passage(NamedTuple):
 def passage(extents: Sequence[int], tensors: Sequence[PassTensor], written: int) -> Passage | str:
     """Passage over tensors; the last ones are written. Or, in one sentence, why it had better not be.
 
-    The first tensor and all that are written must lie alike, as far as their innermost mode goes.
+    Where few modes are left, the first tensor and all that are written must lie alike, as far as their innermost mode
+    goes. Of many, which are short, threads that are neighbours take a sector of the first result and one of the first
+    tensor.
     """
     if 0 in extents:
         return "there is nothing to compute"
     modes = _merged(extents, [each.strides for each in tensors], tensors[-written].strides)
-    if len(modes) > _MODES:
-        return f"{len(modes)} modes are left after merging, a pass takes {_MODES}"
+    if len(modes) > _MANY[-1]:
+        return f"{len(modes)} modes are left after merging, a pass takes {_MANY[-1]}"
+    if len(modes) > _FEW:
+        modes = _many(modes, tensors, written)
+    elif _turns(modes, (0, *range(len(tensors) - written, len(tensors)))):
+        return "sums and results lie in other orders"
     inner = modes[-1].strides
-    for tensor in (0, *range(len(tensors) - written, len(tensors))):
-        steps = [mode.strides[tensor] for mode in modes if mode.strides[tensor]]
-        if inner[tensor] and inner[tensor] != min(steps):
-            return "sums and results lie in other orders"
     width = _width(modes, tensors)
     count = math.prod(mode.extent for mode in modes) // width
     if count > _MOST:
@@ -108,6 +112,40 @@ def _merged(extents: Sequence[int], strides: Sequence[Sequence[int]], order: Seq
         else:
             found.append(mode)
     return found or [_Mode(1, (1,) * len(strides))]
+
+
+def is_scattered(extents: Sequence[int], source: Sequence[int], result: Sequence[int]) -> bool:
+    """Whether a copy between two layouts is one of many modes, of which torch's own takes long."""
+    return 0 not in extents and _FEW < len(_merged(extents, (source, result), result)) <= _MANY[-1]
+
+
+def _turns(modes: Sequence[_Mode], tensors: Sequence[int]) -> bool:
+    """Whether some of these tensors lie along another mode than the innermost one."""
+    for tensor in tensors:
+        inner = modes[-1].strides[tensor]
+        if inner and inner != min([mode.strides[tensor] for mode in modes if mode.strides[tensor]]):
+            return True
+    return False
+
+
+def _many(modes: Sequence[_Mode], tensors: Sequence[PassTensor], written: int) -> list[_Mode]:
+    """Modes in the order in which threads take them, and others of one index before them.
+
+    Innermost are those of a sector of the first result, then those of a sector of the first tensor.
+    """
+    rest, inward = list(modes), []
+    for tensor in (len(tensors) - written, 0):
+        count = 1
+        while rest and count * tensors[tensor].dtype.itemsize < _SECTOR:
+            nearest = min(rest, key=lambda mode: mode.strides[tensor] or math.inf)
+            if not nearest.strides[tensor]:
+                break
+            rest.remove(nearest)
+            inward.append(nearest)
+            count *= nearest.extent
+    ordered = [*rest, *reversed(inward)]
+    count = next(each for each in _MANY if each >= len(ordered))
+    return [_Mode(1, (0,) * len(tensors))] * (count - len(ordered)) + ordered
 
 
 def _step(stride: int) -> Step:
