@@ -82,9 +82,17 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def _usual(scheme: LibraryScheme) -> int:
     """The most workspace, in bytes, of who has no limit."""
     if scheme.kind != "cpu":
-        return MOST["gpu"]
+        return max(MOST["gpu"], _packed_bytes(scheme) if scheme.form == "product" else 0)
     few = scheme.form == "algebra" and 1 in (scheme.contraction.m, scheme.contraction.n)
     return NEAR if few else MOST["cpu"]
+
+
+def _packed_bytes(scheme: LibraryScheme) -> int:
+    """Bytes of a product whose operands are both packed, and whose sums are moved to D afterwards."""
+    contraction = scheme.contraction
+    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
+    a, b, result, _ = scheme.types
+    return batch * (m * k * a.itemsize + k * n * b.itemsize + m * n * result.itemsize)
 
 
 def _schedule(scheme: LibraryScheme, most: int) -> tuple[LibrarySchedule, LibraryPart]:
@@ -94,7 +102,7 @@ def _schedule(scheme: LibraryScheme, most: int) -> tuple[LibrarySchedule, Librar
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`."""
-    return seconds(scheme_of(contraction, target.kind), schedule.parts, target)
+    return seconds(scheme_of(contraction, target.kind), schedule.parts, schedule.workspace_bytes, target)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
@@ -122,7 +130,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
     family: Any = _BuiltFamily(scheme, part) if schedule.parts is None else sys.modules[__name__]
-    best = Ranked(schedule, seconds(scheme, schedule.parts, target, alone=True), family)
+    best = Ranked(schedule, seconds(scheme, schedule.parts, schedule.workspace_bytes, target, alone=True), family)
     return Choice(contraction, backend, target, best, (best,))
 
 

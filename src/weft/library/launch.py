@@ -98,9 +98,16 @@ def cut(scheme: LibraryScheme, most: int) -> PartCut:
         if (smaller := _halved(scheme, frame, part)) is None:
             break
         frame, part = smaller
-        # Sums of parts along k are added up.
-        found = PartCut(frame.extents, part, part.workspace_bytes + 2 * part.total_bytes)
+        added = 2 * part.total_bytes if _is_summed(frame) else 0  # sums of parts along k are added up
+        found = PartCut(frame.extents, part, part.workspace_bytes + added)
     return found
+
+
+def _is_summed(frame: Frame) -> bool:
+    """Whether a part has not all of k."""
+    return any(
+        mode.role is Role.K and extent < mode.extent for mode, extent in zip(frame.modes, frame.extents, strict=True)
+    )
 
 
 def _is_long(scheme: LibraryScheme, frame: Frame) -> bool:

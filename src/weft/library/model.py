@@ -28,8 +28,11 @@ _CALL, _RATE = 8e-6, 4e9  # of permutations on a CPU: seconds of a call, bytes t
 _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
 
-def seconds(scheme: LibraryScheme, parts: tuple[int, ...] | None, target: Target, *, alone: bool = False) -> float:
-    """Seconds of a call; `alone`: as the tier that runs first takes, and not as a candidate among kernels of a CPU.
+def seconds(
+    scheme: LibraryScheme, parts: tuple[int, ...] | None, workspace: int, target: Target, *, alone: bool = False
+) -> float:
+    """Seconds of a call whose parts take so many bytes of workspace; `alone`: as the tier that runs first takes, and
+    not as a candidate among kernels of a CPU.
 
     A candidate's constants are those of its slow cases, for which it is chosen.
     """
@@ -38,7 +41,7 @@ def seconds(scheme: LibraryScheme, parts: tuple[int, ...] | None, target: Target
         extents = [mode.extent for mode in scheme.contraction.modes]
         count = math.prod([-(-extent // part) for extent, part in zip(extents, parts, strict=True)])
     if target.kind != "cpu":
-        return _on_a_gpu(scheme, count, target)
+        return _on_a_gpu(scheme, count, workspace, target)
     return _alone(scheme, count, target) if alone else _on_a_cpu(scheme, count, target)
 
 
@@ -78,7 +81,7 @@ class _Steps(NamedTuple):
     between: int = 0  # bytes that fused passes move besides, before or after the product
 
 
-def _on_a_gpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
+def _on_a_gpu(scheme: LibraryScheme, parts: int, workspace: int, target: Target) -> float:
     contraction = scheme.contraction
     memory, rate = _rates(target.name, _rate_name(scheme))
     steps = _steps(scheme, fuses(target))
@@ -90,7 +93,8 @@ def _on_a_gpu(scheme: LibraryScheme, parts: int, target: Target) -> float:
     if scheme.types.way == "limbs":
         products *= (scheme.accumulate.itemsize // 2) ** 2
     host, device = _CALLED + parts * steps.operations * _LAUNCH, parts * steps.operations * _KERNEL
-    return max(host, device + max(steps.moved / memory, products / rate) + steps.between / memory)
+    between = max(steps.between, 2 * parts * workspace)  # what stands in the workspace is written and read
+    return max(host, device + max(steps.moved / memory, products / rate) + between / memory)
 
 
 def fuses(target: Target) -> bool:
