@@ -60,6 +60,65 @@ def test_dmrg_finds_the_lowest_energy_of_small_chains(operator: tn.MPO) -> None:
     assert found.energies == sorted(found.energies, reverse=True) or max(found.errors) < 1e-10
 
 
+UP, Z, X = (
+    torch.tensor(rows, dtype=DOUBLE) for rows in ([[0, 1], [0, 0]], [[1, 0], [0, -1]], [[0, 1], [1, 0]])
+)  # fmt: skip
+
+
+def whole(sites: int, placed: dict[int, torch.Tensor]) -> torch.Tensor:
+    total = torch.ones(1, 1, dtype=torch.complex128)
+    for at in range(sites):
+        total = torch.kron(total, placed.get(at, torch.eye(2)).to(torch.complex128).contiguous())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("terms", "bonds"),
+    [
+        ([(0.3, {0: UP, 4: UP.T}), (0.3, {4: UP, 0: UP.T}), (2.0, {})], [3, 3, 3, 3]),
+        ([(1.0 / (1 + j - i), {i: Z, j: X}) for i in range(5) for j in range(i + 1, 5)], [5, 5, 4, 2]),
+        ([(1.5, {1: Z, 2: X, 3: UP}), (-1j, {0: X, 2: X, 3: UP}), (1.0, {2: Z}), (1.0, {2: X})], [2, 2, 2, 1]),
+    ],
+)
+def test_operators_from_terms(terms: list[tuple[complex, dict[int, torch.Tensor]]], bonds: list[int]) -> None:
+    found = tn.MPO.from_terms(5, terms, dtype=torch.complex128)
+    right = sum(factor * whole(5, placed) for factor, placed in terms)
+    torch.testing.assert_close(found.to_dense(), right)
+    assert [tensor.shape[-1] for tensor in found.tensors[:-1]] == bonds
+
+
+def test_correlations_and_entropy() -> None:
+    state = tn.MPS.random(5, 2, 4, dtype=torch.complex128, seed=7)
+    state.tensors[2] = state.tensors[2] * 3  # not of norm 1
+    state.center = None
+    dense = state.to_dense().reshape(-1)
+    dense = dense / torch.linalg.vector_norm(dense)
+    found = state.correlations(UP, X)
+    for i in range(5):
+        for j in range(5):
+            operator = whole(5, {i: UP}) @ whole(5, {j: X})
+            torch.testing.assert_close(found[i, j], dense.conj() @ operator @ dense)
+    for bond in range(4):
+        weights = torch.linalg.svdvals(dense.reshape(2 ** (bond + 1), -1)).square()
+        exact = -(weights * weights.clamp_min(1e-300).log()).sum()
+        torch.testing.assert_close(state.entropy(bond), exact)
+    singlet = tn.dmrg(tn.heisenberg(2), tn.MPS.product([0, 1]), max_bond=2).state
+    assert float(singlet.entropy(0)) == pytest.approx(math.log(2))
+    with pytest.raises(weft.ArgumentError, match="bond 4 of 4 bonds"):
+        state.entropy(4)
+
+
+def test_samples_have_the_probabilities_of_the_state() -> None:
+    state = tn.MPS.random(3, 3, 4, dtype=torch.complex128, seed=8)
+    drawn = state.sample(20000, seed=1)
+    places = drawn @ torch.tensor([9, 3, 1])
+    shares = torch.bincount(places, minlength=27) / 20000
+    exact = state.to_dense().reshape(-1).abs().square()
+    assert float((shares - exact).abs().max()) < 5 * math.sqrt(0.25 / 20000)
+    assert torch.equal(drawn, state.sample(20000, seed=1))
+    assert state.sample(0).shape == (0, 3)
+
+
 def test_dmrg_of_a_long_critical_chain() -> None:
     """Open transverse-field Ising chain at its critical point: 1 - 1 / sin(pi / (4 L + 2)), from P. Pfeuty,
     Annals of Physics 57 (1970)."""
@@ -137,6 +196,14 @@ def test_a_truncation_that_drops_everything() -> None:
 
 
 def test_what_does_not_fit() -> None:
+    with pytest.raises(weft.ShapeError, match=r"term 1 has an operator \(3, 3\) on site 1, which is 2 by 2"):
+        tn.MPO.from_terms(2, [(1.0, {0: Z}), (1.0, {1: torch.eye(3)})])
+    with pytest.raises(weft.ArgumentError, match="term 0 has an operator on site 2 of 2"):
+        tn.MPO.from_terms(2, [(1.0, {2: Z})])
+    with pytest.raises(weft.ArgumentError, match="no terms"):
+        tn.MPO.from_terms(2, [])
+    with pytest.raises(weft.DTypeError, match="term 0 is complex, the operator float64"):
+        tn.MPO.from_terms(2, [(1j, {0: Z})])
     with pytest.raises(weft.ShapeError, match="site 1 has a left bond of 3, the site before a right one of 2"):
         tn.MPS([torch.ones(1, 2, 2), torch.ones(3, 2, 1)])
     with pytest.raises(weft.ShapeError, match="6 sites and a state of 5"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -20,6 +20,38 @@ class MPO:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
         check_chain(self.tensors, 4)
+
+    @classmethod
+    @reads("tn.MPO.from_terms")
+    def from_terms(
+        cls, sites: int, terms: Sequence[tuple[complex, Mapping[int, torch.Tensor]]], *, extent: int = 2,
+        dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu",
+    ) -> MPO:  # fmt: skip
+        """A sum of products of operators on sites.
+
+        `terms`: pairs of a factor and a dict from sites to matrices (out, in); sites that it does not name have the
+        identity, of `extent`. Terms that end alike share their bonds: pairs at all distances take bonds that grow with
+        the sites, those of neighbours constant ones.
+
+        Raises `ShapeError` for a matrix of another extent, `ArgumentError` for a site that is not there or no term.
+
+        >>> import torch
+        >>> from weft import tn
+        >>> z = torch.diag(torch.tensor([1.0, -1.0]))
+        >>> tn.MPO.from_terms(3, [(0.5, {0: z, 2: z}), (1.0, {1: z})]).to_dense().diag().tolist()
+        [1.5, 0.5, -0.5, -1.5, 0.5, 1.5, -1.5, -0.5]
+        """
+        _check_sites(sites)
+        _check_terms(sites, terms, extent, _floating(dtype))
+        one = torch.eye(extent, dtype=dtype)
+        steps, bonds = automaton(sites, [(factor, placed or {0: one}) for factor, placed in terms])
+        tensors = []
+        for at, moves in enumerate(steps):
+            tensor = torch.zeros(len(bonds[at]), extent, extent, len(bonds[at + 1]), dtype=dtype)
+            for (before, after), matrix in moves.items():
+                tensor[bonds[at][before], :, :, bonds[at + 1][after]] = one if matrix is None else _as(matrix, dtype)
+            tensors.append(tensor.to(device))
+        return cls(tensors)
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -65,10 +97,10 @@ def heisenberg(
 
     S . S = (S+ S- + S- S+) / 2 + Sz Sz, so that all numbers are real; bonds of 5.
     """
-    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
-    z, one = torch.diag(torch.tensor([0.5, -0.5])), torch.eye(2)
-    terms = [(coupling / 2 * up, up.T), (coupling / 2 * up.T, up), (coupling * z, z)]
-    return _nearest_neighbours(sites, terms, -field * z, one, dtype, device)
+    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    z = torch.diag(torch.tensor([0.5, -0.5], dtype=torch.float64))
+    pairs = [(coupling / 2, up, up.T), (coupling / 2, up.T, up), (coupling, z, z)]
+    return _nearest_neighbours(sites, pairs, (-field, z), dtype, device)
 
 
 @reads("tn.ising")
@@ -78,7 +110,7 @@ def ising(
 ) -> MPO:  # fmt: skip
     """``-coupling * sum_i Z_i Z_(i+1) - field * sum_i X_i`` of an open chain, with Pauli matrices; bonds of 3."""
     z, x = torch.diag(torch.tensor([1.0, -1.0])), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    return _nearest_neighbours(sites, [(-coupling * z, z)], -field * x, torch.eye(2), dtype, device)
+    return _nearest_neighbours(sites, [(-coupling, z, z)], (-field, x), dtype, device)
 
 
 @reads("tn.heisenberg_bond")
@@ -118,21 +150,71 @@ def _check_sites(sites: int) -> None:
 
 
 def _nearest_neighbours(
-    sites: int, terms: list[tuple[torch.Tensor, torch.Tensor]], alone: torch.Tensor, one: torch.Tensor,
+    sites: int, pairs: Sequence[tuple[float, torch.Tensor, torch.Tensor]], alone: tuple[float, torch.Tensor],
     dtype: torch.dtype, device: torch.device | str,
 ) -> MPO:  # fmt: skip
-    """The finite automaton of a sum of terms on one and two sites (F. Froewis, V. Nebendahl, W. Duer,
-    arXiv:1003.1047): state 0 has placed everything, the last one nothing."""
     _check_sites(sites)
-    bond = len(terms) + 2
-    tensor = torch.zeros(bond, 2, 2, bond)
-    tensor[0, :, :, 0] = tensor[-1, :, :, -1] = one
-    tensor[-1, :, :, 0] = alone
-    for at, (first, second) in enumerate(terms):
-        tensor[-1, :, :, at + 1] = first
-        tensor[at + 1, :, :, 0] = second
-    tensor = tensor.to(device=device, dtype=_floating(dtype))
-    tensors = [tensor] * sites
-    tensors[0] = tensors[0][-1:].contiguous()
-    tensors[-1] = tensors[-1][..., :1].contiguous()
-    return MPO(tensors)
+    terms: list[Term] = [(factor, {at: x, at + 1: y}) for at in range(sites - 1) for factor, x, y in pairs]
+    terms += [(alone[0], {at: alone[1]}) for at in range(sites)]
+    return MPO.from_terms(sites, terms, dtype=dtype, device=device)
+
+
+Term = tuple[complex, Mapping[int, torch.Tensor]]
+State = tuple[tuple[int, bytes], ...] | None  # operators that are still to come, None before the first
+Moves = dict[tuple[State, State], torch.Tensor | None]  # None: the identity
+_WIDEST = torch.complex128
+
+
+def automaton(sites: int, terms: Sequence[Term]) -> tuple[list[Moves], list[dict[State, int]]]:
+    """The finite automaton of a sum of terms (F. Froewis, V. Nebendahl, W. Duer, arXiv:1003.1047): for each site its
+    moves from state to state, and the number of each state on each bond.
+
+    A state is what is still to come of a term, so that terms which end alike share it. The factor stands at the first
+    operator of a term.
+    """
+    steps: list[Moves] = [{} for _ in range(sites)]
+    for factor, placed in terms:
+        first, *others = sorted(placed)
+        for at in range(first):
+            steps[at][None, None] = None
+        state: State = tuple([(at, _name(placed[at])) for at in others])
+        _begin(steps[first], state, factor * placed[first].to(_WIDEST))
+        for at in range(first + 1, sites):
+            following = state[1:] if state and state[0][0] == at else state
+            assert following is not None
+            steps[at][state, following] = placed[at] if following != state else None
+            state = following
+    bonds: list[dict[State, int]] = [{None: 0}]
+    for moves in steps:
+        bonds.append({state: at for at, state in enumerate(dict.fromkeys(after for _, after in moves))})
+    return steps, bonds
+
+
+def _begin(moves: Moves, state: State, matrix: torch.Tensor) -> None:
+    """One more term begins here."""
+    before = moves.get((None, state))
+    moves[None, state] = matrix if before is None else before + matrix
+
+
+def _name(matrix: torch.Tensor) -> bytes:
+    """Equal matrices have equal names."""
+    values = matrix.detach().to("cpu", _WIDEST).resolve_conj().contiguous()
+    return bytes(values.numpy().tobytes())
+
+
+def _as(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (matrix if dtype.is_complex or not matrix.is_complex() else matrix.real).to(dtype)
+
+
+def _check_terms(sites: int, terms: Sequence[Term], extent: int, dtype: torch.dtype) -> None:
+    if not terms:
+        raise ArgumentError("a sum of no terms is no operator: give one term at least")
+    for at, (factor, placed) in enumerate(terms):
+        if not dtype.is_complex and (complex(factor).imag or any(each.is_complex() for each in placed.values())):
+            raise DTypeError(f"term {at} is complex, the operator {dtype_name(dtype)}")
+        for site, matrix in placed.items():
+            if not isinstance(site, int) or not 0 <= site < sites:
+                raise ArgumentError(f"term {at} has an operator on site {site!r} of {sites}")
+            if matrix.shape != (extent, extent):
+                shape = tuple(matrix.shape)
+                raise ShapeError(f"term {at} has an operator {shape} on site {site}, which is {extent} by {extent}")

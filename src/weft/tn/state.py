@@ -12,6 +12,7 @@ from weft.base.memory import check_room
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO, check_chain
+from weft.tn.update import split
 
 
 class MPS:
@@ -119,6 +120,66 @@ class MPS:
         changed.tensors[site] = contract("ps,lsr->lpr", operator.to(self.tensors[site].dtype), self.tensors[site])
         return self.inner(changed) / self.inner(self)
 
+    @reads("tn.MPS.correlations")
+    def correlations(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """<self|first_i second_j|self> / <self|self> for all sites i and j, of two matrices (out, in): (sites, sites).
+
+        Both on one site are their product, ``first @ second``.
+        """
+        dtype, count = self.tensors[0].dtype, len(self)
+        pair = [matrix.to(dtype) for matrix in (first, second)]
+        edge = self.tensors[0].new_ones(1, 1)
+        rights = [edge]
+        for tensor in reversed(self.tensors[1:]):
+            half = contract("qr,bsr->bsq", rights[-1], tensor)
+            rights.append(contract("bsq,asq->ab", half, tensor.conj()))
+        rights.reverse()
+        found = edge.new_empty(count, count)
+        left = edge
+        for i, tensor in enumerate(self.tensors):
+            found[i, i] = _closed(_step(left, tensor, pair[0] @ pair[1]), rights[i])
+            begun = [_step(left, tensor, matrix) for matrix in pair]
+            for j in range(i + 1, count):
+                found[i, j] = _closed(_step(begun[0], self.tensors[j], pair[1]), rights[j])
+                found[j, i] = _closed(_step(begun[1], self.tensors[j], pair[0]), rights[j])
+                begun = [_step(each, self.tensors[j]) for each in begun]
+            left = _step(left, tensor)
+        return found / left[0, 0]
+
+    @reads("tn.MPS.entropy")
+    def entropy(self, bond: int) -> torch.Tensor:
+        """The von Neumann entropy of the bond between sites `bond` and ``bond + 1``, in nats: a real 0-d tensor.
+
+        ``-sum p log p`` over the squares p of the singular values, whose sum is scaled to 1.
+        """
+        if not 0 <= bond < len(self) - 1:
+            raise ArgumentError(f"bond {bond} of {counted(len(self) - 1, 'bond')}")
+        tensor = self.copy().canonicalize(bond).tensors[bond]
+        weights = split(tensor.reshape(-1, tensor.shape[-1])).values.square()
+        return torch.special.entr(weights / weights.sum()).sum()
+
+    @reads("tn.MPS.sample")
+    def sample(self, count: int, *, seed: int = 0) -> torch.Tensor:
+        """Basis states drawn with their probabilities, independently: (count, sites), int64.
+
+        Site by site from the left, each by its probability given those before (A. J. Ferris, G. Vidal,
+        arXiv:1201.3974): all draws in one batch.
+        """
+        if count < 0:
+            raise ArgumentError(f"count is 0 or more, not {count}")
+        state = self.copy().canonicalize(0)
+        generator = torch.Generator(self.tensors[0].device).manual_seed(seed)
+        ahead = self.tensors[0].new_ones(count, 1)  # of each draw the amplitudes of the bond
+        drawn = []
+        for tensor in state.tensors:
+            every = contract("ca,asr->csr", ahead, tensor)
+            weights = every.abs().square().sum(2)
+            place = torch.multinomial(weights, 1, generator=generator) if count else weights.new_empty(0, 1).long()
+            chosen = every.take_along_dim(place[:, :, None], 1)[:, 0]
+            ahead = chosen / torch.linalg.vector_norm(chosen, dim=1, keepdim=True)
+            drawn.append(place)
+        return torch.cat(drawn, 1)
+
     def to_dense(self) -> torch.Tensor:
         """All amplitudes, a dimension for each site; for small chains."""
         total = self.tensors[0].new_ones(1, 1)
@@ -134,6 +195,18 @@ class MPS:
         for tensor, piece in zip(self.tensors, operator.tensors, strict=True):
             left = grow_left(left, tensor, piece)
         return left[0, 0, 0]
+
+
+def _step(left: torch.Tensor, tensor: torch.Tensor, matrix: torch.Tensor | None = None) -> torch.Tensor:
+    """The overlap (bra, ket) with one more site on its right, and a matrix (out, in) on it."""
+    half = contract("ab,bsr->asr", left, tensor)
+    if matrix is not None:
+        half = contract("ps,asr->apr", matrix, half)
+    return contract("asr,asq->qr", half, tensor.conj())
+
+
+def _closed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return contract("ab,ab->", left, right)
 
 
 def grow_left(left: torch.Tensor, tensor: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
