@@ -189,8 +189,11 @@ def _of_modules() -> list[Call]:
         Call("algebra.find_named", weft.algebra.find_named, (lambda: "tropical",)),
         Call("algebra.plus_times_mod", weft.algebra.plus_times_mod, (lambda: 7,)),
         Call("blocks.contract", weft.blocks.contract, (lambda: "ab,bc->ac", lambda: blocks(2, 2), lambda: blocks(2, 2)),
-             {**TYPES, **FUNCTIONS, "backend": lambda: "cpu"}),
+             {**TYPES, **FUNCTIONS, "backend": lambda: "cpu",
+              "like": lambda: blocks(2, 2)}),
         Call("blocks.BlockTensor", weft.blocks.BlockTensor, (lambda: {(0, 0): a(), (1, 1): a()},)),
+        Call("blocks.triangles", weft.blocks.triangles, (lambda: tensor(3, 3), lambda: "ij", lambda: {"ji": 1}),
+             {"tile": lambda: 2, "summed": lambda: True}),
         Call("blocks.meeting", weft.blocks.meeting, (
             lambda: parse("ab,bc->ac"), lambda: blocks(2, 2).structure, lambda: blocks(2, 2).structure,
         )),

@@ -6,6 +6,7 @@ that are not there are zero. All blocks lie in one buffer, and a contraction of 
 
 from weft.blocks.contraction import contract
 from weft.blocks.meeting import meeting
+from weft.blocks.symmetric import triangles
 from weft.blocks.tensor import BlockTensor, Key, Sector, Structure
 
-__all__ = ["BlockTensor", "Key", "Sector", "Structure", "contract", "meeting"]
+__all__ = ["BlockTensor", "Key", "Sector", "Structure", "contract", "meeting", "triangles"]

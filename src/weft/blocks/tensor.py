@@ -27,11 +27,19 @@ _STRUCTURES = BoundedCache(256)  # by keys and shapes
 
 @dataclass(frozen=True)
 class Structure:
-    """The blocks that there are, the shape of each, and where it begins in the buffer."""
+    """The blocks that there are, the shape of each, and where it begins in the buffer.
+
+    Blocks of a tensor with symmetries may be others with their modes exchanged, or negated: then `strides` and `signs`
+    say how each is read, and `symmetry` has all the permutations of modes, with a sign each, that leave the tensor as
+    it is. Otherwise all of them are empty, and each block is contiguous.
+    """
 
     keys: tuple[Key, ...]
     shapes: tuple[tuple[int, ...], ...]
     starts: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...] = ()
+    signs: tuple[int, ...] = ()
+    symmetry: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -39,11 +47,11 @@ class Structure:
     @cached_property
     def _hash(self) -> int:
         """Made once: every contraction asks for it, and there may be thousands of blocks."""
-        return hash((self.keys, self.shapes, self.starts))
+        return hash((self.keys, self.shapes, self.starts, self.signs, self.symmetry))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the hash, which is another one in another process."""
-        return Structure, (self.keys, self.shapes, self.starts)
+        return Structure, (self.keys, self.shapes, self.starts, self.strides, self.signs, self.symmetry)
 
     @classmethod
     @reads("blocks.Structure.of")
@@ -53,12 +61,26 @@ class Structure:
     @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
-        return self.starts[-1] + math.prod(self.shapes[-1])
+        last = max(range(len(self.starts)), key=self.starts.__getitem__) if self.strides else -1
+        return self.starts[last] + math.prod(self.shapes[last])
+
+    @cached_property
+    def stored(self) -> range | list[int]:
+        """The numbers of the blocks that the buffer holds, each once, as they are."""
+        if not self.strides:
+            return range(len(self.keys))
+        first: dict[int, int] = {}
+        for at, start in enumerate(self.starts):
+            first.setdefault(start, at)
+        return list(first.values())
 
     def block(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
-        """The block of that number, a view."""
+        """The block of that number, a view; a copy where it is another one negated."""
         shape, start = self.shapes[at], self.starts[at]
-        return buffer[start : start + math.prod(shape)].view(shape)
+        if not self.strides:
+            return buffer[start : start + math.prod(shape)].view(shape)
+        view = buffer.as_strided(shape, self.strides[at], buffer.storage_offset() + start)
+        return view if self.signs[at] > 0 else -view
 
 
 class BlockError(ArgumentError, KeyError):
