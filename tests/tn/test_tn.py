@@ -9,6 +9,7 @@ import torch
 
 import weft
 from weft import tn
+from weft.blocks import U1, Z2, Leg
 
 DOUBLE = torch.float64
 
@@ -117,6 +118,51 @@ def test_samples_have_the_probabilities_of_the_state() -> None:
     assert float((shares - exact).abs().max()) < 5 * math.sqrt(0.25 / 20000)
     assert torch.equal(drawn, state.sample(20000, seed=1))
     assert state.sample(0).shape == (0, 3)
+
+
+SPIN = Leg(U1, {1: 1, -1: 1})
+
+
+def test_dmrg_conserves_charges() -> None:
+    plain, operator = tn.heisenberg(8, field=0.1), tn.heisenberg(8, field=0.1, extent=SPIN)
+    torch.testing.assert_close(operator.to_dense(), plain.to_dense())
+    up = torch.tensor([(bin(at).count("0") - 1) + (8 - at.bit_length()) for at in range(256)])  # zeros of 8 bits
+    up[0] = 8
+    for places, spin in (([0, 1] * 4, 4), ([0, 0, 0, 1, 0, 1, 0, 0], 6)):
+        found = tn.dmrg(operator, tn.MPS.product(places, SPIN), max_bond=16, sweeps=5)
+        own = plain.to_dense()[up == spin][:, up == spin]
+        exact = float(torch.linalg.eigvalsh(own)[0])
+        assert found.energy == pytest.approx(exact, abs=1e-9)
+        assert float(found.state.expectation(operator)) == pytest.approx(exact, abs=1e-9)
+        dense = found.state.to_dense().reshape(-1)
+        assert not dense[up != spin].any()
+        assert float(found.state.norm()) == pytest.approx(1)
+        torch.testing.assert_close(found.state.entropy(3), found.state.plain().entropy(3))
+        torch.testing.assert_close(found.state.canonicalize(5).inner(found.state), torch.ones((), dtype=DOUBLE))
+        drawn = found.state.sample(20, seed=2)
+        assert ((drawn == 0).sum(1) == spin).all()
+
+
+def test_charged_dmrg_has_the_same_bits_each_time() -> None:
+    found = [tn.dmrg(tn.heisenberg(6, extent=SPIN), tn.MPS.product([0, 1] * 3, SPIN), max_bond=6, sweeps=2)
+             for _ in range(2)]  # fmt: skip
+    assert found[0].energies == found[1].energies
+
+
+def test_operators_that_conserve_charges() -> None:
+    parity = Leg(Z2, {0: 1, 1: 1})
+    terms: list[tuple[complex, dict[int, torch.Tensor]]] = [(1.0, {at: X, at + 1: X}) for at in range(3)]
+    terms += [(0.7, {at: Z}) for at in range(4)]
+    made = tn.MPO.from_terms(4, terms, extent=parity)
+    torch.testing.assert_close(made.to_dense(), tn.MPO.from_terms(4, terms).to_dense())
+    found = tn.dmrg(made, tn.MPS.product([0, 1, 1, 0], parity), max_bond=8, sweeps=8)
+    assert found.energy == pytest.approx(float(torch.linalg.eigvalsh(made.to_dense())[0]), abs=1e-9)
+    with pytest.raises(weft.ArgumentError, match="an operator on site 1 changes the charge by"):
+        tn.MPO.from_terms(4, [(1.0, {1: X, 2: X})], extent=SPIN)
+    with pytest.raises(weft.ArgumentError, match="a term that ends on site 2 changes the charge"):
+        tn.MPO.from_terms(4, [(1.0, {1: UP, 2: UP})], extent=SPIN)
+    with pytest.raises(weft.ArgumentError, match="chains of fermions have signs in their operators"):
+        tn.MPS.product([0, 1], Leg(U1.fermionic, {0: 1, 1: 1}))
 
 
 def test_dmrg_of_a_long_critical_chain() -> None:

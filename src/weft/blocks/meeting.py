@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from weft.blocks.tensor import BlockTensor, Key, Structure
+from weft.blocks.tensor import Key, Structure
 from weft.errors import ShapeError
 from weft.spec import Notation
 from weft.spec.arguments import reads
@@ -61,11 +61,14 @@ class Products(NamedTuple):
 def products(
     notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = _plus
 ) -> Products:
-    """All products of two tensors, into the blocks of `d` where it is given; `ShapeError` where no blocks meet.
+    """All products of two tensors, into the blocks of `d`, else into those that they make.
 
-    `sign`: that of each product of two blocks, by their names.
+    Raises `ShapeError` where there is no `d` and no blocks meet. `sign`: that of each product of two blocks, by their
+    names.
     """
     found = meeting(notation, a, b)
+    if d is None and not found:
+        raise ShapeError(f"no blocks of a and b meet by '{notation}': the result is zero")
     if d is None:
         d = Structure.of(list(found), [shape_of(notation, a, b, pairs[0]) for pairs in found.values()])
     rows, equal = [], _equal_sums(notation, a, b)
@@ -77,8 +80,6 @@ def products(
         if pairs:
             weights = [sign(a.keys[i], b.keys[j]) * equal(a.keys[i]) for i, j in pairs]
             rows.append((at, tuple([(i, j, weight) for (i, j), weight in zip(pairs, weights, strict=True) if weight])))
-    if not rows:
-        raise ShapeError(f"no blocks of a and b meet by '{notation}': the result is zero")
     return Products(notation, a, b, d, tuple(rows))
 
 
@@ -133,7 +134,7 @@ def meeting(notation: Notation, a: Structure, b: Structure) -> dict[Key, list[tu
     return dict(found)
 
 
-def check_sectors(notation: Notation, a: BlockTensor, b: BlockTensor) -> None:
+def check_sectors(notation: Notation, a: Structure, b: Structure) -> None:
     """A sector of a shared mode has one extent in both; extents of 1 do not broadcast here."""
     first, second = notation.inputs
     modes_a, modes_b = a.sectors(), b.sectors()

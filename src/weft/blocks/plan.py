@@ -25,6 +25,11 @@ class BlockPlan:
     def __init__(self, products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any]) -> None:
         self.products, self.keywords = products, keywords
         self.options = read_options("blocks.contract", keywords)
+        self._derivatives: dict[int, BlockPlan] = {}
+        if not products.pairs:  # nothing meets
+            given = self.options.out_dtype
+            self.dtype, self._launch = given if isinstance(given, torch.dtype) else x.dtype, None
+            return
         i, j, _ = products.pairs[0][1][0]
         with outside_transforms():  # tensors of which nothing is asked stand for the blocks
             left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
@@ -35,7 +40,6 @@ class BlockPlan:
         self.dtype = request.d_dtype
         with outside_transforms():
             self._launch = launch_of(table, request, y.dtype, False)
-        self._derivatives: dict[int, BlockPlan] = {}
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if is_traced((x, y)):

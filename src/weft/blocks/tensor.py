@@ -58,6 +58,14 @@ class Structure:
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
         return _laid_out(keys, shapes)
 
+    def sectors(self) -> tuple[dict[Sector, int], ...]:
+        """For each mode its sectors, in the order in which blocks name them, with their extents."""
+        found: tuple[dict[Sector, int], ...] = tuple([{} for _ in self.keys[0]])
+        for key, shape in zip(self.keys, self.shapes, strict=True):
+            for mode, sector, extent in zip(found, key, shape, strict=True):
+                mode[sector] = extent
+        return found
+
     @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
@@ -160,11 +168,7 @@ class BlockTensor:
 
     def sectors(self) -> tuple[dict[Sector, int], ...]:
         """For each mode its sectors, in the order in which blocks name them, with their extents."""
-        found: tuple[dict[Sector, int], ...] = tuple({} for _ in range(self.rank))
-        for key, shape in zip(self.structure.keys, self.structure.shapes, strict=True):
-            for mode, sector, extent in zip(found, key, shape, strict=True):
-                mode[sector] = extent
-        return found
+        return self.structure.sectors()
 
     @reads("blocks.BlockTensor.to_dense")
     def to_dense(self, sectors: Sequence[Mapping[Sector, int]] | None = None) -> torch.Tensor:
