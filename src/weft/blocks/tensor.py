@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -191,14 +192,34 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
     with call_context(lambda: "BlockTensor"):
         if not isinstance(blocks, Mapping) or not len(blocks):
             raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
-        tensors = [_read(key, value) for key, value in blocks.items()]
-        keys, shapes = tuple(blocks), tuple([tensor.shape for tensor in tensors])
+        tensors = list(blocks.values())
+        plain = _are_plain(tensors)
+        if not plain:
+            tensors = [_read(key, value) for key, value in blocks.items()]
+        keys, shapes = tuple(blocks), tuple(map(_SHAPE, tensors))
         structure: Structure | None = _STRUCTURES.get((keys, shapes))
         if structure is None:
             structure = _checked(keys, shapes)
             _STRUCTURES.put((keys, shapes), structure)
-        _check_alike(keys, tensors)
-    return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
+        if not plain:
+            _check_alike(keys, tensors)
+    return structure, torch._C._nn.flatten_dense_tensors(tensors)
+
+
+_SHAPE, _KIND = attrgetter("shape"), attrgetter("dtype", "device", "layout", "is_nested")
+_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
+_PLAIN_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+def _are_plain(tensors: Sequence[Any]) -> bool:
+    """Whether these are torch's own tensors of one type on one device, as they lie: nothing is to be read or refused."""
+    if not set(map(type, tensors)) <= _PLAIN_TYPES or torch._C._get_tracing_state() is not None:
+        return False
+    kinds = set(map(_KIND, tensors))
+    (dtype, _, layout, nested), *others = kinds
+    if others or dtype not in _PLAIN_DTYPES or layout is not torch.strided or nested:
+        return False
+    return not any(map(torch.Tensor.is_neg, tensors)) and not any(map(torch.Tensor.is_conj, tensors))
 
 
 def _read(key: Key, value: Any) -> torch.Tensor:
