@@ -33,6 +33,14 @@ def pairs() -> Any:
     return [(tensor(n, 3), tensor(3, 2)) for n in (1, 2)]
 
 
+def leg() -> Any:
+    return weft.blocks.Leg(weft.blocks.U1, {0: 2, 1: 1})
+
+
+def charged() -> Any:
+    return weft.blocks.ChargedTensor.random([leg(), leg().dual])
+
+
 def blocks(*shape: int) -> Any:
     return weft.blocks.BlockTensor({(0, 0): tensor(*shape), (1, 1): tensor(*shape)})
 
@@ -189,8 +197,20 @@ def _of_modules() -> list[Call]:
         Call("algebra.find_named", weft.algebra.find_named, (lambda: "tropical",)),
         Call("algebra.plus_times_mod", weft.algebra.plus_times_mod, (lambda: 7,)),
         Call("blocks.contract", weft.blocks.contract, (lambda: "ab,bc->ac", lambda: blocks(2, 2), lambda: blocks(2, 2)),
-             {**TYPES, **FUNCTIONS, "backend": lambda: "cpu"}),
+             {**TYPES, **FUNCTIONS, "backend": lambda: "cpu",
+              "like": lambda: blocks(2, 2)}),
         Call("blocks.BlockTensor", weft.blocks.BlockTensor, (lambda: {(0, 0): a(), (1, 1): a()},)),
+        Call("blocks.split", weft.blocks.split, (charged, lambda: 1), {
+            "max_bond": lambda: 2, "cutoff": lambda: 0.0, "absorb": lambda: "left",
+        }),
+        Call("blocks.qr", weft.blocks.qr, (charged, lambda: 1), {"isometry": lambda: "left"}),
+        Call("blocks.ChargedTensor.random", weft.blocks.ChargedTensor.random, (lambda: [leg(), leg().dual],), {
+            "charge": lambda: None, "dtype": lambda: torch.float64, "device": lambda: "cpu", "seed": lambda: 0,
+        }),
+        Call("blocks.ChargedTensor.permute", "permute", (lambda: 1, lambda: 0), of=charged),
+        Call("blocks.ChargedTensor.fuse", "fuse", (lambda: 0, lambda: 2), {"sign": lambda: 1}, of=charged),
+        Call("blocks.triangles", weft.blocks.triangles, (lambda: tensor(3, 3), lambda: "ij", lambda: {"ji": 1}),
+             {"tile": lambda: 2, "summed": lambda: True}),
         Call("blocks.meeting", weft.blocks.meeting, (
             lambda: parse("ab,bc->ac"), lambda: blocks(2, 2).structure, lambda: blocks(2, 2).structure,
         )),
@@ -300,6 +320,11 @@ def _of_states() -> list[Call]:
         Call("tn.MPS.canonicalize", "canonicalize", (lambda: 1,), of=state),
         Call("tn.MPS.inner", "inner", (state,), of=state),
         Call("tn.MPS.expectation", "expectation", (operator,), {"site": lambda: None}, of=state),
+        Call("tn.MPS.correlations", "correlations", (lambda: torch.eye(2), lambda: torch.eye(2)), of=state),
+        Call("tn.MPS.entropy", "entropy", (lambda: 1,), of=state),
+        Call("tn.MPS.sample", "sample", (lambda: 3,), {"seed": lambda: 0}, of=state),
+        Call("tn.MPO.from_terms", tn.MPO.from_terms, (lambda: 3, lambda: [(1.0, {0: torch.eye(2)})]),
+             {**kind, "extent": lambda: 2, "device": lambda: "cpu"}),
         Call("tn.MPO", tn.MPO, (lambda: [tensor(1, 2, 2, 3), tensor(3, 2, 2, 1)],)),
         Call("tn.MPO.to", "to", (lambda: torch.complex128,), of=operator),
         Call("tn.heisenberg", tn.heisenberg, (lambda: 3,), {**kind, "device": lambda: "cpu"}),

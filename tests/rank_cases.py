@@ -109,3 +109,32 @@ def one_is_late() -> Any:
         time.sleep(1.5)
         return "late"
     return ranks.agreed("the only call", lambda: 0)
+
+
+def small_transformer() -> torch.nn.Module:
+    """Layers of weft with parameters that a seed says."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        weft.nn.Linear(8, 16), weft.nn.Attention(16, 4, causal=True), weft.nn.GatedLinear(16, 24),
+        weft.nn.Linear(24, 3, bias=False),
+    ).double()  # fmt: skip
+
+
+def learned(model: torch.nn.Module, rows: slice) -> list[torch.Tensor]:
+    """The parameters after four steps on some rows of a batch."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, 5, 8, dtype=torch.float64, generator=generator)[rows]
+    y = torch.randn(6, 5, 3, dtype=torch.float64, generator=generator)[rows]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def learned_together() -> list[torch.Tensor]:
+    """`learned` by `DistributedDataParallel`, half of the rows on each of two ranks."""
+    rank = dist.get_rank()
+    model = torch.nn.parallel.DistributedDataParallel(small_transformer())
+    return learned(model, slice(3 * rank, 3 * rank + 3))

@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import rank_cases
+from on_ranks import on_ranks
 from weft import nn
 
 TOKENS, WIDTH, LENGTH, STEPS = 31, 32, 12, 6
@@ -95,6 +97,18 @@ def test_a_gpt_is_trained_alike(again: bool, precise: bool, compiled: bool) -> N
     assert wanted[-1] < wanted[0]
     # Six steps of AdamW in bfloat16 carry its roundings (2^-9) on; those of float32 stay below 1e-4.
     assert found == pytest.approx(wanted, abs=1e-4 if precise else 0.03)
+
+
+@pytest.mark.slow
+def test_layers_learn_in_parallel_what_they_learn_alone() -> None:
+    outcomes = on_ranks(2, rank_cases.learned_together)
+    assert [outcome.message for outcome in outcomes] == ["", ""]
+    for ranks, alone in zip(
+        zip(*[outcome.value for outcome in outcomes], strict=True),
+        rank_cases.learned(rank_cases.small_transformer(), slice(None)), strict=True,
+    ):  # fmt: skip
+        assert torch.equal(*ranks)
+        torch.testing.assert_close(ranks[0], alone)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 
 import weft
 from weft import tn
+from weft.blocks import U1, Z2, Leg
 
 DOUBLE = torch.float64
 
@@ -58,6 +59,110 @@ def test_dmrg_finds_the_lowest_energy_of_small_chains(operator: tn.MPO) -> None:
     assert float(found.state.expectation(operator)) == pytest.approx(exact, abs=1e-9)
     assert max(found.state.bonds) <= 16
     assert found.energies == sorted(found.energies, reverse=True) or max(found.errors) < 1e-10
+
+
+UP, Z, X = (
+    torch.tensor(rows, dtype=DOUBLE) for rows in ([[0, 1], [0, 0]], [[1, 0], [0, -1]], [[0, 1], [1, 0]])
+)  # fmt: skip
+
+
+def whole(sites: int, placed: dict[int, torch.Tensor]) -> torch.Tensor:
+    total = torch.ones(1, 1, dtype=torch.complex128)
+    for at in range(sites):
+        total = torch.kron(total, placed.get(at, torch.eye(2)).to(torch.complex128).contiguous())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("terms", "bonds"),
+    [
+        ([(0.3, {0: UP, 4: UP.T}), (0.3, {4: UP, 0: UP.T}), (2.0, {})], [3, 3, 3, 3]),
+        ([(1.0 / (1 + j - i), {i: Z, j: X}) for i in range(5) for j in range(i + 1, 5)], [5, 5, 4, 2]),
+        ([(1.5, {1: Z, 2: X, 3: UP}), (-1j, {0: X, 2: X, 3: UP}), (1.0, {2: Z}), (1.0, {2: X})], [2, 2, 2, 1]),
+    ],
+)
+def test_operators_from_terms(terms: list[tuple[complex, dict[int, torch.Tensor]]], bonds: list[int]) -> None:
+    found = tn.MPO.from_terms(5, terms, dtype=torch.complex128)
+    right = sum(factor * whole(5, placed) for factor, placed in terms)
+    torch.testing.assert_close(found.to_dense(), right)
+    assert [tensor.shape[-1] for tensor in found.tensors[:-1]] == bonds
+
+
+def test_correlations_and_entropy() -> None:
+    state = tn.MPS.random(5, 2, 4, dtype=torch.complex128, seed=7)
+    state.tensors[2] = state.tensors[2] * 3  # not of norm 1
+    state.center = None
+    dense = state.to_dense().reshape(-1)
+    dense = dense / torch.linalg.vector_norm(dense)
+    found = state.correlations(UP, X)
+    for i in range(5):
+        for j in range(5):
+            operator = whole(5, {i: UP}) @ whole(5, {j: X})
+            torch.testing.assert_close(found[i, j], dense.conj() @ operator @ dense)
+    for bond in range(4):
+        weights = torch.linalg.svdvals(dense.reshape(2 ** (bond + 1), -1)).square()
+        exact = -(weights * weights.clamp_min(1e-300).log()).sum()
+        torch.testing.assert_close(state.entropy(bond), exact)
+    singlet = tn.dmrg(tn.heisenberg(2), tn.MPS.product([0, 1]), max_bond=2).state
+    assert float(singlet.entropy(0)) == pytest.approx(math.log(2))
+    with pytest.raises(weft.ArgumentError, match="bond 4 of 4 bonds"):
+        state.entropy(4)
+
+
+def test_samples_have_the_probabilities_of_the_state() -> None:
+    state = tn.MPS.random(3, 3, 4, dtype=torch.complex128, seed=8)
+    drawn = state.sample(20000, seed=1)
+    places = drawn @ torch.tensor([9, 3, 1])
+    shares = torch.bincount(places, minlength=27) / 20000
+    exact = state.to_dense().reshape(-1).abs().square()
+    assert float((shares - exact).abs().max()) < 5 * math.sqrt(0.25 / 20000)
+    assert torch.equal(drawn, state.sample(20000, seed=1))
+    assert state.sample(0).shape == (0, 3)
+
+
+SPIN = Leg(U1, {1: 1, -1: 1})
+
+
+def test_dmrg_conserves_charges() -> None:
+    plain, operator = tn.heisenberg(8, field=0.1), tn.heisenberg(8, field=0.1, extent=SPIN)
+    torch.testing.assert_close(operator.to_dense(), plain.to_dense())
+    up = torch.tensor([(bin(at).count("0") - 1) + (8 - at.bit_length()) for at in range(256)])  # zeros of 8 bits
+    up[0] = 8
+    for places, spin in (([0, 1] * 4, 4), ([0, 0, 0, 1, 0, 1, 0, 0], 6)):
+        found = tn.dmrg(operator, tn.MPS.product(places, SPIN), max_bond=16, sweeps=5)
+        own = plain.to_dense()[up == spin][:, up == spin]
+        exact = float(torch.linalg.eigvalsh(own)[0])
+        assert found.energy == pytest.approx(exact, abs=1e-9)
+        assert float(found.state.expectation(operator)) == pytest.approx(exact, abs=1e-9)
+        dense = found.state.to_dense().reshape(-1)
+        assert not dense[up != spin].any()
+        assert float(found.state.norm()) == pytest.approx(1)
+        torch.testing.assert_close(found.state.entropy(3), found.state.plain().entropy(3))
+        torch.testing.assert_close(found.state.canonicalize(5).inner(found.state), torch.ones((), dtype=DOUBLE))
+        drawn = found.state.sample(20, seed=2)
+        assert ((drawn == 0).sum(1) == spin).all()
+
+
+def test_charged_dmrg_has_the_same_bits_each_time() -> None:
+    found = [tn.dmrg(tn.heisenberg(6, extent=SPIN), tn.MPS.product([0, 1] * 3, SPIN), max_bond=6, sweeps=2)
+             for _ in range(2)]  # fmt: skip
+    assert found[0].energies == found[1].energies
+
+
+def test_operators_that_conserve_charges() -> None:
+    parity = Leg(Z2, {0: 1, 1: 1})
+    terms: list[tuple[complex, dict[int, torch.Tensor]]] = [(1.0, {at: X, at + 1: X}) for at in range(3)]
+    terms += [(0.7, {at: Z}) for at in range(4)]
+    made = tn.MPO.from_terms(4, terms, extent=parity)
+    torch.testing.assert_close(made.to_dense(), tn.MPO.from_terms(4, terms).to_dense())
+    found = tn.dmrg(made, tn.MPS.product([0, 1, 1, 0], parity), max_bond=8, sweeps=8)
+    assert found.energy == pytest.approx(float(torch.linalg.eigvalsh(made.to_dense())[0]), abs=1e-9)
+    with pytest.raises(weft.ArgumentError, match="an operator on site 1 changes the charge by"):
+        tn.MPO.from_terms(4, [(1.0, {1: X, 2: X})], extent=SPIN)
+    with pytest.raises(weft.ArgumentError, match="a term that ends on site 2 changes the charge"):
+        tn.MPO.from_terms(4, [(1.0, {1: UP, 2: UP})], extent=SPIN)
+    with pytest.raises(weft.ArgumentError, match="chains of fermions have signs in their operators"):
+        tn.MPS.product([0, 1], Leg(U1.fermionic, {0: 1, 1: 1}))
 
 
 def test_dmrg_of_a_long_critical_chain() -> None:
@@ -137,6 +242,14 @@ def test_a_truncation_that_drops_everything() -> None:
 
 
 def test_what_does_not_fit() -> None:
+    with pytest.raises(weft.ShapeError, match=r"term 1 has an operator \(3, 3\) on site 1, which is 2 by 2"):
+        tn.MPO.from_terms(2, [(1.0, {0: Z}), (1.0, {1: torch.eye(3)})])
+    with pytest.raises(weft.ArgumentError, match="term 0 has an operator on site 2 of 2"):
+        tn.MPO.from_terms(2, [(1.0, {2: Z})])
+    with pytest.raises(weft.ArgumentError, match="no terms"):
+        tn.MPO.from_terms(2, [])
+    with pytest.raises(weft.DTypeError, match="term 0 is complex, the operator float64"):
+        tn.MPO.from_terms(2, [(1j, {0: Z})])
     with pytest.raises(weft.ShapeError, match="site 1 has a left bond of 3, the site before a right one of 2"):
         tn.MPS([torch.ones(1, 2, 2), torch.ones(3, 2, 1)])
     with pytest.raises(weft.ShapeError, match="6 sites and a state of 5"):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, overload
+
+import torch
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
+from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.base.kept import is_capturing
+from weft.blocks.charged import ChargedTensor, allowed, contraction_sign, result_legs
+from weft.blocks.charges import Charge, Leg
 from weft.blocks.gradient import with_gradient
 from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
-from weft.blocks.tensor import BlockTensor
+from weft.blocks.tensor import BlockTensor, Structure
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
@@ -23,16 +28,34 @@ from weft.plans.memo import Memo
 from weft.spec import Notation
 from weft.spec.notation import term_text
 
+Graded = tuple[tuple[Leg, ...], tuple[Leg, ...]]  # legs of A and B, where fermions make signs
+
+Blocked = BlockTensor | ChargedTensor
+_RESULTS = BoundedCache(2048)  # legs, charge and structure by those of operands
 _PLANS = Memo("blocks: plans", 512)
+_SCALAR = Structure.of([()], [()])
 
 
-def contract(equation: Equation, a: BlockTensor, b: BlockTensor, **keywords: Any) -> BlockTensor:
+@overload
+def contract(
+    equation: Equation, a: ChargedTensor, b: ChargedTensor, *, like: None = None, **keywords: Any
+) -> ChargedTensor: ...
+@overload
+def contract(
+    equation: Equation, a: BlockTensor, b: BlockTensor, *, like: BlockTensor | None = None, **keywords: Any
+) -> BlockTensor: ...
+def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = None, **keywords: Any) -> Any:
     """Contract two block-sparse tensors in one launch: blocks meet where the sectors of the modes they share agree.
 
     `equation` as for `weft.contract`, without ``...`` and without a label twice in one operand. `a_fn`, `b_fn` and
     `epilogue` are functions of the values of blocks; what is no block stays zero, whatever they make of zero.
-    `out_dtype`, `precision`, `accumulate`, `backend` as for `weft.contract`. Every block of the result is the sum of
-    all its products, in the order of the blocks of `a`. The plan is kept for tensors of the same blocks.
+    `out_dtype`, `precision`, `accumulate`, `backend` as for `weft.contract`. `like`: a tensor whose blocks the result
+    has, and no others: those that no products meet in are zero, and of one with symmetries each is made once. Every
+    block of the result is the sum of all its products, in an order that the blocks alone decide: its bits are the same
+    in every call. The plan is kept for tensors of the same blocks.
+
+    Two `ChargedTensor`, whose legs meet their duals, have a `ChargedTensor` as their result, or a 0-d tensor where no
+    leg is left. Each label stands twice.
 
     Gradients reach the blocks' tensors: they are contractions of blocks, too, in one launch each, and functions are
     passes over the buffers then. Under `torch.func.vmap`, with modes of one operand alone, and with `out_dtype`,
@@ -42,48 +65,79 @@ def contract(equation: Equation, a: BlockTensor, b: BlockTensor, **keywords: Any
     is a `ShapeError`, too: no sectors meet.
     """
     if near_dynamo():
-        return cast(BlockTensor, outside(contract, equation, a, b, **keywords))
+        return outside(contract, equation, a, b, like=like, **keywords)
     with call_context(lambda: describe_call("blocks.contract", equation)):
         refuse_unknown("blocks.contract", keywords)
-        for name, value in (("a", a), ("b", b)):
-            if not isinstance(value, BlockTensor):
-                raise ArgumentError(f"{name} is a weft.blocks.BlockTensor, not {type(value).__name__}")
+        given = {name: value for name, value in keywords.items() if value is not None}
+        charged = isinstance(a, ChargedTensor)
+        for name, value in (("a", a), ("b", b), *([] if like is None else [("like", like)])):
+            if not isinstance(value, ChargedTensor if charged else BlockTensor):
+                kind = "ChargedTensor, as a is" if charged else "BlockTensor"
+                raise ArgumentError(f"{name} is a weft.blocks.{kind}, not {type(value).__name__}")
+        if charged and like is not None:
+            raise ArgumentError("like is for BlockTensor: charges say which blocks the result has")
         if a.device != b.device:
             raise UnsupportedError(f"a is on {a.device}, b on {b.device}")
         notation = read_notation(equation)
-        given = {name: value for name, value in keywords.items() if value is not None}
-        if asked_of(a.buffer, b.buffer):
-            plain = _plan(notation, a, b, {name: given.pop(name) for name in ("backend",) if name in given})
-            buffer = with_gradient(plain, a.buffer, b.buffer, given)
-            return BlockTensor.over(plain.products.d, buffer)
-        plan = _plan(notation, a, b, given)
-        return BlockTensor.over(plan.products.d, plan(a.buffer, b.buffer))
+        if charged:
+            return _of_charges(notation, a, b, given)
+        return BlockTensor.over(*_contracted(notation, a, b, None if like is None else like.structure, given))
 
 
-def _plan(notation: Notation, a: BlockTensor, b: BlockTensor, keywords: dict[str, Any]) -> BlockPlan:
+def _of_charges(notation: Notation, a: ChargedTensor, b: ChargedTensor, keywords: dict[str, Any]) -> Any:
+    """The contraction of two tensors that conserve charges."""
+    key = (notation, a.legs, a.charge, b.legs, b.charge)
+    known: tuple[tuple[Leg, ...], Charge, Structure] | None = _RESULTS.get(key)
+    if known is None:
+        legs, charge = result_legs(notation, a, b), a.symmetry.sum([(1, a.charge), (1, b.charge)])
+        known = legs, charge, allowed(legs, charge) if legs else _SCALAR
+        _RESULTS.put(key, known)
+    legs, charge, structure = known
+    graded = (a.legs, b.legs) if a.symmetry.has_fermions else None
+    _, buffer = _contracted(notation, a, b, structure, keywords, graded)
+    return ChargedTensor.over(legs, charge, structure, buffer) if legs else buffer[0]
+
+
+def _contracted(
+    notation: Notation, a: Blocked, b: Blocked, d: Structure | None, given: dict[str, Any],
+    graded: Graded | None = None,
+) -> tuple[Structure, torch.Tensor]:  # fmt: skip
+    """The structure and the buffer of the result."""
+    if not asked_of(a.buffer, b.buffer):
+        plan = _plan(notation, a, b, d, given, graded)
+        return plan.products.d, plan(a.buffer, b.buffer)
+    backend = {name: given.pop(name) for name in ("backend",) if name in given}
+    plain = _plan(notation, a, b, d, backend, graded)
+    return plain.products.d, with_gradient(plain, a.buffer, b.buffer, given)
+
+
+def _plan(
+    notation: Notation, a: Blocked, b: Blocked, d: Structure | None, keywords: dict[str, Any],
+    graded: Graded | None,
+) -> BlockPlan:  # fmt: skip
     """The plan of an earlier contraction of the same blocks, else a new one."""
     prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
     said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
     try:
-        place = _PLANS.place((notation, a.structure, b.structure, a.dtype, b.dtype, a.device, prints, said))
+        place = _PLANS.place((notation, a.structure, b.structure, d, graded, a.dtype, b.dtype, a.device, prints, said))
     except TypeError:
         raise ArgumentError("a keyword of blocks.contract has no hash") from None
     plan: BlockPlan | None = _PLANS.get(place) if prints is not None else None
     if plan is None:
         _check(notation, a, b)
-        plan = BlockPlan(products(notation, a.structure, b.structure), a.buffer, b.buffer, keywords)
+        signs = {} if graded is None else {"sign": contraction_sign(notation, graded[0])}
+        plan = BlockPlan(products(notation, a.structure, b.structure, d, **signs), a.buffer, b.buffer, keywords)
         if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own
             _PLANS.put(place, plan)
     return plan
 
 
-def _check(notation: Notation, a: BlockTensor, b: BlockTensor) -> None:
+def _check(notation: Notation, a: Blocked, b: Blocked) -> None:
     for name, term, tensor in zip("ab", notation.inputs, (a, b), strict=True):
-        if len(term) != tensor.rank:
-            text = term_text(term)
-            raise ShapeError(
-                f"'{text}' has {counted(len(term), 'label')}, the blocks of {name} {counted(tensor.rank, 'mode')}"
-            )
+        rank = len(tensor.structure.keys[0])
+        if len(term) != rank:
+            given = f"'{term_text(term)}' has {counted(len(term), 'label')}"
+            raise ShapeError(f"{given}, the blocks of {name} {counted(rank, 'mode')}")
         if len(set(term)) < len(term):
             raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for blocks")
-    check_sectors(notation, a, b)
+    check_sectors(notation, a.structure, b.structure)

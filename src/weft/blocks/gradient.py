@@ -23,7 +23,7 @@ def with_gradient(plan: BlockPlan, x: torch.Tensor, y: torch.Tensor, keywords: d
     and differentiated so.
     """
     alike = x.dtype == y.dtype and (x.dtype in _WIDE or not keywords)
-    if plan.products.has_lone_modes or not alike or set(keywords) - set(FUNCTIONS):
+    if plan.products.has_lone_modes or plan.products.has_symmetries or not alike or set(keywords) - set(FUNCTIONS):
         return block_by_block(plan.products, read_options("blocks.contract", plan.keywords | keywords), x, y)
     first, second, last = (keywords.get(name) for name in FUNCTIONS)
     left = x if first is None else permute(x, "i->i", fn=first)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
-from weft.blocks.tensor import BlockTensor, Key, Structure
+from weft.blocks.tensor import Key, Structure
 from weft.errors import ShapeError
 from weft.spec import Notation
 from weft.spec.arguments import reads
+from weft.spec.notation import Label, Term
 
-Pair = tuple[int, int]
+Pair = tuple[int, int, int]
+Sign = Callable[[Key, Key], int]
+
+
+def _plus(first: Key, second: Key) -> int:
+    return 1
 
 
 class Products(NamedTuple):
-    """A sum of products of blocks: D's block k is the sum over its pairs (i, j) of A's block i times B's block j."""
+    """A sum of products of blocks: D's block k is the sum over its pairs (i, j, weight) of the weight times A's block i
+    times B's block j."""
 
     notation: Notation
     a: Structure
@@ -28,10 +36,20 @@ class Products(NamedTuple):
         found: dict[int, list[Pair]] = defaultdict(list)
         for k, pairs in self.pairs:
             for pair in pairs:
-                found[pair[side]].append((k, pair[1 - side]))
+                found[pair[side]].append((k, pair[1 - side], pair[2]))
         own, other = ((first, self.a), (second, self.b)) if side == 0 else ((second, self.b), (first, self.a))
         rows = tuple((at, tuple(found[at])) for at in sorted(found))
         return Products(Notation((output, other[0]), own[0]), self.d, other[1], own[1], rows)
+
+    def weight(self, pair: Pair) -> int:
+        """The weight of a product of what the buffers hold."""
+        i, j, weight = pair
+        return weight * (self.a.signs[i] if self.a.signs else 1) * (self.b.signs[j] if self.b.signs else 1)
+
+    @property
+    def has_symmetries(self) -> bool:
+        """Whether blocks of any tensor are others, read otherwise."""
+        return bool(self.a.symmetry or self.b.symmetry or self.d.symmetry)
 
     @property
     def has_lone_modes(self) -> bool:
@@ -40,18 +58,62 @@ class Products(NamedTuple):
         return bool(set(first) - {*second, *output} or set(second) - {*first, *output})
 
 
-def products(notation: Notation, a: Structure, b: Structure) -> Products:
-    """All products of two tensors; `ShapeError` where no blocks meet."""
+def products(
+    notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = _plus
+) -> Products:
+    """All products of two tensors, into the blocks of `d`, else into those that they make.
+
+    Raises `ShapeError` where there is no `d` and no blocks meet. `sign`: that of each product of two blocks, by their
+    names.
+    """
     found = meeting(notation, a, b)
-    if not found:
+    if d is None and not found:
         raise ShapeError(f"no blocks of a and b meet by '{notation}': the result is zero")
+    if d is None:
+        d = Structure.of(list(found), [shape_of(notation, a, b, pairs[0]) for pairs in found.values()])
+    rows, equal = [], _equal_sums(notation, a, b)
+    for at in d.stored:
+        pairs = found.get(d.keys[at], ())
+        if pairs and shape_of(notation, a, b, pairs[0]) != d.shapes[at]:
+            made = shape_of(notation, a, b, pairs[0])
+            raise ShapeError(f"block {d.keys[at]} of the result has shape {made}, that of `like` {d.shapes[at]}")
+        if pairs:
+            weights = [sign(a.keys[i], b.keys[j]) * equal(a.keys[i]) for i, j in pairs]
+            rows.append((at, tuple([(i, j, weight) for (i, j), weight in zip(pairs, weights, strict=True) if weight])))
+    return Products(notation, a, b, d, tuple(rows))
+
+
+def _equal_sums(notation: Notation, a: Structure, b: Structure) -> Callable[[Key], int]:
+    """How often a product of A's block of that name is the same again, as symmetries of both operands exchange labels
+    that are summed over: counted for one of those blocks, and 0 for the others."""
     first, second = notation.inputs
-    shapes = []
-    for (i, j), *_ in found.values():
-        extents = {**dict(zip(first, a.shapes[i], strict=True)), **dict(zip(second, b.shapes[j], strict=True))}
-        shapes.append(tuple(extents[label] for label in notation.output))
-    return Products(notation, a, b, Structure.of(list(found), shapes),
-                    tuple((at, tuple(pairs)) for at, pairs in enumerate(found.values())))  # fmt: skip
+    summed = [label for label in first if label in second and label not in notation.output]
+
+    def exchanges(term: Term, structure: Structure) -> dict[tuple[Label, ...], int]:
+        moves = (({label: term[at] for label, at in zip(term, order, strict=True)}, sign)
+                 for order, sign in structure.symmetry)  # fmt: skip
+        return {tuple([move[label] for label in summed]): sign for move, sign in moves
+                if all(move[label] == label for label in term if label not in summed)}  # fmt: skip
+
+    of_b = exchanges(second, b)
+    common = [order for order, sign in exchanges(first, a).items() if of_b.get(order) == sign]
+    if len(common) < 2:
+        return lambda key: 1
+    places = [[first.index(label) for label in order] for order in common]
+    own = [first.index(label) for label in summed]
+
+    def counted(key: Key) -> int:
+        names = {tuple([key[at] for at in each]) for each in places}
+        return len(names) if tuple([key[at] for at in own]) == min(names) else 0
+
+    return counted
+
+
+def shape_of(notation: Notation, a: Structure, b: Structure, pair: tuple[int, int]) -> tuple[int, ...]:
+    """The shape of the product of two blocks."""
+    (first, second), (i, j) = notation.inputs, pair
+    extents = {**dict(zip(first, a.shapes[i], strict=True)), **dict(zip(second, b.shapes[j], strict=True))}
+    return tuple([extents[label] for label in notation.output])
 
 
 @reads("blocks.meeting")
@@ -72,7 +134,7 @@ def meeting(notation: Notation, a: Structure, b: Structure) -> dict[Key, list[tu
     return dict(found)
 
 
-def check_sectors(notation: Notation, a: BlockTensor, b: BlockTensor) -> None:
+def check_sectors(notation: Notation, a: Structure, b: Structure) -> None:
     """A sector of a shared mode has one extent in both; extents of 1 do not broadcast here."""
     first, second = notation.inputs
     modes_a, modes_b = a.sectors(), b.sectors()

@@ -16,7 +16,7 @@ from weft.groups.launch import launch_of
 from weft.planner.options import Options
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
-from weft.spec.group import SIDES, GroupTable, contiguous_strides, group_form, group_table
+from weft.spec.group import ONE, SIDES, GroupTable, contiguous_strides, group_form, group_table
 
 
 class BlockPlan:
@@ -25,7 +25,12 @@ class BlockPlan:
     def __init__(self, products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any]) -> None:
         self.products, self.keywords = products, keywords
         self.options = read_options("blocks.contract", keywords)
-        i, j = products.pairs[0][1][0]
+        self._derivatives: dict[int, BlockPlan] = {}
+        if not products.pairs:  # nothing meets
+            given = self.options.out_dtype
+            self.dtype, self._launch = given if isinstance(given, torch.dtype) else x.dtype, None
+            return
+        i, j, _ = products.pairs[0][1][0]
         with outside_transforms():  # tensors of which nothing is asked stand for the blocks
             left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
                            for shape, side in ((products.a.shapes[i], x), (products.b.shapes[j], y)))  # fmt: skip
@@ -35,13 +40,12 @@ class BlockPlan:
         self.dtype = request.d_dtype
         with outside_transforms():
             self._launch = launch_of(table, request, y.dtype, False)
-        self._derivatives: dict[int, BlockPlan] = {}
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if is_traced((x, y)):
             return block_by_block(self.products, self.options, x, y)
         d = self.products.d
-        whole = len(self.products.pairs) == len(d.keys)
+        whole = len(self.products.pairs) == len(d.stored)
         made = (torch.empty if whole else torch.zeros)(d.size, dtype=self.dtype, device=x.device)
         x, y = (side.resolve_conj().contiguous() for side in (x, y))  # a gradient may be expanded
         if self._launch is not None:
@@ -70,10 +74,10 @@ def one_by_one(
     for k, pairs in products.pairs:
         place = None if made is None else products.d.block(made, k)
         total: Any = None
-        for at, (i, j) in enumerate(pairs):
+        for at, (i, j, weight) in enumerate(pairs):
             asked = options if at + 1 == len(pairs) else others
             left, right = products.a.block(x, i), products.b.block(y, j)
-            total = contraction(terms, left, right, asked, total, out=place)
+            total = contraction(terms, left, right, asked, total, float(weight), out=place)
         found.append(total)
     return found
 
@@ -83,21 +87,32 @@ def block_by_block(products: Products, options: Options, x: torch.Tensor, y: tor
     found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, options), strict=True))
     dtype = next(iter(found.values())).dtype
     return torch.cat([
-        found[k].reshape(-1) if k in found else x.new_zeros(shape, dtype=dtype).reshape(-1)
-        for k, shape in enumerate(products.d.shapes)
+        found[k].reshape(-1) if k in found else x.new_zeros(products.d.shapes[k], dtype=dtype).reshape(-1)
+        for k in products.d.stored
     ])  # fmt: skip
 
 
 def _table(products: Products) -> GroupTable:
-    """A row for each product, in the order of the result's blocks."""
-    rows = [pair for _, pairs in products.pairs for pair in pairs]
+    """A row for each product, in the order of the result's blocks; of one block those of equal weights together."""
     sides = products.a, products.b
+    weighted = [(products.weight(pair), pair) for _, pairs in products.pairs
+                for pair in sorted(pairs, key=lambda each: _heaviest_first(products.weight(each)))]  # fmt: skip
+    rows = [pair for _, pair in weighted]
     shapes = [np.array([side.shapes[row[at]] for row in rows], np.int64).reshape(len(rows), -1)
               for at, side in enumerate(sides)]  # fmt: skip
-    table, _ = group_table(group_form(products.notation), shapes, [contiguous_strides(each) for each in shapes])
+    strides = [np.array([side.strides[row[at]] for row in rows], np.int64) if side.strides else contiguous_strides(each)
+               for at, (side, each) in enumerate(zip(sides, shapes, strict=True))]  # fmt: skip
+    table, _ = group_table(group_form(products.notation), shapes, strides)
     for at, side in enumerate(sides):
         table.rows[:, at] = [side.starts[row[at]] for row in rows]
     counts = np.array([len(pairs) for _, pairs in products.pairs])
     ends = np.cumsum(counts)
     starts = np.array([products.d.starts[k] for k, _ in products.pairs], np.int64)
-    return table._replace(outputs=np.stack([starts, ends - counts, ends], 1))
+    table = table._replace(outputs=np.stack([starts, ends - counts, ends, np.full_like(ends, ONE)], 1))
+    weights = np.array([weight for weight, _ in weighted], np.float64)
+    return table if (weights == 1).all() else table.weighted(weights)
+
+
+def _heaviest_first(weight: int) -> tuple[int, int]:
+    """So that each ratio of weights is a whole number."""
+    return -abs(weight), weight

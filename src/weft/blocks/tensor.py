@@ -7,6 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,11 +28,19 @@ _STRUCTURES = BoundedCache(256)  # by keys and shapes
 
 @dataclass(frozen=True)
 class Structure:
-    """The blocks that there are, the shape of each, and where it begins in the buffer."""
+    """The blocks that there are, the shape of each, and where it begins in the buffer.
+
+    Blocks of a tensor with symmetries may be others with their modes exchanged, or negated: then `strides` and `signs`
+    say how each is read, and `symmetry` has all the permutations of modes, with a sign each, that leave the tensor as
+    it is. Otherwise all of them are empty, and each block is contiguous.
+    """
 
     keys: tuple[Key, ...]
     shapes: tuple[tuple[int, ...], ...]
     starts: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...] = ()
+    signs: tuple[int, ...] = ()
+    symmetry: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -39,26 +48,48 @@ class Structure:
     @cached_property
     def _hash(self) -> int:
         """Made once: every contraction asks for it, and there may be thousands of blocks."""
-        return hash((self.keys, self.shapes, self.starts))
+        return hash((self.keys, self.shapes, self.starts, self.signs, self.symmetry))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the hash, which is another one in another process."""
-        return Structure, (self.keys, self.shapes, self.starts)
+        return Structure, (self.keys, self.shapes, self.starts, self.strides, self.signs, self.symmetry)
 
     @classmethod
     @reads("blocks.Structure.of")
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
         return _laid_out(keys, shapes)
 
+    def sectors(self) -> tuple[dict[Sector, int], ...]:
+        """For each mode its sectors, in the order in which blocks name them, with their extents."""
+        found: tuple[dict[Sector, int], ...] = tuple([{} for _ in self.keys[0]])
+        for key, shape in zip(self.keys, self.shapes, strict=True):
+            for mode, sector, extent in zip(found, key, shape, strict=True):
+                mode[sector] = extent
+        return found
+
     @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
-        return self.starts[-1] + math.prod(self.shapes[-1])
+        last = max(range(len(self.starts)), key=self.starts.__getitem__) if self.strides else -1
+        return self.starts[last] + math.prod(self.shapes[last])
+
+    @cached_property
+    def stored(self) -> range | list[int]:
+        """The numbers of the blocks that the buffer holds, each once, as they are."""
+        if not self.strides:
+            return range(len(self.keys))
+        first: dict[int, int] = {}
+        for at, start in enumerate(self.starts):
+            first.setdefault(start, at)
+        return list(first.values())
 
     def block(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
-        """The block of that number, a view."""
+        """The block of that number, a view; a copy where it is another one negated."""
         shape, start = self.shapes[at], self.starts[at]
-        return buffer[start : start + math.prod(shape)].view(shape)
+        if not self.strides:
+            return buffer[start : start + math.prod(shape)].view(shape)
+        view = buffer.as_strided(shape, self.strides[at], buffer.storage_offset() + start)
+        return view if self.signs[at] > 0 else -view
 
 
 class BlockError(ArgumentError, KeyError):
@@ -138,11 +169,7 @@ class BlockTensor:
 
     def sectors(self) -> tuple[dict[Sector, int], ...]:
         """For each mode its sectors, in the order in which blocks name them, with their extents."""
-        found: tuple[dict[Sector, int], ...] = tuple({} for _ in range(self.rank))
-        for key, shape in zip(self.structure.keys, self.structure.shapes, strict=True):
-            for mode, sector, extent in zip(found, key, shape, strict=True):
-                mode[sector] = extent
-        return found
+        return self.structure.sectors()
 
     @reads("blocks.BlockTensor.to_dense")
     def to_dense(self, sectors: Sequence[Mapping[Sector, int]] | None = None) -> torch.Tensor:
@@ -165,14 +192,34 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
     with call_context(lambda: "BlockTensor"):
         if not isinstance(blocks, Mapping) or not len(blocks):
             raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
-        tensors = [_read(key, value) for key, value in blocks.items()]
-        keys, shapes = tuple(blocks), tuple([tensor.shape for tensor in tensors])
+        tensors = list(blocks.values())
+        plain = _are_plain(tensors)
+        if not plain:
+            tensors = [_read(key, value) for key, value in blocks.items()]
+        keys, shapes = tuple(blocks), tuple(map(_SHAPE, tensors))
         structure: Structure | None = _STRUCTURES.get((keys, shapes))
         if structure is None:
             structure = _checked(keys, shapes)
             _STRUCTURES.put((keys, shapes), structure)
-        _check_alike(keys, tensors)
-    return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
+        if not plain:
+            _check_alike(keys, tensors)
+    return structure, torch._C._nn.flatten_dense_tensors(tensors)
+
+
+_SHAPE, _KIND = attrgetter("shape"), attrgetter("dtype", "device", "layout", "is_nested")
+_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
+_PLAIN_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+def _are_plain(tensors: Sequence[Any]) -> bool:
+    """Whether these are torch's own tensors of one type on one device, as they lie: nothing is to be read or refused."""
+    if not set(map(type, tensors)) <= _PLAIN_TYPES or torch._C._get_tracing_state() is not None:
+        return False
+    kinds = set(map(_KIND, tensors))
+    (dtype, _, layout, nested), *others = kinds
+    if others or dtype not in _PLAIN_DTYPES or layout is not torch.strided or nested:
+        return False
+    return not any(map(torch.Tensor.is_neg, tensors)) and not any(map(torch.Tensor.is_conj, tensors))
 
 
 def _read(key: Key, value: Any) -> torch.Tensor:

@@ -61,4 +61,4 @@ def _kernel(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool
 
     functions, types = request.functions, (request.a.dtype, b_dtype, request.d_dtype)
     hooks = (functions.a, functions.b, functions.epilogue)
-    return GroupKernel(table.form.counts, request.arithmetic, types, hooks, add)
+    return GroupKernel(table.form.counts, request.arithmetic, types, hooks, add, table.has_factors)

@@ -1,10 +1,13 @@
 """Many contractions of one equation whose extents differ, as tables of numbers: what kernels for groups are given.
 
-    rows     (pairs, 2 + 4 modes)   where A and B begin, then of each mode its extent and its strides in A, B and D
-    outputs  (results, 3)           where D begins, and which rows are summed into it: first, last + 1
+    rows     (pairs, 3 + 4 modes)   where A and B begin, what the sum of the rows before is multiplied by, then of each
+                                    mode its extent and its strides in A, B and D
+    outputs  (results, 4)           where D begins, which rows are summed into it (first, last + 1), and what their sum
+                                    is multiplied by
 
-All of them count elements. Where a tensor begins is told from a base that comes with the call. Modes stand in the order
-batch, m, n, k; each side has one at least, of extent 1 where the equation has none.
+Factors are the bits of doubles; everything else counts elements. Where a tensor begins is told from a base that comes
+with the call. Modes stand in the order batch, m, n, k; each side has one at least, of extent 1 where the equation has
+none. Modes of a side that are contiguous together in all pairs are one.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import numpy as np
 from weft.errors import NotationError, ShapeError
 from weft.spec.notation import Label, Notation, label_text
 
-HEAD = 2  # words of a row before its modes
+HEAD = 3  # words of a row before its modes
 EACH = 4  # words of a mode: extent, strides in A, B and D
+OUTPUT = 4  # words of an output
+ONE = int(np.float64(1).view(np.int64))  # the factor 1
 SIDES = ("batch", "m", "n", "k")
 MOST = 2**31 - 1  # elements that offsets within one tensor reach
 
@@ -56,6 +61,20 @@ class GroupTable(NamedTuple):
     rows: Numbers
     outputs: Numbers
     sizes: Numbers
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether any sum is multiplied."""
+        return bool((self.rows[:, 2] != ONE).any() or (self.outputs[:, 3] != ONE).any())
+
+    def weighted(self, weights: Numbers) -> GroupTable:
+        """The table with a weight for each row: sums before a row of another weight are multiplied by the ratio."""
+        rows, outputs = self.rows.copy(), self.outputs.copy()
+        before = np.concatenate([weights[:1], weights[:-1]])
+        before[outputs[:, 1]] = weights[outputs[:, 1]]
+        rows[:, 2] = (before / weights).view(np.int64)
+        outputs[:, 3] = weights[outputs[:, 2] - 1].view(np.int64)
+        return self._replace(rows=rows, outputs=outputs)
 
 
 @lru_cache(maxsize=1024)
@@ -101,15 +120,41 @@ def group_table(
     sizes = np.multiply.reduceat(modes[:, :, 0], read.sides, 1)
     if reach > MOST or sizes.max(initial=0) > MOST:
         raise ShapeError("a tensor of the group reaches past 2**31 elements: contract it alone")
-    outputs = np.zeros((count, 3), np.int64)
+    outputs = np.zeros((count, OUTPUT), np.int64)
     outputs[:, 1] = np.arange(count)
+    outputs[:, 3] = ONE
     outputs[:, 2] = outputs[:, 1] + 1
-    return GroupTable(form, rows, outputs, sizes), d_shapes
+    return _merged(GroupTable(form, rows, outputs, sizes)), d_shapes
+
+
+def _merged(table: GroupTable) -> GroupTable:
+    """The table with those modes of a side as one that are contiguous together in every tensor of every pair."""
+    modes = table.rows[:, HEAD:].reshape(len(table.rows), -1, EACH)
+    kept: list[Numbers] = []
+    sides, at = [], 0
+    for side in table.form.sides:
+        labels, own = [side[-1]], [modes[:, at + len(side) - 1]]
+        for back in reversed(range(len(side) - 1)):
+            outer, inner = modes[:, at + back], own[0]
+            follows = (outer[:, 1:] == inner[:, :1] * inner[:, 1:]).all(1)
+            if (follows | (outer[:, 0] == 1) | (inner[:, 0] == 1)).all():
+                steps = np.where(inner[:, :1] == 1, outer[:, 1:], inner[:, 1:])
+                own[0] = np.concatenate((outer[:, :1] * inner[:, :1], steps), 1)
+            else:
+                own.insert(0, outer)
+                labels.insert(0, side[back])
+        kept += own
+        sides.append(tuple(labels))
+        at += len(side)
+    if len(kept) == len(table.form.modes):
+        return table
+    rows = np.concatenate((table.rows[:, :HEAD], *kept), 1)
+    return table._replace(form=GroupForm(table.form.notation, tuple(sides)), rows=rows)
 
 
 class _Reading(NamedTuple):
-    """Where the words of a row come from: columns of 0 and 1, of the extents and the strides of A and B, and of D's
-    strides, in that order."""
+    """Where the words of a row come from: columns of 0, of the factor 1 and of 1, of the extents and the strides of A
+    and B, and of D's strides, in that order."""
 
     words: Numbers
     again: Numbers  # columns of extents that are one mode's: the first, and a further one
@@ -131,10 +176,11 @@ def _reading(form: GroupForm) -> _Reading:
             again.append((known[label], at))
     for start, term in ((0, first), (len(first), second)):
         diagonals += [(start + term.index(x), start + at) for at, x in enumerate(term) if term.index(x) != at]
-    words = [0] * HEAD
-    starts = (2 + len(every), 2 + len(every) + len(first), 2 + 2 * len(every))
+    words = [0, 0, 1]
+    columns = 3  # of constants
+    starts = (columns + len(every), columns + len(every) + len(first), columns + 2 * len(every))
     for label in form.modes:
-        words.append(1 if label is None else 2 + known[label])
+        words.append(2 if label is None else columns + known[label])
         for start, term in zip(starts, (first, second, notation.output), strict=True):
             words.append(start + term.index(label) if label in term else 0)
     return _Reading(
@@ -146,9 +192,9 @@ def _reading(form: GroupForm) -> _Reading:
 
 @lru_cache(maxsize=64)
 def _constants(count: int) -> Numbers:
-    """Columns of 0 and of 1."""
-    found = np.zeros((count, 2), np.int64)
-    found[:, 1] = 1
+    """Columns of 0, of the factor 1 and of 1."""
+    found = np.zeros((count, 3), np.int64)
+    found[:, 1:] = ONE, 1
     return found
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from weft.api.contract import contract
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO
-from weft.tn.state import MPS, grow_left, grow_right
-from weft.tn.update import split
+from weft.tn.state import MPS, grow_left, grow_right, left_edge, right_edge
+from weft.tn.tensors import contract, norm, scaled, split, vector, with_vector
 
 
 class DmrgResult(NamedTuple):
@@ -33,7 +32,8 @@ def dmrg(
 
     A sweep goes over all bonds to the right and back. Each update takes `krylov` steps of Lanczos from the present
     tensors, and is split with `max_bond` and `cutoff` (see `split`). It stops after `sweeps`, or where a sweep lowers
-    the energy by less than `tolerance`. `state` is where it begins, and stays as it is.
+    the energy by less than `tolerance`. `state` is where it begins, and stays as it is. A state and an operator that
+    conserve charges keep the state's: contractions are those of its blocks, and `max_bond` counts all of a bond.
 
     Raises `ShapeError` for chains of different lengths or of one site, `ArgumentError`, and what `split` raises.
     """
@@ -42,9 +42,8 @@ def dmrg(
     if sweeps < 1 or krylov < 2:
         raise ArgumentError(f"sweeps is 1 at least and krylov 2, not {sweeps} and {krylov}")
     psi = state.copy().canonicalize(0)
-    psi.tensors[0] = psi.tensors[0] / torch.linalg.vector_norm(psi.tensors[0])
-    edge = psi.tensors[0].new_ones(1, 1, 1)
-    lefts, rights = [edge], [edge]
+    psi.tensors[0] = scaled(psi.tensors[0], 1 / norm(psi.tensors[0]))
+    lefts, rights = [left_edge(psi, operator)], [right_edge(psi, operator)]
     for at in range(len(psi) - 1, 1, -1):
         rights.append(grow_right(rights[-1], psi.tensors[at], operator.tensors[at]))
     energies: list[float] = []
@@ -69,29 +68,25 @@ def dmrg(
 
 
 def _update(
-    operator: MPO, psi: MPS, at: int, left: torch.Tensor, right: torch.Tensor, options: tuple[int, float, int],
-    rightwards: bool, errors: list[torch.Tensor],
+    operator: MPO, psi: MPS, at: int, left: Any, right: Any, options: tuple[int, float, int], rightwards: bool,
+    errors: list[torch.Tensor],
 ) -> torch.Tensor:  # fmt: skip
     """The two sites from `at` on by Lanczos, the centre moved on; returns the energy."""
     max_bond, cutoff, krylov = options
     first, second = operator.tensors[at], operator.tensors[at + 1]
 
-    def apply(theta: torch.Tensor) -> torch.Tensor:
-        value = contract("awl,lstr->awstr", left, theta)
+    theta = contract("lsm,mtr->lstr", psi.tensors[at], psi.tensors[at + 1])
+
+    def apply(elements: torch.Tensor) -> torch.Tensor:
+        value = contract("awl,lstr->awstr", left, with_vector(theta, elements))
         value = contract("awstr,wpsv->apvtr", value, first)
         value = contract("apvtr,vqtx->apqxr", value, second)
-        return contract("apqxr,bxr->apqb", value, right)
+        return vector(contract("apqxr,bxr->apqb", value, right))
 
-    theta = contract("lsm,mtr->lstr", psi.tensors[at], psi.tensors[at + 1])
-    energy, theta = lowest(apply, theta, krylov)
-    l, s, t, r = theta.shape
-    u, values, v, error = split(theta.reshape(l * s, t * r), max_bond=max_bond, cutoff=cutoff)
-    values = (values / torch.linalg.vector_norm(values)).to(theta.dtype)
-    if rightwards:
-        v = values[:, None] * v
-    else:
-        u = u * values
-    psi.tensors[at], psi.tensors[at + 1] = u.reshape(l, s, -1), v.reshape(-1, t, r)
+    energy, elements = lowest(apply, vector(theta), krylov)
+    u, values, v, error = split(with_vector(theta, elements), 2, max_bond, cutoff, "right" if rightwards else "left")
+    rest = 1 / torch.linalg.vector_norm(values)
+    psi.tensors[at], psi.tensors[at + 1] = (u, scaled(v, rest)) if rightwards else (scaled(u, rest), v)
     psi.center = at + 1 if rightwards else at
     errors.append(error)
     return energy
@@ -108,10 +103,10 @@ def lowest(
     count = min(steps, start.numel())
     basis = start.new_zeros(count, start.numel())
     images = torch.zeros_like(basis)
-    basis[0] = start.reshape(-1) / torch.linalg.vector_norm(start)
+    basis[0] = start / torch.linalg.vector_norm(start)
     tiny = torch.finfo(start.dtype).eps * 1e2
     for step in range(count):
-        images[step] = apply(basis[step].reshape(start.shape)).reshape(-1)
+        images[step] = apply(basis[step])
         if step + 1 == count:
             break
         vector = images[step]
@@ -126,4 +121,4 @@ def lowest(
     small = small + torch.diag(empty * (1 + small.abs().sum())).to(small.dtype)
     values, vectors = torch.linalg.eigh(small)
     best = vectors[:, 0] @ basis
-    return values[0], (best / torch.linalg.vector_norm(best)).reshape(start.shape)
+    return values[0], best / torch.linalg.vector_norm(best)

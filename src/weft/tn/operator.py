@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from weft.api.contract import contract
 from weft.base.memory import check_room
+from weft.blocks import ChargedTensor, Leg, Symmetry
+from weft.blocks.charges import Charge
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 
 
 class MPO:
-    """A matrix product operator: tensors (left, out, in, right), the first `left` and the last `right` of extent 1."""
+    """A matrix product operator: tensors (left, out, in, right), the first `left` and the last `right` of extent 1.
+
+    Those of one that conserves charges are `weft.blocks.ChargedTensor`, with legs of signs 1, 1, -1, -1.
+    """
 
     @reads("tn.MPO.__init__")
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.tensors = list(tensors)
+    def __init__(self, tensors: Sequence[torch.Tensor | ChargedTensor]) -> None:
+        self.tensors: list[Any] = list(tensors)
         check_chain(self.tensors, 4)
+
+    @classmethod
+    @reads("tn.MPO.from_terms")
+    def from_terms(
+        cls, sites: int, terms: Sequence[tuple[complex, Mapping[int, torch.Tensor]]], *,
+        extent: int | Leg = 2, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu",
+    ) -> MPO:  # fmt: skip
+        """A sum of products of operators on sites.
+
+        `terms`: pairs of a factor and a dict from sites to matrices (out, in); sites that it does not name have the
+        identity, of `extent`. Terms that end alike share their bonds: pairs at all distances take bonds that grow with
+        the sites, those of neighbours constant ones. A `weft.blocks.Leg` as `extent` gives each basis state of a site a
+        charge. The operator conserves their sum then, and so does each term: else it is an `ArgumentError`.
+
+        Raises `ShapeError` for a matrix of another extent, `ArgumentError` for a site that is not there or no term.
+
+        >>> import torch
+        >>> from weft import tn
+        >>> z = torch.diag(torch.tensor([1.0, -1.0]))
+        >>> tn.MPO.from_terms(3, [(0.5, {0: z, 2: z}), (1.0, {1: z})]).to_dense().diag().tolist()
+        [1.5, 0.5, -0.5, -1.5, 0.5, 1.5, -1.5, -0.5]
+        """
+        _check_sites(sites)
+        count = extent.extent if isinstance(extent, Leg) else extent
+        _check_terms(sites, terms, count, _floating(dtype))
+        one = torch.eye(count, dtype=dtype)
+        steps, bonds = automaton(sites, [(factor, placed or {0: one}) for factor, placed in terms])
+        legs = None if not isinstance(extent, Leg) else bond_legs(steps, bonds, site_leg(extent))
+        tensors = []
+        for at, moves in enumerate(steps):
+            tensor = torch.zeros(len(bonds[at]), count, count, len(bonds[at + 1]), dtype=dtype)
+            for (before, after), matrix in moves.items():
+                tensor[bonds[at][before], :, :, bonds[at + 1][after]] = one if matrix is None else _as(matrix, dtype)
+            tensors.append(tensor.to(device))
+        if legs is None or not isinstance(extent, Leg):
+            return cls(tensors)
+        site = site_leg(extent)
+        return cls([ChargedTensor.from_dense(tensor, [left, site, site.dual, right.dual])
+                    for tensor, left, right in zip(tensors, legs[:-1], legs[1:], strict=True)])  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -27,7 +72,7 @@ class MPO:
     def to(self, *arguments: object, **keywords: object) -> MPO:
         """This operator on another device or in another type: the arguments of `torch.Tensor.to`."""
         try:
-            moved = [tensor.to(*arguments, **keywords) for tensor in self.tensors]  # type: ignore[call-overload]
+            moved = [tensor.to(*arguments, **keywords) for tensor in self.tensors]
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # the last without CUDA
             reason = str(error).partition("\n")[0]
             raise ArgumentError(f"to takes a device, a type, or both, as torch.Tensor.to does: {reason}") from None
@@ -35,20 +80,28 @@ class MPO:
 
     def to_dense(self) -> torch.Tensor:
         """The whole matrix (out, in), of sites in order; for small chains."""
-        total = self.tensors[0].new_ones(1, 1, 1)
-        for tensor in self.tensors:
+        tensors = [each.to_dense() if isinstance(each, ChargedTensor) else each for each in self.tensors]
+        total = tensors[0].new_ones(1, 1, 1)
+        for tensor in tensors:
             total = contract("abw,wstv->asbtv", total, tensor)
             total = total.reshape(total.shape[0] * total.shape[1], -1, total.shape[-1])
         return total[..., 0]
 
 
-def check_chain(tensors: Sequence[torch.Tensor], rank: int) -> None:
+def site_leg(leg: Leg) -> Leg:
+    """The leg of a site, by which charges flow in; `ArgumentError` for fermions."""
+    if leg.symmetry.has_fermions:
+        raise ArgumentError("chains of fermions have signs in their operators (Jordan-Wigner): give charges of bosons")
+    return leg if leg.sign > 0 else leg.dual
+
+
+def check_chain(tensors: Sequence[Any], rank: int) -> None:
     """`ShapeError` that names the site where bonds do not fit."""
     if not tensors:
         raise ShapeError("a chain has one site at least")
     for at, tensor in enumerate(tensors):
-        if tensor.dim() != rank:
-            raise ShapeError(f"site {at} has {tensor.dim()} dimensions, not {rank}")
+        if len(tensor.shape) != rank:
+            raise ShapeError(f"site {at} has {len(tensor.shape)} dimensions, not {rank}")
         before = tensors[at - 1].shape[-1] if at else 1
         if tensor.shape[0] != before:
             raise ShapeError(f"site {at} has a left bond of {tensor.shape[0]}, the site before a right one of {before}")
@@ -58,17 +111,18 @@ def check_chain(tensors: Sequence[torch.Tensor], rank: int) -> None:
 
 @reads("tn.heisenberg")
 def heisenberg(
-    sites: int, *, coupling: float = 1.0, field: float = 0.0, dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
+    sites: int, *, coupling: float = 1.0, field: float = 0.0, extent: int | Leg = 2,
+    dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu",
 ) -> MPO:  # fmt: skip
     """``coupling * sum_i S_i . S_(i+1) - field * sum_i S^z_i`` of an open chain of spins 1/2.
 
-    S . S = (S+ S- + S- S+) / 2 + Sz Sz, so that all numbers are real; bonds of 5.
+    S . S = (S+ S- + S- S+) / 2 + Sz Sz, so that all numbers are real; bonds of 5. `extent`: a leg that gives up and
+    down charges which are conserved, ``Leg(U1, {1: 1, -1: 1})``.
     """
-    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
-    z, one = torch.diag(torch.tensor([0.5, -0.5])), torch.eye(2)
-    terms = [(coupling / 2 * up, up.T), (coupling / 2 * up.T, up), (coupling * z, z)]
-    return _nearest_neighbours(sites, terms, -field * z, one, dtype, device)
+    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    z = torch.diag(torch.tensor([0.5, -0.5], dtype=torch.float64))
+    pairs = [(coupling / 2, up, up.T), (coupling / 2, up.T, up), (coupling, z, z)]
+    return _nearest_neighbours(sites, pairs, (-field, z), dtype, device, extent)
 
 
 @reads("tn.ising")
@@ -78,7 +132,7 @@ def ising(
 ) -> MPO:  # fmt: skip
     """``-coupling * sum_i Z_i Z_(i+1) - field * sum_i X_i`` of an open chain, with Pauli matrices; bonds of 3."""
     z, x = torch.diag(torch.tensor([1.0, -1.0])), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    return _nearest_neighbours(sites, [(-coupling * z, z)], -field * x, torch.eye(2), dtype, device)
+    return _nearest_neighbours(sites, [(-coupling, z, z)], (-field, x), dtype, device)
 
 
 @reads("tn.heisenberg_bond")
@@ -118,21 +172,101 @@ def _check_sites(sites: int) -> None:
 
 
 def _nearest_neighbours(
-    sites: int, terms: list[tuple[torch.Tensor, torch.Tensor]], alone: torch.Tensor, one: torch.Tensor,
-    dtype: torch.dtype, device: torch.device | str,
+    sites: int, pairs: Sequence[tuple[float, torch.Tensor, torch.Tensor]], alone: tuple[float, torch.Tensor],
+    dtype: torch.dtype, device: torch.device | str, extent: int | Leg = 2,
 ) -> MPO:  # fmt: skip
-    """The finite automaton of a sum of terms on one and two sites (F. Froewis, V. Nebendahl, W. Duer,
-    arXiv:1003.1047): state 0 has placed everything, the last one nothing."""
     _check_sites(sites)
-    bond = len(terms) + 2
-    tensor = torch.zeros(bond, 2, 2, bond)
-    tensor[0, :, :, 0] = tensor[-1, :, :, -1] = one
-    tensor[-1, :, :, 0] = alone
-    for at, (first, second) in enumerate(terms):
-        tensor[-1, :, :, at + 1] = first
-        tensor[at + 1, :, :, 0] = second
-    tensor = tensor.to(device=device, dtype=_floating(dtype))
-    tensors = [tensor] * sites
-    tensors[0] = tensors[0][-1:].contiguous()
-    tensors[-1] = tensors[-1][..., :1].contiguous()
-    return MPO(tensors)
+    terms: list[Term] = [(factor, {at: x, at + 1: y}) for at in range(sites - 1) for factor, x, y in pairs]
+    terms += [(alone[0], {at: alone[1]}) for at in range(sites)]
+    return MPO.from_terms(sites, terms, extent=extent, dtype=dtype, device=device)
+
+
+Term = tuple[complex, Mapping[int, torch.Tensor]]
+State = tuple[tuple[int, bytes], ...] | None  # operators that are still to come, None before the first
+Moves = dict[tuple[State, State], torch.Tensor | None]  # None: the identity
+_WIDEST = torch.complex128
+
+
+def automaton(sites: int, terms: Sequence[Term]) -> tuple[list[Moves], list[dict[State, int]]]:
+    """The finite automaton of a sum of terms (F. Froewis, V. Nebendahl, W. Duer, arXiv:1003.1047): for each site its
+    moves from state to state, and the number of each state on each bond.
+
+    A state is what is still to come of a term, so that terms which end alike share it. The factor stands at the first
+    operator of a term.
+    """
+    steps: list[Moves] = [{} for _ in range(sites)]
+    for factor, placed in terms:
+        first, *others = sorted(placed)
+        for at in range(first):
+            steps[at][None, None] = None
+        state: State = tuple([(at, _name(placed[at])) for at in others])
+        _begin(steps[first], state, factor * placed[first].to(_WIDEST))
+        for at in range(first + 1, sites):
+            following = state[1:] if state and state[0][0] == at else state
+            assert following is not None
+            steps[at][state, following] = placed[at] if following != state else None
+            state = following
+    bonds: list[dict[State, int]] = [{None: 0}]
+    for moves in steps:
+        bonds.append({state: at for at, state in enumerate(dict.fromkeys(after for _, after in moves))})
+    return steps, bonds
+
+
+def bond_legs(steps: Sequence[Moves], bonds: list[dict[State, int]], site: Leg) -> list[Leg]:
+    """The legs of the bonds, by the charges of their states; states are numbered anew, those of one charge together."""
+    symmetry, charges = site.symmetry, [charge for charge, size in site.sectors for _ in range(size)]
+    known: dict[State, Charge] = {None: symmetry.zero}
+    legs = [Leg(symmetry, {symmetry.zero: 1})]
+    for at, moves in enumerate(steps):
+        found: dict[State, Charge] = {}
+        for (before, after), matrix in moves.items():
+            charge = symmetry.sum([(1, known[before]), (1, symmetry.zero if matrix is None else
+                                                        _charge_of(matrix, charges, symmetry, at))])  # fmt: skip
+            if found.setdefault(after, charge) != charge or (after == () and charge != symmetry.zero):
+                raise ArgumentError(f"a term that ends on site {at} changes the charge: it is not conserved")
+        order = sorted(found, key=lambda state: list(dict.fromkeys(found.values())).index(found[state]))
+        bonds[at + 1] = {state: number for number, state in enumerate(order)}
+        sectors: dict[Charge, int] = {}
+        for state in order:
+            sectors[found[state]] = sectors.get(found[state], 0) + 1
+        legs.append(Leg(symmetry, sectors))
+        known = found
+    return legs
+
+
+def _charge_of(matrix: torch.Tensor, charges: Sequence[Charge], symmetry: Symmetry, site: int) -> Charge:
+    """The charge that an operator adds to its site's."""
+    found = {symmetry.sum([(1, charges[i]), (-1, charges[j])]) for i, j in matrix.nonzero().tolist()}
+    if len(found) > 1:
+        raise ArgumentError(f"an operator on site {site} changes the charge by {' and by '.join(map(str, found))}")
+    return found.pop() if found else symmetry.zero
+
+
+def _begin(moves: Moves, state: State, matrix: torch.Tensor) -> None:
+    """One more term begins here."""
+    before = moves.get((None, state))
+    moves[None, state] = matrix if before is None else before + matrix
+
+
+def _name(matrix: torch.Tensor) -> bytes:
+    """Equal matrices have equal names."""
+    values = matrix.detach().to("cpu", _WIDEST).resolve_conj().contiguous()
+    return bytes(values.numpy().tobytes())
+
+
+def _as(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (matrix if dtype.is_complex or not matrix.is_complex() else matrix.real).to(dtype)
+
+
+def _check_terms(sites: int, terms: Sequence[Term], extent: int, dtype: torch.dtype) -> None:
+    if not terms:
+        raise ArgumentError("a sum of no terms is no operator: give one term at least")
+    for at, (factor, placed) in enumerate(terms):
+        if not dtype.is_complex and (complex(factor).imag or any(each.is_complex() for each in placed.values())):
+            raise DTypeError(f"term {at} is complex, the operator {dtype_name(dtype)}")
+        for site, matrix in placed.items():
+            if not isinstance(site, int) or not 0 <= site < sites:
+                raise ArgumentError(f"term {at} has an operator on site {site!r} of {sites}")
+            if matrix.shape != (extent, extent):
+                shape = tuple(matrix.shape)
+                raise ShapeError(f"term {at} has an operator {shape} on site {site}, which is {extent} by {extent}")

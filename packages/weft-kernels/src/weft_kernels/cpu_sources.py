@@ -136,6 +136,7 @@ def _values() -> Iterator[stage.Values]:
 def _groups() -> None:
     for dtype in grouped.TYPES:
         grouped.entry_of(dtype, (None, None, None))
+        grouped.scaling(dtype)
 
 
 def _selections() -> None:

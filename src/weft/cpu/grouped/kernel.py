@@ -36,6 +36,7 @@ from weft.cpu.grouped.params import (
     K_BLOCK,
     MICRO,
     OUTPUTS,
+    SCALING,
     STAGES,
     TABLE,
     TILE_COUNT,
@@ -44,6 +45,7 @@ from weft.cpu.grouped.params import (
     TILES,
     WORDS,
 )
+from weft.spec.group import HEAD, ONE
 
 
 @numba.njit(error_model="numpy")
@@ -51,19 +53,19 @@ def side_offset(row, index, first, count, tensor, size):
     """Bytes from a tensor's start to a flattened index of a side, whose modes begin at number `first`."""
     offset, rest = 0, index
     for i in range(count - 1, 0, -1):
-        at = row + 8 * (2 + 4 * (first + i))
+        at = row + 8 * (HEAD + 4 * (first + i))
         extent = load_word(at)
         left = rest // extent
         offset += (rest - left * extent) * load_word(at + 8 * (1 + tensor))
         rest = left
-    return (offset + rest * load_word(row + 8 * (3 + 4 * first + tensor))) * size
+    return (offset + rest * load_word(row + 8 * (HEAD + 1 + 4 * first + tensor))) * size
 
 
 @numba.njit(error_model="numpy")
 def offsets_into(table, row, start, stop, first, count, tensor, size):
     """Bytes from a tensor's start to the flattened indices `start` to `stop` of a side, a word each."""
     if count == 1:
-        step = load_word(row + 8 * (3 + 4 * first + tensor)) * size
+        step = load_word(row + 8 * (HEAD + 1 + 4 * first + tensor)) * size
         for i in range(start, stop):
             store_word(table + 8 * (i - start), i * step)
     else:
@@ -75,7 +77,7 @@ def offsets_into(table, row, start, stop, first, count, tensor, size):
 def side_extent(row, first, count):
     extent = 1
     for i in range(count):
-        extent *= load_word(row + 8 * (2 + 4 * (first + i)))
+        extent *= load_word(row + 8 * (HEAD + 4 * (first + i)))
     return extent
 
 
@@ -123,6 +125,14 @@ def staged(function, values, count, pointers, frame):
     """A function of the user on contiguous values, in their place."""
     store_word(pointers, values)
     invoke(function, (pointers, count, frame))
+
+
+@numba.njit(error_model="numpy")
+def scaled(frame, values, count, pointers, factor):
+    """Contiguous values times the factor at an address, in their place."""
+    if load_word(factor) != ONE:
+        store_word(pointers, values)
+        invoke(load_word(frame + 8 * SCALING), (pointers, count, factor))
 
 
 @numba.njit(error_model="numpy")
@@ -199,9 +209,10 @@ def finish_tile(frame, tile, workspace, kind):
     )  # fmt: skip
     result, batch = load_word(tile) & 0xFFFFFFFF, load_word(tile) >> 32
     low_m, low_n = (load_word(tile + 8) & 0xFFFFFFFF) * tile_m, (load_word(tile + 8) >> 32) * tile_n
-    output = load_word(frame + 8 * OUTPUTS) + 24 * result
+    output = load_word(frame + 8 * OUTPUTS) + 32 * result
+    first_row, end = load_word(output + 8), load_word(output + 16)
     length = 8 * load_word(frame + 8 * WORDS)
-    own = load_word(frame + 8 * TABLE) + length * load_word(output + 8)
+    own = load_word(frame + 8 * TABLE) + length * first_row
     m = min(tile_m, side_extent(own, in_batch, in_m) - low_m)
     n = min(tile_n, side_extent(own, in_batch + in_m, in_n) - low_n)
 
@@ -219,15 +230,18 @@ def finish_tile(frame, tile, workspace, kind):
     first_d = load_word(output) * size + side_offset(own, batch, 0, in_batch, 2, size)
     d = load_word(frame + 8 * (BASES + 2)) + first_d
     side = in_batch + in_m
-    adjacent = in_n == 1 and load_word(own + 8 * (3 + 4 * side + 2)) == 1
+    adjacent = in_n == 1 and load_word(own + 8 * (HEAD + 1 + 4 * side + 2)) == 1
     begun = load_word(frame + 8 * ADD) != 0
     plain = adjacent and load_word(frame + 8 * (STAGES + 2)) == 0
     if begun:
         moved(d, rows_d, m, columns_d, n, sums, False, adjacent, kind)
 
     # (2) All rows of the table that are summed into it, a block of k at a time.
-    for at in range(load_word(output + 8), load_word(output + 16)):
+    items = (m + height - 1) // height * height * ((n + width - 1) // width * width)
+    for at in range(first_row, end):
         row = load_word(frame + 8 * TABLE) + length * at
+        if at > first_row and begun:
+            scaled(frame, sums, items, words, row + 16)
         k = side_extent(row, side + in_n, in_k)
         a = load_word(frame + 8 * BASES) + load_word(row) * size + side_offset(row, batch, 0, in_batch, 0, size)
         b = load_word(frame + 8 * (BASES + 1)) + load_word(row + 8) * size
@@ -236,11 +250,11 @@ def finish_tile(frame, tile, workspace, kind):
         offsets_into(columns, row, low_n, low_n + n, side, in_n, 1, size)
         step_a, step_b = 0, 0
         if in_k == 1 and load_word(frame + 8 * STAGES) == 0:
-            step_a = load_word(row + 8 * (3 + 4 * (side + in_n))) * size
-        in_line = in_k == 1 and in_n == 1 and load_word(row + 8 * (3 + 4 * side + 1)) == 1
+            step_a = load_word(row + 8 * (HEAD + 1 + 4 * (side + in_n))) * size
+        in_line = in_k == 1 and in_n == 1 and load_word(row + 8 * (HEAD + 1 + 4 * side + 1)) == 1
         if in_line and load_word(frame + 8 * (STAGES + 1)) == 0:
-            step_b = load_word(row + 8 * (3 + 4 * (side + in_n) + 1)) * size
-        alone = load_word(output + 16) - load_word(output + 8) == 1 and 0 < k <= K_BLOCK and not begun
+            step_b = load_word(row + 8 * (HEAD + 1 + 4 * (side + in_n) + 1)) * size
+        alone = end - first_row == 1 and load_word(output + 24) == ONE and 0 < k <= K_BLOCK and not begun
         if alone and plain and step_a != 0 and step_b != 0 and n >= width:
             to = d + load_word(columns_d)
             straight(frame, (rows, words), (a, b + load_word(columns)), (m, n, k), (step_a, step_b), to, rows_d, kind)
@@ -256,8 +270,9 @@ def finish_tile(frame, tile, workspace, kind):
             begun = True
 
     # (3) The epilogue, and D.
-    items = (m + height - 1) // height * height * ((n + width - 1) // width * width)
-    if not begun:
+    if begun:
+        scaled(frame, sums, items, words, output + 24)
+    else:
         for i in range(0, items * size, 8):
             store_word(sums + i, 0)
     if load_word(frame + 8 * (STAGES + 2)) != 0:

@@ -13,11 +13,12 @@ import torch
 from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
-from weft.cpu.gett.stages import GettStage, in_place, words_of
+from weft.cpu.gett.stages import GettStage, StageSource, in_place, words_of
 from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
 from weft.fn import Pointwise
+from weft.fn.inliner import Held
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import GroupTable, tiles_of
 
@@ -67,6 +68,15 @@ def entry_of(dtype: torch.dtype, functions: Functions) -> _CompiledGroup:
     )  # fmt: skip
 
 
+@lru_cache
+def scaling(dtype: torch.dtype) -> int:
+    """The address of the stage that multiplies values by a real factor, in their place."""
+    loop = StageSource(dtype)
+    factor = loop.scalar("factor", 0, dtype.to_real())
+    loop.write(Held(loop.writer.typed(f"{factor.name} * {loop.value.name}", dtype), dtype), dtype, 0)
+    return compiled(loop.source)
+
+
 class CpuGroupLaunch:
     """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
 
@@ -83,6 +93,7 @@ class CpuGroupLaunch:
         self._tail = (
             *table.form.counts, entry.micro_kernel, *entry.functions, int(add),
             *map(min, TILE, largest), max(depth, 1), *(words.ctypes.data for words in entry.constants),
+            scaling(dtype) if table.has_factors else 0,
         )  # fmt: skip
         self.move(table)
 

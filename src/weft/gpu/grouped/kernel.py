@@ -14,7 +14,7 @@ def side_extents(row, FIRST: tl.constexpr, COUNT: tl.constexpr, RUN: tl.constexp
     """Extents of the modes of a side, which begin at number `FIRST`; the last one is a multiple of `RUN`."""
     extents = ()
     for j in tl.static_range(COUNT):
-        extent = tl.load(row + 2 + 4 * (FIRST + j)).to(tl.int32)
+        extent = tl.load(row + 3 + 4 * (FIRST + j)).to(tl.int32)
         extents += (tl.multiple_of(extent, RUN if j + 1 == COUNT else 1),)
     return extents
 
@@ -39,7 +39,7 @@ def side_strides(
         if LINE and j + 1 == COUNT:
             strides += (1,)
         else:
-            strides += (tl.multiple_of(tl.load(row + 3 + 4 * (FIRST + j) + TENSOR).to(tl.int32), RUN),)
+            strides += (tl.multiple_of(tl.load(row + 4 + 4 * (FIRST + j) + TENSOR).to(tl.int32), RUN),)
     return strides
 
 
@@ -68,13 +68,19 @@ def batch_offset(row, batch, COUNT: tl.constexpr, TENSOR: tl.constexpr, RUN: tl.
     )  # fmt: skip
 
 
+@triton.jit
+def factor_at(place, DTYPE: tl.constexpr):
+    """A factor of the tables."""
+    return tl.load(place).to(tl.float64, bitcast=True).to(DTYPE)
+
+
 @triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
 def grouped_kernel(
     a,  # where offsets in the tables count from
     b,
     d,
     rows,  # (pairs, words)
-    outputs,  # (results, 3)
+    outputs,  # (results, 4)
     tiles,  # (tiles, 4): result, index of the batch, tile along m, tile along n
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
@@ -84,6 +90,7 @@ def grouped_kernel(
     LINES: tl.constexpr,  # of A, B, D: the side along which it is contiguous (1, 2, 3 for m, n, k), 0 for none
     RUNS: tl.constexpr,  # of A, B, D: what its starts, other strides and extents of that side are multiples of
     ADD: tl.constexpr,  # D = alpha * sum + beta * D, else D = alpha * sum
+    FACTORS: tl.constexpr,  # whether sums are multiplied by the tables' factors
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
@@ -97,7 +104,7 @@ def grouped_kernel(
     AT_M: tl.constexpr = SIDES[0]
     AT_N: tl.constexpr = SIDES[0] + SIDES[1]
     AT_K: tl.constexpr = SIDES[0] + SIDES[1] + SIDES[2]
-    WORDS: tl.constexpr = 2 + 4 * (SIDES[0] + SIDES[1] + SIDES[2] + SIDES[3])
+    WORDS: tl.constexpr = 3 + 4 * (SIDES[0] + SIDES[1] + SIDES[2] + SIDES[3])
     A_M: tl.constexpr = LINES[0] == 1
     A_K: tl.constexpr = LINES[0] == 3
     B_N: tl.constexpr = LINES[1] == 2
@@ -118,9 +125,9 @@ def grouped_kernel(
         batch = tl.load(tiles + 4 * tile + 1)
         i = tl.load(tiles + 4 * tile + 2) * ROWS + tl.arange(0, ROWS)
         j = tl.load(tiles + 4 * tile + 3) * COLUMNS + tl.arange(0, COLUMNS)
-        start = tl.multiple_of(tl.load(outputs + 3 * result), D_RUN)
-        first = tl.load(outputs + 3 * result + 1)
-        last = tl.load(outputs + 3 * result + 2)
+        start = tl.multiple_of(tl.load(outputs + 4 * result), D_RUN)
+        first = tl.load(outputs + 4 * result + 1)
+        last = tl.load(outputs + 4 * result + 2)
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
         m = side_extents(own, AT_M, SIDES[1], RUN_M)
         n = side_extents(own, AT_N, SIDES[2], RUN_N)
@@ -129,6 +136,8 @@ def grouped_kernel(
         acc = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         for at in range(first, last):
             row = rows + at * WORDS
+            if FACTORS:
+                acc *= factor_at(row + 2, ACCUMULATE)
             k = side_extents(row, AT_K, SIDES[3], RUN_K)
             depth = extent_of(k)
             a_along_k = side_strides(row, AT_K, SIDES[3], 0, A_K, A_RUN)
@@ -162,6 +171,8 @@ def grouped_kernel(
                         x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=TILE[2], out_dtype=ACCUMULATE
                     )
         # (3) Finish and store.
+        if FACTORS:
+            acc *= factor_at(outputs + 4 * result + 3, ACCUMULATE)
         value = acc * scalar(alpha, ACCUMULATE)
         d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, D_M, D_RUN), D_M, D_RUN)
         d_columns = side_offset(j, n, side_strides(own, AT_N, SIDES[2], 2, D_N, D_RUN), D_N, D_RUN)
@@ -214,7 +225,7 @@ def grouped_complex_kernel(
     b,
     d,
     rows,  # (pairs, words)
-    outputs,  # (results, 3)
+    outputs,  # (results, 4)
     tiles,  # (tiles, 4): result, index of the batch, tile along m, tile along n
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
@@ -222,6 +233,7 @@ def grouped_complex_kernel(
     SIDES: tl.constexpr,  # modes of batch, m, n, k
     TILE: tl.constexpr,  # m, n, k
     ADD: tl.constexpr,  # D = alpha * sum + beta * D, else D = alpha * sum
+    FACTORS: tl.constexpr,  # whether sums are multiplied by the tables' factors
     A_FN: tl.constexpr,  # functions of parts
     B_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
@@ -237,7 +249,7 @@ def grouped_complex_kernel(
     AT_M: tl.constexpr = SIDES[0]
     AT_N: tl.constexpr = SIDES[0] + SIDES[1]
     AT_K: tl.constexpr = SIDES[0] + SIDES[1] + SIDES[2]
-    WORDS: tl.constexpr = 2 + 4 * (SIDES[0] + SIDES[1] + SIDES[2] + SIDES[3])
+    WORDS: tl.constexpr = 3 + 4 * (SIDES[0] + SIDES[1] + SIDES[2] + SIDES[3])
     ROWS: tl.constexpr = TILE[0]
     COLUMNS: tl.constexpr = TILE[1]
     A_KIND: tl.constexpr = KINDS[0]
@@ -249,9 +261,9 @@ def grouped_complex_kernel(
         batch = tl.load(tiles + 4 * tile + 1)
         i = tl.load(tiles + 4 * tile + 2) * TILE[0] + tl.arange(0, TILE[0])
         j = tl.load(tiles + 4 * tile + 3) * TILE[1] + tl.arange(0, TILE[1])
-        start = tl.load(outputs + 3 * result)
-        first = tl.load(outputs + 3 * result + 1)
-        last = tl.load(outputs + 3 * result + 2)
+        start = tl.load(outputs + 4 * result)
+        first = tl.load(outputs + 4 * result + 1)
+        last = tl.load(outputs + 4 * result + 2)
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
         m = side_extents(own, AT_M, SIDES[1], 1)
         n = side_extents(own, AT_N, SIDES[2], 1)
@@ -261,6 +273,10 @@ def grouped_complex_kernel(
         im = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         for at in range(first, last):
             row = rows + at * WORDS
+            if FACTORS:
+                factor = factor_at(row + 2, ACCUMULATE)
+                re *= factor
+                im *= factor
             k = side_extents(row, AT_K, SIDES[3], 1)
             depth = extent_of(k)
             a_along_k = side_strides(row, AT_K, SIDES[3], 0, False, 1)
@@ -290,6 +306,10 @@ def grouped_complex_kernel(
                     if B_KIND[1]:
                         re = tl.dot(-x_im, y_im, re, input_precision=PRECISION, out_dtype=ACCUMULATE)
         # (3) Finish and store.
+        if FACTORS:
+            factor = factor_at(outputs + 4 * result + 3, ACCUMULATE)
+            re *= factor
+            im *= factor
         re *= scalar(alpha, ACCUMULATE)
         im *= scalar(alpha, ACCUMULATE)
         d_rows = side_offset(i, m, side_strides(own, AT_M, SIDES[1], 2, False, 1), False, 1)

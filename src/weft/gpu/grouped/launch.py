@@ -20,7 +20,7 @@ from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.gpu.grouped.tiles import RESIDENT, GroupTile, choose_tile, group_clocks, loop_clocks, tiles_for
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
-from weft.spec.group import EACH, HEAD, GroupTable, tiles_of
+from weft.spec.group import EACH, HEAD, OUTPUT, GroupTable, tiles_of
 
 KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_kernel")
 COMPLEX_KERNEL = DeviceFunction("weft.gpu.grouped.kernel", "grouped_complex_kernel")
@@ -52,6 +52,7 @@ class GroupKernel(NamedTuple):
     types: tuple[torch.dtype, torch.dtype, torch.dtype]  # of A, B and D
     functions: tuple[Pointwise | None, Pointwise | None, Pointwise | None]  # of A, B and the sum
     add: bool
+    factors: bool = False  # whether sums are multiplied by the table's factors
     lines: Lines = NO_LINES
 
     @property
@@ -132,7 +133,7 @@ class GroupLaunch:
 
     def _send(self, words: np.ndarray) -> None:
         """Rows and outputs, as one copy, into memory of their own."""
-        self._words, rows = self._sent(words), len(words) - 3 * self._results
+        self._words, rows = self._sent(words), len(words) - OUTPUT * self._results
         self._rows, self._outputs = self._words[:rows], self._words[rows:]
 
     def _sent(self, numbers: Any) -> torch.Tensor:
@@ -235,7 +236,7 @@ def _constants(kernel: GroupKernel, tile: GroupTile) -> tuple[Any, dict[str, Any
     arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
     functions = [function and (function.split_complex if split else function) for function in kernel.functions]
     shared = {
-        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": functions[0],
+        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "FACTORS": kernel.factors, "A_FN": functions[0],
         "B_FN": functions[1], "EPILOGUE": functions[2],
     }  # fmt: skip
     types = {
