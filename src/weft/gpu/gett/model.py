@@ -50,7 +50,7 @@ class GettSchedule:
     k: tuple[TiledAxis, ...]
     warps: int
     stages: int
-    group: int  # output tiles along m that programs take before they go on along n
+    group: int  # output tiles along m that programs take before they go on along n; along n where it is negative
     splits: int = 1
     apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
     workspace_bytes: int = 0  # of split-K partials

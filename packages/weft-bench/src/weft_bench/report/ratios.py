@@ -93,7 +93,7 @@ def geomean(ratios: Iterable[Ratio], *, at_least_one: bool = False) -> Interval:
 
 
 def of_minima(ratios: Iterable[Ratio], *, at_least_one: bool = False) -> Interval:
-    """The same of least times, as the paper has GM1 and GM2; resampling says nothing of a minimum's interval."""
+    """Geometric mean of ratios of minima, as the paper has it; resampling says nothing of a minimum's interval."""
     return geomean([Ratio((min(r.over),), (min(r.under),)) for r in ratios], at_least_one=at_least_one)
 
 
