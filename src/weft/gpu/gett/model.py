@@ -60,6 +60,11 @@ class GettSchedule:
     def tile(self) -> tuple[int, int, int]:  # (M, N, K)
         return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
 
+    def covered(self, contraction: Contraction) -> tuple[int, int, int]:
+        """M, N and K of all tiles together: at least the contraction's."""
+        m, n, k = (math.prod([axis.blocks * axis.tile for axis in dim]) for dim in (self.m, self.n, self.k))
+        return m, n, k
+
     def __str__(self) -> str:
         m, n, k = self.tile
         dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"

@@ -188,6 +188,13 @@ class TmaSchedule:
             f" warps={self.warps} stages={self.stages}{split}{self.order}{' swap_ab' if self.swap_ab else ''}"
         )
 
+    def covered(self, contraction: Contraction) -> tuple[int, int, int]:
+        """M, N and K of all tiles together: at least the contraction's. With `swap_ab` M is that of A all the same."""
+        m, n, k = self.tile
+        across = (dim_tiles(self.a, m) * m, dim_tiles(self.b, n) * n)
+        rows, columns = reversed(across) if self.swap_ab else across
+        return rows, columns, -(-self.k.extent // k) * k * (contraction.k // max(self.k.extent, 1))
+
     @property
     def order(self) -> str:
         """The order of output tiles, where it is not the usual one."""

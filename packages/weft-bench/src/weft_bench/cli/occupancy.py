@@ -71,7 +71,8 @@ def _with(sm: SmLimits, text: str, processors: int | None) -> tuple[SmLimits, in
         sm = replace(sm, sizes=(-(-given["shared"] // 1024),))
     if "registers" in given:
         sm = replace(sm, partitions=1)
-    return replace(sm, **given), processors
+    changed: dict[str, Any] = dict(given)
+    return replace(sm, **changed), processors
 
 
 def read_bytes(text: str) -> int:
