@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from weft.planner import ranges
 from weft.planner.peak import Measured, finds_peak, without_peak
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
@@ -126,8 +127,10 @@ class Ranked:
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""
         if not finds_peak(description) or getattr(self.family, "FINDS_PEAKS", False):
-            return self.family.build(description, self.schedule, target)
-        return Measured(self.family.build(without_peak(description), self.schedule, target))
+            launch: Any = self.family.build(description, self.schedule, target)
+        else:
+            launch = Measured(self.family.build(without_peak(description), self.schedule, target))
+        return ranges.Ranged(launch, f"weft {description.text}: {self.schedule}") if ranges.wanted() else launch
 
 
 ORDERS = tuple(sign * group for group in (1, 2, 4, 8, 16, 32) for sign in (1, -1))
