@@ -2,9 +2,9 @@
 
 Blocks per SM = min over warps, registers, shared memory, block slots and barriers. Registers are given to warps in
 units of 256, out of a quarter of the file each (an SM has four partitions, and a warp lives in one); shared memory to
-blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each (of 256 and without before 8.0). Limits: CUDA C++ Programming Guide,
-"Technical Specifications per Compute Capability". Formula: `cuda_occupancy.h` of CUDA's toolkit, which the tests
-compile and compare.
+blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each (of 256 and without before 8.0). Limits:
+CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Formula: `cuda_occupancy.h` of CUDA's
+toolkit, which the tests compile and compare.
 """
 
 from __future__ import annotations

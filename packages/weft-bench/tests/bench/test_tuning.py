@@ -204,15 +204,15 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
         {"schedule": str(at), "seconds": seconds, "drawn": drawn, "verdict": verdict, "at": at}
         for at, (seconds, drawn, verdict) in enumerate([*times, (None, True, "wrong")])
     ]
-    case = {"legal": 30, "spent": 2.0, "trials": trials, "peer": {"seconds": 50e-6}, "orders": {"8": 3.0, "-4": 2.0}}
+    case = {"legal": 30, "spent": 2.0, "trials": trials, "peer": {"seconds": 50e-6}, "orders": {"seconds": {"8": 3.0, "-4": 2.0}}}
     (row,) = study.table({"cases": {"one": case}}).rows
     shown = [cell.text for cell in row[1:]]
     expected = 31 / (30 * 2 / 3 + 1)  # two of three beat the peer
-    assert shown[:6] == ["30", "4", "25.0%", "1.50", "66.7%", f"{expected:.3g}"]
-    assert shown[6:] == ["1.0", "33.3%", "0.200", "0.500", "10.0 us"]
+    assert shown[:6] == ["30", "4", "25%", "1.5", "67%", f"{expected:.1f}"]
+    assert shown[6:] == ["1.0", "33%", "0.20", "0.50", "10.0 us"]
     orders = study.orders_table({"cases": {"one": case}})
     assert list(orders.heads) == ["case", "-4", "8"]
-    assert [cell.text for cell in orders.rows[0]] == ["one", "1.000", "1.500"]
+    assert [cell.text for cell in orders.rows[0]] == ["one", "1.00", "1.50"]
     assert study.drawn({"cases": {}}) is None
 
 

@@ -31,7 +31,7 @@ def occupancy(
     shared: Annotated[str, typer.Option(help="Bytes of shared memory of a block: 48000, 64K.")] = "0",
     target: Annotated[str, typer.Option(help="h200, a100, rtx4090, sm_90, sm_120, ...")] = "h200",
     limits: Annotated[
-        str | None, typer.Option(help="Other numbers of an SM: registers=1024,warps=16,shared=48K,blocks=8,processors=10.")
+        str | None, typer.Option(help="Of another SM: registers=1024,warps=16,shared=48K,blocks=8,processors=10.")
     ] = None,
     programs: Annotated[int | None, typer.Option(min=0, help="Of a grid: then its waves are told, too.")] = None,
     barriers: Annotated[int, typer.Option(help="Named barriers that the kernel uses.")] = 1,

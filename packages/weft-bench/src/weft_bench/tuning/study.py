@@ -40,7 +40,7 @@ IN_WORDS = (
     "peer and of the cost model's choice relative to the best; and its time."
 )
 ORDERS_IN_WORDS = (
-    "Each row is a case: its best schedule's time where output tiles are taken in groups of so many rows (of columns: "
+    "Each row is a case: the time of its best schedule of one kernel where output tiles are taken in groups of so many rows (of columns: "
     "negative), over the least of these times."
 )
 
@@ -78,7 +78,8 @@ def _pieces(case: dict[str, Any], job: Job, samples: int, compiler: Compiler) ->
     """Measure draws piece by piece, then the best schedule in every order."""
     try:
         choice = job.choice()
-        every = [rank for each in choice.ranked for rank in in_every_order(each)]
+        alike = [in_every_order(each) for each in choice.ranked]
+        every = [rank for each in alike for rank in each]
         case |= {"legal": len(every), "spent": case.get("spent", 0.0)}
         drawn = random.Random(0).sample(every, min(samples, len(every)))
         known = {trial["schedule"] for trial in case["trials"]}
@@ -89,9 +90,10 @@ def _pieces(case: dict[str, Any], job: Job, samples: int, compiler: Compiler) ->
                 compiler.submit(choice.description, rank)
             _measure(case, choice, piece, compiler, drawn)
             yield
-        if "orders" not in case and (best := _best(case)) is not None:
-            rank = next(rank for rank in every if str(rank.schedule) == best["schedule"])
-            case["orders"] = _orders(choice, rank, compiler)
+        ordered = {str(rank.schedule): each for each in alike if len(each) > 1 for rank in each}
+        best = _best([trial for trial in case["trials"] if trial["schedule"] in ordered])
+        if "orders" not in case and best is not None:
+            case["orders"] = _orders(choice, ordered[best["schedule"]], compiler)
             yield
     except WeftError as error:
         case["failed"] = str(error).partition("\n")[0]
@@ -118,16 +120,16 @@ def _measure(
         ]
 
 
-def _orders(choice: Choice, rank: Ranked, compiler: Compiler) -> dict[str, float]:
-    """Seconds of a schedule by the group of rows in which tiles are taken, each timed in full, in turns."""
-    found = {getattr(each.schedule, "group", 1): Candidate(each) for each in in_every_order(rank)}
-    if len(found) > 1:
-        measured(choice, list(found.values()), Effort(slow=math.inf, budget=PATIENCE), compiler, turns=2)
-    return {str(group): median(each.samples) for group, each in sorted(found.items()) if each.samples}
+def _orders(choice: Choice, alike: Sequence[Ranked], compiler: Compiler) -> dict[str, Any]:
+    """The schedule, and seconds by the group of rows in which tiles are taken, each timed in full, in turns."""
+    found = {getattr(each.schedule, "group", 1): Candidate(each) for each in alike}
+    measured(choice, list(found.values()), Effort(slow=math.inf, budget=PATIENCE), compiler, turns=2)
+    seconds = {str(group): median(each.samples) for group, each in sorted(found.items()) if each.samples}
+    return {"schedule": str(alike[0].schedule), "seconds": seconds}
 
 
-def _best(case: dict[str, Any]) -> dict[str, Any] | None:
-    timed = [trial for trial in case["trials"] if trial["verdict"] == "measured"]
+def _best(trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    timed = [trial for trial in trials if trial["verdict"] == "measured"]
     return min(timed, key=lambda trial: trial["seconds"], default=None)
 
 
@@ -154,32 +156,32 @@ def table(study: dict[str, Any]) -> Table:
 def _row(name: str, case: dict[str, Any]) -> list[Cell]:
     found, peer = draws(case), case.get("peer", {}).get("seconds")
     asked = sum(trial["drawn"] for trial in case["trials"])
-    best = _best(case) or min(found, key=lambda trial: trial["seconds"])
+    best = _best(case["trials"]) or min(found, key=lambda trial: trial["seconds"])
     relative = [best["seconds"] / trial["seconds"] for trial in found]
     model = case["trials"][0]["seconds"]
     row = [
-        Cell(name), _cell(case["legal"], "d"), _cell(asked, "d"), _cell(1 - len(found) / asked, ".1%"),
-        _cell(len(found) / case["spent"], ".2f"),
+        Cell(name), _cell(case["legal"], "d"), _cell(asked, "d"), _cell(1 - len(found) / asked, ".0%"),
+        _cell(len(found) / case["spent"], ".1f"),
     ]  # fmt: skip
     if peer is None:
         row += [Cell("")] * 3
     else:
         beaten = [trial["at"] for trial in found if trial["seconds"] < peer]
         expected = expected_draws([peer / trial["seconds"] for trial in found], 1.0, case["legal"])
-        row += [_cell(len(beaten) / len(found), ".1%"), _cell(expected, ".3g")]
-        row.append(_cell(min(beaten), ".1f") if beaten else Cell("never"))
-    row.append(_cell(sum(value >= GOOD for value in relative) / len(relative), ".1%"))
-    row += [_cell(best["seconds"] / other, ".3f") if other else Cell("") for other in (peer, model)]
+        row += [_cell(len(beaten) / len(found), ".0%"), _cell(expected, ".1f")]
+        row.append(_cell(min(beaten), ".1f") if beaten else Cell("-"))
+    row.append(_cell(sum(value >= GOOD for value in relative) / len(relative), ".0%"))
+    row += [_cell(best["seconds"] / other, ".2f") if other else Cell("") for other in (peer, model)]
     return [*row, Cell(duration(best["seconds"]), best["seconds"])]
 
 
 def orders_table(study: dict[str, Any]) -> Table:
     """The time of each case's best schedule in every order, over the least."""
-    cases = {name: case["orders"] for name, case in study["cases"].items() if case.get("orders")}
+    cases = {name: case["orders"]["seconds"] for name, case in study["cases"].items() if "orders" in case}
     groups = sorted({group for each in cases.values() for group in each}, key=int)
     return Table(
         ("case", *groups),
-        [[Cell(name), *(_cell(each[group] / min(each.values()), ".3f") if group in each else Cell("")
+        [[Cell(name), *(_cell(each[group] / min(each.values()), ".2f") if group in each else Cell("")
                         for group in groups)] for name, each in cases.items()],
     )  # fmt: skip
 
@@ -200,7 +202,7 @@ def drawn(study: dict[str, Any]) -> bytes | None:
     figure = Figure(figsize=(8.0, 8.0), layout="constrained")
     for axes, words in zip(figure.subplots(2), ("the peer's", "the best schedule's"), strict=True):
         for at, (name, case) in enumerate(cases.items()):
-            base = case.get("peer", {}).get("seconds") if words == "the peer's" else (_best(case) or {}).get("seconds")
+            base = case.get("peer", {}).get("seconds") if words == "the peer's" else (_best(case["trials"]) or {}).get("seconds")
             if base is not None:
                 _curve(axes, f"{name} ({case['legal']})", case, base, f"C{at}")
         axes.set_xlabel(f"performance relative to {words} (%)")
