@@ -204,7 +204,8 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
         {"schedule": str(at), "seconds": seconds, "drawn": drawn, "verdict": verdict, "at": at}
         for at, (seconds, drawn, verdict) in enumerate([*times, (None, True, "wrong")])
     ]
-    case = {"legal": 30, "spent": 2.0, "trials": trials, "peer": {"seconds": 50e-6}, "orders": {"seconds": {"8": 3.0, "-4": 2.0}}}
+    case: dict[str, Any] = {"legal": 30, "spent": 2.0, "trials": trials, "peer": {"seconds": 50e-6}}
+    case["orders"] = {"seconds": {"8": 3.0, "-4": 2.0}}
     (row,) = study.table({"cases": {"one": case}}).rows
     shown = [cell.text for cell in row[1:]]
     expected = 31 / (30 * 2 / 3 + 1)  # two of three beat the peer

@@ -75,10 +75,9 @@ def _plan(
 def _tiles(description: Description, choice: Choice) -> list[str]:
     if isinstance(description, Permutation) or not (found := contraction.tiles(description, choice.best.schedule)):
         return []
-    m, n, k = found["covered"]
-    padding = found["padding"]
+    covered, useful, padding = " x ".join(map(str, found["covered"])), share(found["useful"]), found["padding"]
     than = f": whole tiles would take {si(padding, 'B')} more" if padding else ""
-    return [f"tiles cover {m} x {n} x {k}: {share(found['useful'])} of the products are useful; nothing is padded{than}"]
+    return [f"tiles cover {covered}: {useful} of the products are useful; nothing is padded{than}"]
 
 
 def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:

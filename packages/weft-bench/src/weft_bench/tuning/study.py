@@ -40,8 +40,8 @@ IN_WORDS = (
     "peer and of the cost model's choice relative to the best; and its time."
 )
 ORDERS_IN_WORDS = (
-    "Each row is a case: the time of its best schedule of one kernel where output tiles are taken in groups of so many rows (of columns: "
-    "negative), over the least of these times."
+    "Each row is a case: the time of its best schedule of one kernel where output tiles are taken in groups of so many "
+    "rows (of columns: negative), over the least of these times."
 )
 
 
@@ -202,7 +202,8 @@ def drawn(study: dict[str, Any]) -> bytes | None:
     figure = Figure(figsize=(8.0, 8.0), layout="constrained")
     for axes, words in zip(figure.subplots(2), ("the peer's", "the best schedule's"), strict=True):
         for at, (name, case) in enumerate(cases.items()):
-            base = case.get("peer", {}).get("seconds") if words == "the peer's" else (_best(case["trials"]) or {}).get("seconds")
+            held = case.get("peer") if words == "the peer's" else _best(case["trials"])
+            base = (held or {}).get("seconds")
             if base is not None:
                 _curve(axes, f"{name} ({case['legal']})", case, base, f"C{at}")
         axes.set_xlabel(f"performance relative to {words} (%)")
