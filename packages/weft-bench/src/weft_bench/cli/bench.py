@@ -182,7 +182,7 @@ def report(
 
 def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> None:
     """The correlations of every group of a run that has enough cases."""
-    from weft_bench.report.why import LEAST, WHY_IN_WORDS, profiles_below, why
+    from weft_bench.profiling.why import LEAST, WHY_IN_WORDS, profiles_below, why
 
     if peer not in run.contenders[1:]:
         raise UnsupportedError(f"the run has no times of {peer}, but of {', '.join(run.contenders[1:])}")

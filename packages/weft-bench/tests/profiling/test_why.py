@@ -7,9 +7,9 @@ from runs import case, run
 from weft.errors import WeftError
 from weft_bench.profiling.counters import CounterSet
 from weft_bench.profiling.record import Record
+from weft_bench.profiling.why import correlations, why
 from weft_bench.records import CaseRecord, Result, Run
 from weft_bench.report.threats import threats
-from weft_bench.report.why import correlations, why
 
 SUMS = (20, 30, 50, 80, 130, 210, 340)
 
