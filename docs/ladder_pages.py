@@ -37,6 +37,9 @@ def page(ladder: Ladder) -> str:
             if of is flight and rung.module not in told:
                 parts.append(rung_text(number, rung))
                 told.add(rung.module)
+            elif of is flight and rung.published:
+                figures = "; ".join(f"{each.figure} ({each.source})" for each in rung.published)
+                parts.append(_filled(f"*{rung.name}*, a kernel that is shown above, was published as {figures}."))
     return "\n\n".join(parts) + "\n"
 
 
@@ -49,14 +52,14 @@ def table(ladder: Ladder, flight: Flight) -> str:
     lines = [f"| | {' | '.join(heads)} |", "|-" * (len(heads) + 1) + "|"]
     for number, of, rung in ladder:
         if of is flight:
-            before, step = flight.before(rung), climb(ladder.name)["steps"][number - 1]
+            before, step = flight.before(rung), _step(ladder.name, flight.name, rung.name)
             elsewhere = [each.of(ladder.name, flight.name, rung.name) for each in others]
-            own = step["seconds"]["value"] if step["seconds"] else None
+            own = step["seconds"]["value"] if step.get("seconds") else None
             taken = [own, *(each[0] if each else None for each in elsewhere)]
-            gains = step["gain"], predicted_gain(before, rung), published_gain(rung)
+            gains = step.get("gain"), predicted_gain(before, rung), published_gain(rung)
             found = (
                 str(number), rung.name, rung.tool, *(_together(duration(each)) if each else "" for each in taken),
-                share(step["share"]), before.name if before is not None else "",
+                share(step.get("share")), before.name if before is not None else "",
                 *(_together(times(each)) for each in gains),
             )  # fmt: skip
             lines.append(f"| {' | '.join(found)} |")
@@ -82,10 +85,15 @@ def measured_by(ladder: Ladder) -> str:
 
 @cache
 def climb(name: str) -> dict[str, Any]:
-    """A ladder as it was measured; its steps are all rungs, in their order."""
+    """A ladder as it was measured."""
     found: dict[str, Any] = json.loads((MEASURED / f"ladder-{name}.json").read_text())
-    assert [step["number"] for step in found["steps"]] == list(range(1, len(LADDERS[name].rungs) + 1))
     return found
+
+
+def _step(ladder: str, flight: str, rung: str) -> dict[str, Any]:
+    """A rung as it was measured; empty for one that was not."""
+    named = ((step["flight"], step["name"], step) for step in climb(ladder)["steps"])
+    return next((step for of, name, step in named if (of, name) == (flight, rung)), {})
 
 
 def rung_text(number: int, rung: Rung) -> str:

@@ -108,12 +108,13 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
     net = net_of("xbm,bc,cn->xmn", extents)
     tensors = [x.to(device(), torch.float32) for x in net.tensors]
     found = {}
+    strips = 4 if dist.get_world_size() > 1 else 1  # on one rank nothing travels
     shared_plan.LARGE = 1 << 16
     for slices in ("b", "xb"):
         planned = weft.network(net.equation, *tensors, slices=slices, optimize=[(0, 1), (0, 1)])
         first, again = (planned(*tensors, group=world()) for _ in range(2))
         (plan,) = planned._shared.values()
-        assert plan.strips == (4 if slices == "b" else 1)
+        assert plan.strips == (strips if slices == "b" else 1), f"{plan.strips} strips"
         right = torch.allclose(first.double(), net.expected.to(first.device), rtol=1e-4, atol=1e-3)
         found[slices] = right, torch.equal(first, again)
     half = [x.half() for x in tensors]
@@ -123,7 +124,7 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
     program.slice_in_strips = lambda *those: (seen.append(those[0]), in_strips(*those))
     first, again = (planned(*half, group=world()) for _ in range(2))
     expected = torch.einsum(net.equation, *[x.double() for x in half]).tanh()
-    right = torch.allclose(first.double(), expected, atol=2e-2) and len(seen) == 2
+    right = torch.allclose(first.double(), expected, atol=2e-2) and len(seen) == (2 if strips > 1 else 0)
     found["function"] = right, torch.equal(first, again)
     return found
 

@@ -68,7 +68,7 @@ def _rank(
     try:
         outcome = Outcome(value=function(*args))
     except Exception as error:
-        outcome = Outcome(error=type(error).__name__, message=str(error))
+        outcome = Outcome(error=type(error).__name__, message=str(error) or type(error).__name__)
     sender.send(outcome)
     try:
         sender.recv()

@@ -20,6 +20,8 @@ from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft.planner.schedule import Target
 from weft.plans.explain.ceilings import known_ceilings
+from weft.plans.explain.contraction import tiles
+from weft.plans.explain.data import report
 from weft.plans.explain.report import explain
 from weft_bench import cases
 
@@ -244,3 +246,26 @@ def test_a_plan_explains_itself_whatever_was_planned_before() -> None:
     assert "beta * C" in added.explain()
     assert "beta * C" not in plain.explain()
     assert torch.equal(added(a, b, c=c), plain(a, b) + c)
+
+
+@pytest.mark.parametrize("extents", [{"a": 64, "b": 64, "c": 512, "k": 512}, {"a": 63, "b": 56, "c": 72, "k": 72}])
+def test_tiles_cover_all_products_and_their_share_is_told(extents: dict[str, int]) -> None:
+    asked = hypothetical("abk,kc->cab", extents, dtype=torch.float16, out_dtype=torch.float32, target="sm_90")
+    contraction, choice = choice_for(asked)
+    families = set()
+    for rank in choice.ranked:
+        if found := tiles(contraction, rank.schedule):
+            families.add(rank.schedule.family)
+            covered, tile = found["covered"], rank.schedule.tile
+            tile = (tile[1], tile[0], tile[2]) if getattr(rank.schedule, "swap_ab", False) else tile
+            m, n, k = (-(-extent // along) * along for extent, along in zip((extents["a"] * extents["b"], extents["c"],
+                       extents["k"]), tile, strict=True))  # fmt: skip
+            assert covered[0] >= m, rank.schedule
+            assert covered[1:] == (n, k), rank.schedule
+            assert found["useful"] == pytest.approx(math.prod(extents.values()) / math.prod(covered))
+            assert (found["padding"] == 0) == (found["useful"] == 1)
+    assert {"gett", "tma", "warp_specialized"} <= families
+    found = tiles(contraction, choice.best.schedule)
+    text = explain(asked, contraction, choice)
+    assert "of the products are useful; nothing is padded" in text
+    assert report(asked, contraction, choice).useful_share == found["useful"]

@@ -60,6 +60,9 @@ def test_a_wrong_name_gets_the_right_one() -> None:
         ((*PRODUCT, "--precision", "highest"), "or one of ieee, tf32, tf32x3, 3m"),
         (("occupancy", "--registers", "96", "--warps", "8", "--target", "a100", "--programs", "0"),
          "0 programs on 108 SMs: no wave"),
+        (("occupancy", "--registers", "16", "--warps", "2", "--limits", "registers=1024,processors=10",
+          "--programs", "25"),
+         "5 of 10 slots in the last (5 SMs at work"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str) -> None:

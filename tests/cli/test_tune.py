@@ -62,13 +62,6 @@ def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["cases"][0]["spent"] != 123.0
 
 
-def test_a_study_is_drawn(tmp_path: Path) -> None:
-    done = run("tune", *SUITE, "--study", str(tmp_path / "study"))
-    assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in (tmp_path / "study").iterdir()) == ["study.json", "study.png"]
-    assert not Store("schedules").directory.exists()
-
-
 def test_calibrating_on_a_cpu_is_refused() -> None:
     done = run("tune", *SUITE, "--calibrate")
     assert done.exit_code == 2

@@ -74,12 +74,12 @@ def test_a_result_that_lies_as_a_matrix_is_written_by_the_product() -> None:
     "options",
     [
         HALF_TO_SINGLE,
-        {"dtype": torch.float32},
+        {"dtype": torch.float32, "alpha": 0.5},
         {"dtype": torch.float32, "alpha": 2.0, "beta": 3.0, "add": True},
         {"dtype": torch.float16, "alpha": 0.5, "beta": -1.0, "add": True, "c_fn": torch.abs, "a_fn": torch.relu},
         {"dtype": torch.float32, "alpha": -1.0, "epilogue": torch.relu},
     ],
-    ids=["halves", "single", "added", "half added, functions", "epilogue"],
+    ids=["halves", "scaled", "added", "half added, functions", "epilogue"],
 )
 @pytest.mark.parametrize(("equation", "a_shape", "b_shape", "layout"), CASES)
 def test_every_workspace_gives_the_product(

@@ -25,7 +25,8 @@ int main(void) {
         p.computeMajor = major; p.computeMinor = minor; p.maxThreadsPerBlock = 1024; p.warpSize = 32;
         p.maxThreadsPerMultiprocessor = 32 * warps_sm; p.regsPerBlock = p.regsPerMultiprocessor = 65536;
         p.sharedMemPerBlock = 48 * 1024; p.sharedMemPerMultiprocessor = shared_sm;
-        p.sharedMemPerBlockOptin = shared_sm - 1024; p.reservedSharedMemPerBlock = 1024; p.numSms = 100;
+        p.reservedSharedMemPerBlock = major < 8 ? 0 : 1024; p.numSms = 100;
+        p.sharedMemPerBlockOptin = shared_sm - p.reservedSharedMemPerBlock;
         f.maxThreadsPerBlock = INT_MAX; f.numRegs = regs; f.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
         f.maxDynamicSharedSizeBytes = shared; f.numBlockBarriers = bars; s.carveoutConfig = carveout;
         if (cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p, &f, &s, 32 * warps, shared)) printf("-1 0 0\n");
@@ -109,14 +110,17 @@ def test_waves_and_their_tail() -> None:
     assert more.count == pytest.approx(321 / 320)
     assert more.used == pytest.approx(321 / 640)
     assert "1 of 320 slots in the last" in str(more)
+    # Nine blocks: packed by four to an SM they keep three SMs at work, spread nine.
+    assert waves(329, 80, 4).active == (3, 9)
+    assert one.active == (80, 80)
     assert waves(10, 132, 0).used == 0
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(UnsupportedError, match=r"target 'h2000' is none of .*did you mean 'h200'"):
         find_sm("h2000")
-    with pytest.raises(UnsupportedError, match=r"compute capability 7.0 is not in the table"):
-        limits_of(70)
+    with pytest.raises(UnsupportedError, match=r"compute capability 6.0 is not in the table"):
+        limits_of(60)
     with pytest.raises(UnsupportedError, match=r"no kernel has 0 warps a block$"):
         occupancy(LIMITS[90], registers=96, shared=0, warps=0)
 

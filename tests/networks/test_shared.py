@@ -80,6 +80,10 @@ def test_large_results_travel_in_pieces_and_parts(four: list[dict[str, Any]]) ->
     assert [one["large"] for one in four] == [dict.fromkeys(("b", "xb", "function"), (True, True))] * 4
 
 
+def test_a_large_result_of_a_group_of_one_stays_where_it_is() -> None:
+    assert values(on_ranks(1, cases.large, 1)) == [dict.fromkeys(("b", "xb", "function"), (True, True))]
+
+
 @pytest.mark.gpu
 def test_results_over_nccl() -> None:
     """On two GPUs where there are two; on one the messages of a group of one."""

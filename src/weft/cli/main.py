@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,11 @@ from weft.cli.arguments import (
     read_strides,
 )
 from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line, progress
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+    from weft.planner.request import Request
+    from weft.spec import Contraction
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -128,6 +133,9 @@ def explain(
     ptx: Annotated[bool, typer.Option("--ptx", help="Print each kernel's loop as PTX, and its mix.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="The same as the GPU's machine code.")] = False,
     lines: Annotated[int, typer.Option(min=0, help="Most lines of machine code for each kernel.")] = 80,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the kernel as a cubin, with a C header, there.", file_okay=False)
+    ] = None,
 ) -> None:
     """Say what would be planned and how fast it could be, without running anything."""
     with errors_in_a_line():
@@ -161,6 +169,12 @@ def explain(
             if ptx or sass:
                 step("compile")
                 kernels = kernels_for(request, choice)
+            if export is not None:
+                step("compile")
+                files = _exported(request, contraction, choice, export)
+        if export is not None:
+            typer.echo("\n".join(f"wrote {file}" for file in files))
+            return
         if ptx or sass:
             typer.echo(code_text(kernels, "sass" if sass else "ptx", lines))
             return
@@ -168,6 +182,17 @@ def explain(
             typer.echo(json.dumps(data_of(request, contraction, choice).to_dict(), indent=1, allow_nan=False))
             return
         typer.echo(text_of(request, contraction, choice))
+
+
+def _exported(request: Request, contraction: Contraction, choice: Choice | None, folder: Path) -> list[Path]:
+    from weft.errors import UnsupportedError
+    from weft.planner.registry import need_triton
+    from weft.plans.kernels.export import export
+
+    if choice is None or request.target.kind != "cuda":
+        raise UnsupportedError("kernels are exported for NVIDIA GPUs: --target names one")
+    need_triton("kernels are compiled")
+    return export(contraction, choice, folder)
 
 
 @app.command()

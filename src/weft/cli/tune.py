@@ -75,12 +75,8 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Write the record (of --calibrate the numbers) there, as JSON.", dir_okay=False)
     ] = None,
-    study: Annotated[
-        Path | None,
-        typer.Option(help="Measure every candidate, store none, draw distributions there.", file_okay=False),
-    ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure as for a study, and fit the cost model to this device.")
+        bool, typer.Option("--calibrate", help="Measure random candidates, and fit the cost model to this device.")
     ] = False,
 ) -> None:
     """Measure candidates, check them, and store the fastest for later plans: of one equation or of a suite."""
@@ -106,8 +102,8 @@ def tune(
                 precision=read_precision(precision),
             )  # fmt: skip
         effort = Effort(leaders=leaders, samples=samples, seed=seed, budget=budget, jobs=jobs)
-        if study is not None or calibrate:
-            _study(chosen, effort, place, suite or "", study, calibrate, out)
+        if calibrate:
+            _calibrate(chosen, effort, out)
             return
         _finish(_run(chosen, effort, place, suite or "", skipped, again, out))
 
@@ -200,38 +196,21 @@ def _line(case: dict[str, Any]) -> str:
     return f"{name:<24} {duration(case['winner']['seconds'])}, {ratio}, {how}"
 
 
-def _study(
-    jobs: list[Job],
-    effort: Effort,
-    place: torch.device,
-    suite: str,
-    folder: Path | None,
-    calibrate: bool,
-    out: Path | None,
-) -> None:
-    """Measure candidates for their own sake."""
-    study = provided("weft.tuning", "study", "--study and --calibrate")
+def _calibrate(jobs: list[Job], effort: Effort, out: Path | None) -> None:
+    """Measure random candidates, and fit the cost model to them."""
+    from weft.base.files import write_whole
 
+    fitting = provided("weft.tuning", "calibrate", "--calibrate")
     with progress("measuring", len(jobs)) as step:
-        samples, failed, ended = study.measured(jobs, effort, lambda job: step(job.label))
-    if folder is not None:
-        for file in study.write(study.record(samples, failed, ended, effort, place, suite), folder):
-            typer.echo(f"wrote {file}")
+        samples, failed = fitting.sampled(jobs, effort, lambda job: step(job.label))
     for name, reason in failed.items():
         typer.echo(f"not measured: {name}: {reason}")
-    if calibrate:
-        from weft.base.files import write_whole
-
-        fitting = provided("weft.tuning", "calibrate", "--calibrate")
-
-        fit = fitting.calibrated(samples, jobs[0].target)
-        typer.echo(fitting.report(fit))
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n", mode=0o644)
-            typer.echo(f"wrote {out}")
-    if ended == "interrupted":
-        end("interrupted", INTERRUPTED)
+    fit = fitting.calibrated(samples, jobs[0].target)
+    typer.echo(fitting.report(fit))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n", mode=0o644)
+        typer.echo(f"wrote {out}")
 
 
 def _print(run: TuningRun) -> None:

@@ -2,9 +2,9 @@
 
 Blocks per SM = min over warps, registers, shared memory, block slots and barriers. Registers are given to warps in
 units of 256, out of a quarter of the file each (an SM has four partitions, and a warp lives in one); shared memory to
-blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each. Limits: CUDA C++ Programming Guide,
-"Technical Specifications per Compute Capability". Formula: `cuda_occupancy.h` of CUDA's toolkit, which the tests
-compile and compare.
+blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each (of 256 and without before 8.0). Limits:
+CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Formula: `cuda_occupancy.h` of CUDA's
+toolkit, which the tests compile and compare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from weft.base.figures import counted, nearest
 from weft.errors import UnsupportedError
 
 WARP = 32
-PARTITIONS = 4  # of an SM, each with its scheduler and its quarter of the registers
 REGISTER_UNIT = 256  # registers: what a warp gets is a multiple of it
 MOST_REGISTERS = 255  # of a thread
 SHARED_UNIT = 128  # bytes: what a block gets is a multiple of it
@@ -37,11 +36,17 @@ class SmLimits:
     sizes: tuple[int, ...]  # KiB: how much of the first cache can be shared memory
     registers: int = 65536  # 32-bit, for all blocks together; a block may have as many
     barriers: int = 2  # for each block slot (from 9.0 on they may limit)
+    partitions: int = 4  # each with its scheduler and its share of the registers
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of shared memory that the driver takes of each block."""
+        return RESERVED if self.capability >= 80 else 0
 
     @property
     def shared_block(self) -> int:
         """Bytes that one block may ask for."""
-        return self.shared - RESERVED
+        return self.shared - self.reserved
 
 
 _SIZES_164 = (0, 8, 16, 32, 64, 100, 132, 164)
@@ -50,6 +55,8 @@ _SIZES_100 = (0, 8, 16, 32, 64, 100)
 LIMITS: Mapping[int, SmLimits] = {
     each.capability: each
     for each in (
+        SmLimits(70, 64, 32, 96 * KIB, (0, 8, 16, 32, 64, 96), barriers=1),
+        SmLimits(75, 32, 16, 64 * KIB, (32, 64), barriers=1),
         SmLimits(80, 64, 32, 164 * KIB, _SIZES_164),
         SmLimits(86, 48, 16, 100 * KIB, _SIZES_100, barriers=1),
         SmLimits(89, 48, 24, 100 * KIB, _SIZES_100, barriers=1),
@@ -61,6 +68,7 @@ LIMITS: Mapping[int, SmLimits] = {
 
 # Compute capability and SMs of products, from their makers' data sheets.
 PRODUCTS: Mapping[str, tuple[int, int]] = {
+    "v100": (70, 80), "rtx2080ti": (75, 68), "rtx4070": (89, 46), "rtx4080": (89, 76), "rtx6000ada": (89, 142),
     "a100": (80, 108), "rtx3090": (86, 82), "a6000": (86, 84), "rtx4090": (89, 128), "l40s": (89, 142),
     "h100": (90, 132), "h200": (90, 132), "b200": (100, 148), "rtx5090": (120, 170),
 }  # fmt: skip
@@ -97,6 +105,13 @@ class Waves:
     room: int  # blocks that the device holds at once
     full: int
     tail: int  # blocks in the last wave, where it is not full; 0 where it is
+    processors: int = 1
+
+    @property
+    def active(self) -> tuple[int, int]:
+        """SMs that work in the last wave: where each is filled before the next one, and where all get a block first."""
+        blocks = self.tail or self.room
+        return -(-blocks * self.processors // self.room), min(blocks, self.processors)
 
     @property
     def count(self) -> float:
@@ -110,7 +125,9 @@ class Waves:
     def __str__(self) -> str:
         if not self.room or not self.programs:
             return "no wave"
-        last = f", {self.tail} of {self.room} slots in the last" if self.tail else ", the last one full"
+        packed, spread = self.active
+        active = f"{counted(packed, 'SM')} at work where blocks are packed, {spread} where spread"
+        last = f", {self.tail} of {self.room} slots in the last ({active})" if self.tail else ", the last one full"
         return f"{self.count:.2f} waves{last}"
 
 
@@ -148,13 +165,15 @@ def occupancy(
     """
     _refuse_impossible(registers, shared, warps, barriers, carveout)
     per_warp = _up(registers * WARP, REGISTER_UNIT)
-    given = _up(shared + RESERVED, SHARED_UNIT)
+    given = _up(shared + limits.reserved, SHARED_UNIT if limits.reserved else 2 * SHARED_UNIT)
     by = {"warps": limits.warps // warps if warps * WARP <= MOST_THREADS else 0}
     if registers:
         # The hardware's check of a launch takes the warps of a block to fill all partitions alike.
-        fits = registers <= MOST_REGISTERS + 1 and per_warp * _up(warps, PARTITIONS) <= limits.registers
-        by["registers"] = PARTITIONS * (limits.registers // PARTITIONS // per_warp) // warps if fits else 0
-    by["shared memory"] = _room(limits, given, carveout) // given if given <= limits.shared else 0
+        parts = limits.partitions
+        fits = registers <= MOST_REGISTERS + 1 and per_warp * _up(warps, parts) <= limits.registers
+        by["registers"] = parts * (limits.registers // parts // per_warp) // warps if fits else 0
+    if given:
+        by["shared memory"] = _room(limits, given, carveout) // given if given <= limits.shared else 0
     by["block slots"] = limits.blocks
     if barriers and limits.capability >= 90:
         by["barriers"] = limits.barriers * limits.blocks // barriers
@@ -199,7 +218,7 @@ def _too_much(limits: SmLimits, registers: int, shared: int, warps: int) -> tupl
 def waves(programs: int, processors: int, blocks: int) -> Waves:
     """How `programs` blocks fall into waves where each of so many SMs holds `blocks` at once."""
     room = processors * blocks
-    return Waves(programs, room, *(divmod(programs, room) if room else (0, programs)))
+    return Waves(programs, room, *(divmod(programs, room) if room else (0, programs)), processors)
 
 
 def _room(limits: SmLimits, given: int, carveout: int | None) -> int:

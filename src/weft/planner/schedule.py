@@ -15,11 +15,12 @@ builds, and never before: schedules and their predicted times are those of the d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from weft.planner import ranges
 from weft.planner.peak import Measured, finds_peak, without_peak
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
@@ -126,8 +127,25 @@ class Ranked:
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""
         if not finds_peak(description) or getattr(self.family, "FINDS_PEAKS", False):
-            return self.family.build(description, self.schedule, target)
-        return Measured(self.family.build(without_peak(description), self.schedule, target))
+            launch: Any = self.family.build(description, self.schedule, target)
+        else:
+            launch = Measured(self.family.build(without_peak(description), self.schedule, target))
+        return ranges.Ranged(launch, f"weft {description.text}: {self.schedule}") if ranges.wanted() else launch
+
+
+ORDERS = tuple(sign * group for group in (1, 2, 4, 8, 16, 32) for sign in (1, -1))
+
+
+def in_every_order(rank: Ranked) -> list[Ranked]:
+    """The schedule, then the same with its output tiles taken in other orders, where it says in which groups they are.
+
+    A group of 1 stays: those tiles must be of the same rows, or there is one column of them. The model tells no order
+    from another.
+    """
+    group: int = getattr(rank.schedule, "group", 1)
+    others = [each for each in ORDERS if each != group] if group > 1 else []
+    schedule: Any = rank.schedule
+    return [rank, *(replace(rank, schedule=replace(schedule, group=each)) for each in others)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import replace
+from itertools import chain
 
 from weft.errors import UnsupportedError
 from weft.planner.planner import Choice, choose
-from weft.planner.schedule import Description, Origin, Schedule, Target
+from weft.planner.schedule import Description, Origin, Schedule, Target, in_every_order
 from weft.planner.tuned import recalled
 
 
@@ -42,7 +43,8 @@ def select(
 
 def _forced(choice: Choice, schedule: Schedule | str) -> Choice:
     """The choice of that schedule alone; `UnsupportedError` with the nearest where it is not legal here."""
-    for rank in choice.ranked:
+    others = (other for each in choice.ranked for other in in_every_order(each)[1:])
+    for rank in chain(choice.ranked, others):
         if schedule in (rank.schedule, str(rank.schedule)):
             return replace(choice, best=rank, ranked=(rank,), origin=Origin("forced"))
     texts = [str(rank.schedule) for rank in choice.ranked]

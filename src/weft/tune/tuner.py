@@ -113,12 +113,23 @@ def tune(
     return Outcome(noted, candidates, fastest, spent, len(choice.ranked))
 
 
-def measured(choice: Choice, effort: Effort, compiler: Compiler, report: Report = quiet) -> list[Candidate]:
-    """Build, check and measure candidates quickly, for their own sake: nothing is stored and none is measured again."""
-    candidates = pick_candidates(choice.ranked, effort)
+def measured(
+    choice: Choice,
+    candidates: list[Candidate],
+    effort: Effort,
+    compiler: Compiler,
+    report: Report = quiet,
+    turns: int = 0,
+) -> None:
+    """Build, check and measure candidates quickly, for their own sake, then in full in so many turns; none is stored.
+
+    Raises what a candidate raises that takes the device along.
+    """
     with one_at_a_time, on(choice.target.device):
-        _Session(choice, effort, candidates, compiler, None, report).look()
-    return candidates
+        session = _Session(choice, effort, candidates, compiler, None, report)
+        session.look()
+        for _ in range(turns):
+            session.in_full([each for each in candidates if each.verdict == "measured"])
 
 
 @dataclass
@@ -278,14 +289,18 @@ class _Session:
         if not last:
             raise UnsupportedError(f"no candidate can be measured again; {model.schedule}: {model.reason}")
         for _ in range(TURNS if len(last) > 1 and last[0].best_known < LONG else 1):
-            for candidate in last:
-                self.report(f"in full: {candidate.schedule}", len(self.candidates), len(self.candidates))
-                candidate.samples += self._timed(candidate, self.effort.last, quick=False)[0]
+            self.in_full(last)
         fastest = min(last, key=lambda each: each.best_known)
         for standing in (model, *self._standing):
             if standing in last and fastest.best_known > (1 - NOISE) * standing.best_known:
                 fastest = standing
         return fastest, model
+
+    def in_full(self, candidates: list[Candidate]) -> None:
+        """Add samples of each, one after the other."""
+        for candidate in candidates:
+            self.report(f"in full: {candidate.schedule}", len(self.candidates), len(self.candidates))
+            candidate.samples += self._timed(candidate, self.effort.last, quick=False)[0]
 
     def _front(self, candidates: list[Candidate], factor: float, most: int) -> list[Candidate]:
         fastest = sorted(candidates, key=lambda each: each.best_known)

@@ -17,8 +17,7 @@ from weft.planner import coefficients as room
 from weft.planner.coefficients import Coefficients, coefficients, using
 from weft.planner.planner import choose
 from weft.tune.candidates import Candidate
-from weft_bench.tuning.calibrate import ENOUGH, calibrated, observed, quality, report, shipped
-from weft_bench.tuning.study import Sample
+from weft_bench.tuning.calibrate import ENOUGH, Sample, calibrated, observed, quality, report, shipped
 
 H200 = TARGETS["sm_90"]
 TRUE = replace(Coefficients(), memory_rate=2e12, step_seconds=0.4e-6, launch=4e-6)

@@ -15,6 +15,9 @@ def test_gm1_gm2_and_the_worst_case() -> None:
     assert found["tccg.fp16_fp32.gm1_cutensor"].value == pytest.approx((4 * 0.5) ** 0.5)
     assert found["tccg.fp16_fp32.gm2_cutensor"].value == pytest.approx(2.0)
     assert found["tccg.fp16_fp32.worst_vs_cutensor"].value == pytest.approx(0.5)
+    known.cases[0].results["weft"] = Result(samples=(5 * MICRO, 10 * MICRO, 10 * MICRO))
+    known.cases[0].results["cutensor"] = Result(samples=(40 * MICRO, 40 * MICRO))
+    assert figures(known)["tccg.fp16_fp32.gm1_of_minima_cutensor"].value == pytest.approx((8 * 0.5) ** 0.5)
     for interval in found.values():
         assert interval.low <= interval.value <= interval.high
 

@@ -68,7 +68,7 @@ def click(browser: Browser, head: str) -> str:
 def test_it_renders(shown: Browser) -> None:
     assert shown.run("document.title") == "weft bench tccg"
     assert shown.run('[...document.querySelectorAll("h2")].map((head) => head.textContent)') == [
-        "Figures", "Plots", "Cases", "Remarks", "How it was measured"
+        "Figures", "Plots", "Cases", "Remarks", "Threats to validity", "How it was measured"
     ]  # fmt: skip
     assert shown.run("document.images.length") == 3
     assert shown.run("[...document.images].every((image) => image.complete && image.naturalWidth > 600)")

@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from typer.testing import CliRunner
 
 from tune_problems import CPU, choice_of, contraction_of
+from weft.cli import main
 from weft.cli.tuning import run as running
 from weft.cli.tuning.run import Job, TuningRun, figures, go, load, of_equation, save
 from weft.errors import UnsupportedError, WeftError
 from weft.planner import tuned as tuned_schedules
-from weft.tune.candidates import Candidate, Effort
+from weft.tune import tuner
+from weft.tune.candidates import Effort
 from weft_bench import cases
 from weft_bench.suites import entries
 from weft_bench.tuning import study
 from weft_bench.tuning.jobs import described, of_suite
-from weft_bench.tuning.study import Sample, expected_draws
+from weft_bench.tuning.study import expected_draws
 
 QUICK = Effort(leaders=2, samples=0)
 
@@ -168,31 +170,51 @@ def test_the_figure_is_a_geometric_mean_by_group_with_an_interval() -> None:
     assert found["tccg.fp16_fp16.untuned_vs_tuned"].value == pytest.approx(0.75)
 
 
-def test_a_study_measures_without_storing_and_draws(jobs: list[Job], tmp_path: Path) -> None:
-    samples, failed, ended = study.measured(jobs, Effort(samples=5))
-    assert (failed, ended) == ({}, "finished")
-    assert all(each.verdict in ("measured", "slow") for sample in samples for each in sample.candidates)
-    assert tuned_schedules.recalled(samples[0].choice, None) is None
-    document = study.record(samples, failed, ended, Effort(samples=5), CPU, "tccg")
-    files = study.write(document, tmp_path / "study")
-    assert [file.name for file in files] == ["study.json", "study.png"]
-    assert files[1].read_bytes().startswith(b"\x89PNG")
-    for case in json.loads(files[0].read_text())["cases"]:
-        assert case["relative"] == sorted(case["relative"])
-        assert case["relative"][-1] == 1.0
-        assert 0 < case["model"] <= 1
+def studied(jobs: list[Job], samples: int = 5, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"device": "a CPU", "cases": {}}
+    study.go(found, jobs, samples, **options)
+    return found
 
 
-def test_the_studys_figures_are_those_of_the_sample(jobs: list[Job]) -> None:
-    choice = choice_of(jobs[0].description)
-    verdicts = [("measured", 20e-6), ("measured", 10e-6), ("measured", 40e-6), ("slow", 100e-6), ("wrong", None)]
-    candidates = [Candidate(choice.best, verdict, seconds=seconds) for verdict, seconds in verdicts]
-    document = study.record([Sample(jobs[0], choice, candidates)], {}, "finished", QUICK, CPU, "tccg")
-    (case,) = document["cases"]
-    assert case["model"] == 0.5
-    assert case["relative"] == [0.1, 0.25, 1.0]
-    assert case["refused"] == 1
-    assert study.drawn({**document, "cases": []}) is None
+def test_a_study_measures_in_pieces_without_storing(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "PIECE", 2)
+    found = studied(jobs, deadline=0.0)
+    assert found["ended"].startswith("out of time")
+    assert [len(case["trials"]) for case in found["cases"].values()] == [2]
+    first = list(found["cases"]["fp32 tccg-01"]["trials"])
+    study.go(found, jobs, 5)
+    assert found["ended"] == "finished"
+    assert found["cases"]["fp32 tccg-01"]["trials"][:2] == first
+    for job, case in zip(jobs, found["cases"].values(), strict=True):
+        names = [trial["schedule"] for trial in case["trials"]]
+        assert len(names) == len(set(names)) >= min(5, case["legal"])
+        assert names[0] == str(choice_of(job.description).best.schedule)
+        assert len(study.draws(case)) == min(5, case["legal"])
+        assert max(trial["at"] for trial in case["trials"]) <= case["spent"]
+        assert tuned_schedules.recalled(choice_of(job.description), None) is None
+    assert str(json.loads(json.dumps(found))) == str(found)
+    drawn = study.drawn(found)
+    assert drawn is not None
+    assert drawn.startswith(b"\x89PNG")
+
+
+def test_the_studys_figures_are_those_of_the_draws() -> None:
+    times = [(20e-6, False, "measured"), (10e-6, True, "measured"), (40e-6, True, "measured"), (100e-6, True, "slow")]
+    trials = [
+        {"schedule": str(at), "seconds": seconds, "drawn": drawn, "verdict": verdict, "at": at}
+        for at, (seconds, drawn, verdict) in enumerate([*times, (None, True, "wrong")])
+    ]
+    case: dict[str, Any] = {"legal": 30, "spent": 2.0, "trials": trials, "peer": {"seconds": 50e-6}}
+    case["orders"] = {"seconds": {"8": 3.0, "-4": 2.0}}
+    (row,) = study.table({"cases": {"one": case}}).rows
+    shown = [cell.text for cell in row[1:]]
+    expected = 31 / (30 * 2 / 3 + 1)  # two of three beat the peer
+    assert shown[:6] == ["30", "4", "25%", "1.5", "67%", f"{expected:.1f}"]
+    assert shown[6:] == ["1.0", "33%", "0.20", "0.50", "10.0 us"]
+    orders = study.orders_table({"cases": {"one": case}})
+    assert list(orders.heads) == ["case", "-4", "8"]
+    assert [cell.text for cell in orders.rows[0]] == ["one", "1.00", "1.50"]
+    assert study.drawn({"cases": {}}) is None
 
 
 def test_expected_draws_are_those_of_the_paper() -> None:
@@ -203,10 +225,40 @@ def test_expected_draws_are_those_of_the_paper() -> None:
 
 
 def test_an_interrupted_study_keeps_what_it_has(jobs: list[Job]) -> None:
-    def interrupt(job: Job) -> None:
-        if job is jobs[1]:
+    def interrupt(name: str) -> None:
+        if name == jobs[1].label:
             raise KeyboardInterrupt
 
-    samples, _, ended = study.measured(jobs, Effort(samples=1), interrupt)
-    assert (len(samples), ended) == (1, "interrupted")
-    assert torch.get_num_threads() >= 1
+    found = studied(jobs, 1, begun=interrupt)
+    assert (list(found["cases"]), found["ended"]) == ([jobs[0].label], "interrupted")
+
+
+def test_a_schedule_that_takes_the_device_along_is_left_out_later(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(session: Any, candidate: Any, launch: Any) -> bool:
+        candidate.verdict, candidate.reason = "wrong", "an illegal access"
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(tuner._Session, "_right", lost)
+    found = studied(jobs[:1])
+    assert found["ended"].startswith("the device was lost: CUDA error: an illegal memory access")
+    assert [trial["verdict"] for trial in found["cases"][jobs[0].label]["trials"]] == ["wrong"]
+    monkeypatch.undo()
+    study.go(found, jobs[:1], 5)
+    assert found["ended"] == "finished"
+
+
+def test_the_command_studies_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("bench", "tuning", "--device", "cpu", "--cases", "1", "--work", "1e4", "--out", str(tmp_path))
+    done = CliRunner().invoke(main.app, [*asked, "--samples", "1"])
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["study.json", "study.png"]
+    (before,) = json.loads((tmp_path / "study.json").read_text())["cases"].values()
+    assert before["peer"]["name"] == "torch"
+    assert before["peer"]["seconds"] > 0
+    done = CliRunner().invoke(main.app, [*asked, "--samples", "4", "--resume"])
+    assert done.exit_code == 0, done.output
+    (after,) = json.loads((tmp_path / "study.json").read_text())["cases"].values()
+    assert len(after["trials"]) > len(before["trials"])
+    assert after["peer"] == before["peer"]

@@ -181,7 +181,7 @@ def test_the_command_lists_shows_climbs_and_writes(tmp_path: Path) -> None:
         (("multiply", "--rung", "x"), "'x' in --rung is not of the form 3 or 8-11"),
         (("all", "--rung", "3"), "--rung is of one ladder"),
         (("all", "--show"), "--show prints rungs of one ladder"),
-        (("multiply", "--show", "--rung", "99"), "has rungs 1 to 23, no 99"),
+        (("multiply", "--show", "--rung", "99"), "has rungs 1 to 31, no 99"),
         (("multiply", "--dtype", "float16", "--device", "cpu"), "flight 'fp32' is of float32"),
         (("multiply", "--profile", "--device", "cpu"), "--profile reads hardware counters of a GPU"),
     ],

@@ -41,6 +41,11 @@ def test_products(rung: Rung) -> None:
     right(rung, product(*PRODUCTS[rung.name], torch.float32))
 
 
+@pytest.mark.parametrize("rung", rungs("multiply", "fp64"), ids=lambda rung: rung.name)
+def test_products_in_double(rung: Rung) -> None:
+    right(rung, product(*PRODUCTS.get(rung.name, (33, 2, 33)), torch.float64))
+
+
 @pytest.mark.parametrize("rung", rungs("multiply", "tf32"), ids=lambda rung: rung.name)
 def test_products_in_tf32(rung: Rung) -> None:
     right(rung, product(129, 130, 33, torch.float32, "tf32"))

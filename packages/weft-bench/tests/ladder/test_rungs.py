@@ -67,7 +67,7 @@ def test_an_unknown_ladder_is_an_error_that_names_the_others() -> None:
 
 
 def test_types_and_shapes_that_a_flight_does_not_have_are_refused() -> None:
-    single, _, half = ladder("multiply").flights
+    single, _, half, _ = ladder("multiply").flights
     with pytest.raises(DTypeError, match="flight 'fp32' is of float32, not of float16"):
         single.problem(Size(8, torch.float16), "")
     with pytest.raises(DTypeError, match="'fp16' is of float16 or bfloat16, not of float64"):

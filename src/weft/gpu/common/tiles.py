@@ -15,14 +15,22 @@ from weft.planner.target import interpreting
 @triton.jit
 def tile_coords(program, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
     """The output tile of a program, (batch, m, n), from the numbers of tiles along m and n. Programs take groups of
-    `GROUP` rows of tiles, so that those that run together share operands in L2."""
+    `GROUP` rows of tiles, of -`GROUP` columns where it is negative, so that those that run together share operands in
+    L2."""
     batch_block = program // (ROWS * COLUMNS)
     within = program % (ROWS * COLUMNS)
+    if GROUP > 0:
+        m_block, n_block = _in_groups(within, ROWS, COLUMNS, GROUP)
+    else:
+        n_block, m_block = _in_groups(within, COLUMNS, ROWS, -GROUP)
+    return batch_block, m_block, n_block
+
+
+@triton.jit
+def _in_groups(within, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
     first = within // (GROUP * COLUMNS) * GROUP
     height = tl.minimum(ROWS - first, GROUP)
-    m_block = first + within % (GROUP * COLUMNS) % height
-    n_block = within % (GROUP * COLUMNS) // height
-    return batch_block, m_block, n_block
+    return first + within % (GROUP * COLUMNS) % height, within % (GROUP * COLUMNS) // height
 
 
 @tl.core.builtin

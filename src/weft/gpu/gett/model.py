@@ -50,7 +50,7 @@ class GettSchedule:
     k: tuple[TiledAxis, ...]
     warps: int
     stages: int
-    group: int  # output tiles along m that programs take before they go on along n
+    group: int  # output tiles along m that programs take before they go on along n; along n where it is negative
     splits: int = 1
     apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
     workspace_bytes: int = 0  # of split-K partials
@@ -59,6 +59,11 @@ class GettSchedule:
     @property
     def tile(self) -> tuple[int, int, int]:  # (M, N, K)
         return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
+
+    def covered(self, contraction: Contraction) -> tuple[int, int, int]:
+        """M, N and K of all tiles together: at least the contraction's."""
+        m, n, k = (math.prod([axis.blocks * axis.tile for axis in dim]) for dim in (self.m, self.n, self.k))
+        return m, n, k
 
     def __str__(self) -> str:
         m, n, k = self.tile

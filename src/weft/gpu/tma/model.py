@@ -73,7 +73,7 @@ class TmaParams(NamedTuple):
     splits: int  # split-K partials of each output tile, or the most that one has
     steps: int  # along k in each partial; with stream-K, in a whole sum
     programs: int  # CTAs, which stay and take one work tile after the other
-    group: int  # GROUP_M, see `rasterization.tile_coords`
+    group: int  # GROUP_M, see `common.tiles.tile_coords`
     flatten: bool  # loads run ahead into the next work tile, see `tma_params`
     widen: bool  # products are made in the accumulator's type
     masked: bool  # a function is not zero at zero: values past the end of k must be masked

@@ -131,7 +131,7 @@ def extent(group: tuple[Mode, ...]) -> int:
 
 
 NAME = "tma"
-GROUP = 8  # rows of output tiles that CTAs take before they go on along n (GROUP_M)
+GROUP = 8  # rows of output tiles that CTAs take before they go on along n (GROUP_M); columns where it is negative
 LEAST_STAGES = 3  # also of shorter sums: tiles of the next work tile come while this one is stored
 LEAST_HALVED = 32  # columns: an accumulator of fewer is stored in one subtile
 LEAST_QUARTERED = 256  # columns: one of so many is stored in four subtiles, where whole rows pass through shared memory
@@ -185,8 +185,20 @@ class TmaSchedule:
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         return (
             f"tma {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
-            f" warps={self.warps} stages={self.stages}{split}{' swap_ab' if self.swap_ab else ''}"
+            f" warps={self.warps} stages={self.stages}{split}{self.order}{' swap_ab' if self.swap_ab else ''}"
         )
+
+    def covered(self, contraction: Contraction) -> tuple[int, int, int]:
+        """M, N and K of all tiles together: at least the contraction's. With `swap_ab` M is that of A all the same."""
+        m, n, k = self.tile
+        across = (dim_tiles(self.a, m) * m, dim_tiles(self.b, n) * n)
+        rows, columns = reversed(across) if self.swap_ab else across
+        return rows, columns, -(-self.k.extent // k) * k * (contraction.k // max(self.k.extent, 1))
+
+    @property
+    def order(self) -> str:
+        """The order of output tiles, where it is not the usual one."""
+        return "" if self.group == GROUP else f" group={self.group}"
 
 
 @cache

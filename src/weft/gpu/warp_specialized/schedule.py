@@ -141,6 +141,7 @@ class WsSchedule(TmaSchedule):
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         split += f"/{self.tail_splits}" if self.tail_splits else ""
         split += " stream_k" if self.stream_k else ""
+        split += self.order if self.consumers.n_tiles == 1 else ""
         return (
             f"ws.{self.consumers.name} {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
             f" stages={self.stages}{split}{' swap_ab' if self.swap_ab else ''}"

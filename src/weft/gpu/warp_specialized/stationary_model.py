@@ -63,7 +63,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
         for a, b, (warps, tile) in product(views_a, views_b, tiles.items()):
             if extent(b.outer) >= contraction.n and _stored_in_runs(a, b):
                 stages = _stages(contraction, k, tile, target)
-                found += _of_views(a, b, StationarySchedule(a, b, k, tile, warps, stages, swap_ab=swap_ab))
+                found += _of_views(a, b, StationarySchedule(a, b, k, tile, warps, stages, group=1, swap_ab=swap_ab))
     return Candidates(tuple(found))
 
 

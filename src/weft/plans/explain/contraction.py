@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.base.figures import duration, si
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import contraction_work
 from weft.machine.roofline import Floor, contraction_floor
 from weft.planner.request import Request
+from weft.planner.schedule import Schedule
 from weft.plans.explain.lines import function_name, mode_table, source_of
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
@@ -116,6 +118,22 @@ def work(contraction: Contraction) -> list[str]:
         f"{si(counted.traffic, 'B')} at least: read {read}, write D {si(counted.write_d, 'B')}{further}",
         f"operational intensity {si(counted.intensity, 'FLOP/B')}",
     ]
+
+
+def tiles(contraction: Contraction, schedule: Schedule) -> dict[str, Any]:
+    """Extents that a schedule's tiles cover, the share of its products that is useful, and the bytes that padding to
+    whole tiles would add; empty where it has no tiles of M, N and K."""
+    covered = getattr(schedule, "covered", None)
+    if covered is None or not contraction.m * contraction.n * contraction.k:
+        return {}
+    m, n, k = covered(contraction)
+    sizes = [layout.dtype.itemsize for layout in (contraction.a, contraction.b, contraction.d)]
+    matrices = ((contraction.m, contraction.k, m, k), (contraction.k, contraction.n, k, n),
+                (contraction.m, contraction.n, m, n))  # fmt: skip
+    padding = sum(size * (up * along - rows * columns)
+                  for size, (rows, columns, up, along) in zip(sizes, matrices, strict=True))  # fmt: skip
+    useful = contraction.m * contraction.n * contraction.k / (m * n * k)
+    return {"covered": (m, n, k), "useful": useful, "padding": contraction.batch * padding}
 
 
 def roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:

@@ -71,6 +71,8 @@ class Report:
     measured_seconds: float | None
     workspace_bytes: int
     workspace_limit: int | None
+    useful_share: float | None  # of the products that the schedule's tiles make; None where it has none
+    padding_bytes: int | None  # that whole tiles would take: nothing is padded
     candidates: tuple[CandidateReport, ...]
     excluded: tuple[str, ...]  # one sentence for each rule that excludes something
 
@@ -111,6 +113,9 @@ def report(request: Request, description: Description, choice: Choice | None) ->
         types, roles = _types(description), True
         functions = _functions(("a_fn", "b_fn", "c_fn", "epilogue"), request.functions.raw)
         tensors = [("A", 0), ("B", 1), *([("C", 2)] if description.c is not None else []), ("D", 3)]
+    tiles: dict[str, Any] = {}
+    if choice is not None and isinstance(description, Contraction):
+        tiles = contraction.tiles(description, choice.best.schedule)
     return Report(
         equation=request.text,
         backend=request.backend,
@@ -136,6 +141,8 @@ def report(request: Request, description: Description, choice: Choice | None) ->
         ceilings=known.source if known is not None else None,
         **_chosen(choice),
         workspace_limit=request.workspace_limit,
+        useful_share=tiles.get("useful"),
+        padding_bytes=tiles.get("padding"),
     )
 
 

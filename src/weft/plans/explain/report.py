@@ -45,7 +45,7 @@ def explain(
         "fused": about.fused(request, description),
         "work": about.work(description),
         "roof": about.roof(description, known, floor) if floor is not None else [unknown],
-        "plan": _plan(request.workspace_limit, choice, floor),
+        "plan": _plan(request.workspace_limit, description, choice, floor),
         "tier": _tier(tier, choice, behind) if tier is not None and choice is not None else [],
         "candidates": _candidates(choice),
         "excluded": _excluded(choice, request.workspace_limit),
@@ -54,7 +54,9 @@ def explain(
     return "\n".join([*about.operation(request, description), *lines])
 
 
-def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | None) -> list[str]:
+def _plan(
+    workspace_limit: int | None, description: Description, choice: Choice | None, floor: Floor | None
+) -> list[str]:
     if choice is None:
         return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
     best = choice.best
@@ -66,9 +68,16 @@ def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | Non
         predicted += f", of which the floor is {share(floor.efficiency(best.seconds))}"
     limit = f" (limit {si(workspace_limit, 'B')})" if workspace_limit is not None else ""
     predicted += f"; workspace_bytes = {best.schedule.workspace_bytes}{limit}"
-    if choice.origin.source in ("model", "forced"):
-        return [str(best.schedule), predicted]
-    return [str(best.schedule), predicted, _measured(choice, floor)]
+    lines = [str(best.schedule), predicted, *_tiles(description, choice)]
+    return lines if choice.origin.source in ("model", "forced") else [*lines, _measured(choice, floor)]
+
+
+def _tiles(description: Description, choice: Choice) -> list[str]:
+    if isinstance(description, Permutation) or not (found := contraction.tiles(description, choice.best.schedule)):
+        return []
+    covered, useful, padding = " x ".join(map(str, found["covered"])), share(found["useful"]), found["padding"]
+    than = f": whole tiles would take {si(padding, 'B')} more" if padding else ""
+    return [f"tiles cover {covered}: {useful} of the products are useful; nothing is padded{than}"]
 
 
 def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:

@@ -136,12 +136,15 @@ def report(
     groups: Annotated[
         str | None, typer.Option(help="Only these groups of one run, whole in it: bf16_fp32,tf32; --out is a folder.")
     ] = None,
+    why: Annotated[
+        str | None, typer.Option(help="Correlate weft's lead over this peer with shapes and counters.")
+    ] = None,
 ) -> None:
     """Hold runs against one another, or write the summary of figures.
 
     One folder: its plots and page are made anew. Several: each is held against the first, case by case, and a
     difference is called only where the intervals part. `--groups` makes a run of its own of what a run measured to
-    the end before it was cut off.
+    the end before it was cut off. `--why cutensor` takes one run; further folders are of its cases' profiles.
     """
     with errors_in_a_line():
         from weft_bench.records import load, write_whole
@@ -149,6 +152,9 @@ def report(
 
         if summary:
             typer.echo(f"wrote {reports.write_summary(folders, out)}")
+            return
+        if why is not None:
+            _print_why(load(folders[0]), why, folders[1:])
             return
         runs = [load(folder) for folder in folders]
         if groups is not None:
@@ -172,6 +178,20 @@ def report(
         if out is not None:
             write_whole(out, reports.comparison_page(comparison))
             typer.echo(f"wrote {out}")
+
+
+def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> None:
+    """The correlations of every group of a run that has enough cases."""
+    from weft_bench.profiling.why import LEAST, WHY_IN_WORDS, profiles_below, why
+
+    if peer not in run.contenders[1:]:
+        raise UnsupportedError(f"the run has no times of {peer}, but of {', '.join(run.contenders[1:])}")
+    profiles = profiles_below(folders)
+    groups = [group for group in run.groups if len(run.pairs(peer, group)) >= LEAST]
+    if not groups:
+        raise UnsupportedError(f"no group has {LEAST} cases with times of weft and {peer}")
+    for group in groups:
+        print_table(why(run, peer, group, profiles), f"{run.suite} {group}: {peer}'s time over weft's", WHY_IN_WORDS)
 
 
 def _part(run: Run, groups: tuple[str, ...]) -> Run:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.arguments import split
 from weft.cli.terminal import errors_in_a_line
 from weft.errors import NotationError
 
 if TYPE_CHECKING:
     from weft.machine.occupancy import Occupancy, SmLimits
 
+_FREE = ("registers", "warps", "shared", "blocks", "processors")  # what --limits may say
 _POWERS = {"": 0, "K": 1, "KB": 1, "KIB": 1, "M": 2, "MB": 2, "MIB": 2}
 
 
@@ -28,6 +30,9 @@ def occupancy(
     warps: Annotated[int, typer.Option(help="Of a block; 32 threads each.")],
     shared: Annotated[str, typer.Option(help="Bytes of shared memory of a block: 48000, 64K.")] = "0",
     target: Annotated[str, typer.Option(help="h200, a100, rtx4090, sm_90, sm_120, ...")] = "h200",
+    limits: Annotated[
+        str | None, typer.Option(help="Of another SM: registers=1024,warps=16,shared=48K,blocks=8,processors=10.")
+    ] = None,
     programs: Annotated[int | None, typer.Option(min=0, help="Of a grid: then its waves are told, too.")] = None,
     barriers: Annotated[int, typer.Option(help="Named barriers that the kernel uses.")] = 1,
     carveout: Annotated[int | None, typer.Option(help="Per cent of the first cache asked as shared memory.")] = None,
@@ -38,17 +43,36 @@ def occupancy(
         from weft.machine.occupancy import find_sm, waves
         from weft.machine.occupancy import occupancy as computed
 
-        limits, processors = find_sm(target)
+        sm, processors = find_sm(target)
+        if limits is not None:
+            sm, processors = _with(sm, limits, processors)
         size = read_bytes(shared)
-        found = computed(limits, registers=registers, shared=size, warps=warps, barriers=barriers, carveout=carveout)
+        found = computed(sm, registers=registers, shared=size, warps=warps, barriers=barriers, carveout=carveout)
         run = waves(programs, processors or 1, found.blocks) if programs is not None else None
         if as_json:
             typer.echo(json.dumps({**asdict(found), "waves": asdict(run) if run is not None else None}, indent=1))
             return
-        typer.echo(_text(found, limits, registers, warps))
+        typer.echo(_text(found, sm, registers, warps))
         if run is not None:
             on = f"{processors} SMs" if processors else "one SM (no product is named)"
             typer.echo(f"{programs} programs on {on}: {run}")
+
+
+def _with(sm: SmLimits, text: str, processors: int | None) -> tuple[SmLimits, int | None]:
+    """Limits of the architecture with those numbers in their place, and the SMs of the device."""
+    given: dict[str, int] = {}
+    for part in split(text):
+        name, _, value = part.partition("=")
+        if name not in _FREE:
+            raise NotationError(f"'{part}' in --limits is no number of {', '.join(_FREE)}: registers=1024,warps=16")
+        given[name] = read_bytes(value)
+    processors = given.pop("processors", processors)
+    if "shared" in given:
+        sm = replace(sm, sizes=(-(-given["shared"] // 1024),))
+    if "registers" in given:
+        sm = replace(sm, partitions=1)
+    changed: dict[str, Any] = dict(given)
+    return replace(sm, **changed), processors
 
 
 def read_bytes(text: str) -> int:
@@ -64,7 +88,7 @@ def _text(found: Occupancy, limits: SmLimits, registers: int, warps: int) -> str
     asked: dict[str, tuple[Any, Any]] = {
         "warps": (warps, limits.warps),
         "registers": (f"{found.registers} ({registers} a thread)", limits.registers),
-        "shared memory": (f"{found.shared} B (1024 the driver's)", f"{limits.shared} B"),
+        "shared memory": (f"{found.shared} B ({limits.reserved} the driver's)", f"{limits.shared} B"),
         "block slots": (1, limits.blocks),
         "barriers": ("", limits.barriers * limits.blocks),
     }

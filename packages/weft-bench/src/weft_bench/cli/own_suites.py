@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from weft_bench.cli.everyday import everyday
 from weft_bench.cli.regret import regret
+from weft_bench.cli.tuning import tuning
 
 
 class OwnSuite(NamedTuple):
@@ -33,12 +34,21 @@ def _regret_workloads() -> int:
     return len(workloads())
 
 
+def _studied_cases() -> int:
+    from weft_bench.tuning.study import CASES
+
+    return len(CASES.split(","))
+
+
 OWN_SUITES = {
     "everyday": OwnSuite(
         everyday, _everyday_cases, "contractions, permutations and groups as users write them, beside torch's plain way"
     ),
     "regret": OwnSuite(
         regret, _regret_workloads, "the time that calls take from the first of a fresh process on, over torch's"
+    ),
+    "tuning": OwnSuite(
+        tuning, _studied_cases, "random schedules of eight cases of TCCG: their distribution, and when a peer is beaten"
     ),
 }
 

@@ -36,19 +36,17 @@ FP32 = (
     Rung("coalesced", "multiply.coalesced", _times_issue(2, f"one transaction of A and one of B; {_CYCLE}"),
          (slides(6358.7, 498.7),)),
     Rung("shared sums", "multiply.shared_sums",
-         _times_issue(2 + 4 / 32, "two loads a multiply-add, and the sum in and out once in 32"),
-         (product_kernel("1.1"), product_kernel("1.2", "1.1"), product_kernel("1.3", "1.2"))),
+         _times_issue(2 + 4 / 32, "two loads a multiply-add, and the sum in and out once in 32")),
     Rung("shared tiles", "multiply.shared_tiles",
          _times_issue(2, "two loads a multiply-add, as from the L1 (nvcc joins four loads of A, numba does not)"),
-         (slides(9190.8, 6358.7), product_kernel("1.4", "1.1")), over="coalesced"),
+         (slides(9190.8, 6358.7),), over="coalesced"),
     Rung("padded tiles", "multiply.padded_tiles",
-         _times_issue(2, "with matrices stored by rows no lane reads a column: there is no conflict to mend"),
-         (product_kernel("1.5", "1.4"),)),
+         _times_issue(2, "with matrices stored by rows no lane reads a column: there is no conflict to mend")),
     Rung("column a thread", "multiply.column_per_thread", _times_issue(9 / 8, "nine loads for eight multiply-adds"),
          (slides(19823.7, 9190.8),), over="shared tiles"),
     Rung("4 x 4 a thread", "multiply.four_by_four",
          _times_issue(12 / 16, "four loads of A, four of B in two turns each, for 16 multiply-adds"),
-         (product_kernel("1.6", "1.5"),), over="padded tiles"),
+         over="padded tiles"),
     Rung("8 x 8 a thread", "multiply.eight_by_eight",
          _times_issue(40 / 64, "eight loads of A, eight of B in four turns each, for 64 multiply-adds"),
          (slides(25806.8, 19823.7),), over="column a thread"),
@@ -61,6 +59,28 @@ FP32 = (
     Rung("weft", "multiply.weft_call", Prediction(1.0, "the cost model chooses the library here"), tool="weft"),
     Rung("cuBLAS", "multiply.library", _ROOF, tool="torch"),
 )  # fmt: skip
+
+_DOUBLE = "a warp's load of doubles takes the port twice as long, and the roof is that of the tensor cores"
+
+
+def _double(
+    name: str, module: str, loads: float, number: str, before: str = "", over: str = "", function: str = "run"
+) -> Rung:
+    """A kernel of the dense thesis in the type that it was published in; `loads` for one multiply-add of a warp."""
+    return Rung(name, f"multiply.{module}", _times_issue(2 * loads, f"{loads:g} loads a multiply-add: {_DOUBLE}"),
+                (product_kernel(number, before or None),), function, over=over, double=True)  # fmt: skip
+
+
+FP64 = (
+    _double("flat tiles", "flat_tiles", 2 + 4 / 32, "1.1"),
+    _double("numbered threads", "flat_tiles", 2 + 4 / 32, "1.2", "1.1", function="run_numbered"),
+    _double("shared sums", "shared_sums", 2 + 4 / 32, "1.3", "1.2"),
+    _double("shared tiles", "shared_tiles", 2, "1.4", "1.3"),
+    _double("padded tiles", "padded_tiles", 2, "1.5", "1.4"),
+    _double("4 x 4 a thread", "four_by_four", 12 / 16, "1.6", "1.5"),
+    Rung("weft", "multiply.weft_call", Prediction(1.0, "the cost model chooses the library here"), tool="weft"),
+    Rung("cuBLAS", "multiply.library", _ROOF, tool="torch"),
+)
 
 TF32 = (
     Rung("TF32", "multiply.tf32", Prediction(4.7, "an operand with k not along rows: 85 of 397 TFLOP/s on an H200"),
@@ -101,6 +121,11 @@ def _half(size: Size, kind: str) -> LadderContraction:
     return product(*_extents(size), size.dtype or torch.float16)
 
 
+def _doubles(size: Size, kind: str) -> LadderContraction:
+    _only(size, (torch.float64,), "fp64")
+    return product(*_extents(size), torch.float64)
+
+
 def _extents(size: Size) -> tuple[int, int, int]:
     extent = size.extent or USUAL
     return extent, extent, extent
@@ -119,6 +144,7 @@ LADDER = Ladder(
         Flight("fp32", "Single precision by ordinary multiply-adds.", _single, FP32),
         Flight("tf32", "The same numbers by tensor cores, with ten bits of mantissa.", _tf32, TF32),
         Flight("fp16", "Half precision by tensor cores, sums in single.", _half, FP16),
+        Flight("fp64", "Double precision, as the kernels of the dense thesis were published.", _doubles, FP64),
     ),
     tiny=40,
 )

@@ -69,7 +69,8 @@ class LadderContraction:
     @property
     def rate(self) -> str:
         precision = self.case.precision if isinstance(self.case.precision, str) else "ieee"
-        return rate_name(self.case.dtypes[0], torch.float32, precision)
+        stored = self.case.dtypes[0]
+        return rate_name(stored, stored if stored is torch.float64 else torch.float32, precision)
 
     @property
     def work(self) -> Work:

@@ -12,7 +12,8 @@ GETT = "Flexible Performant Tensor Contractions on GPUs (the GETT paper)"
 
 _PEAK = 60e3  # GFLOP/s of an H100's fp32 units, as the slides have it
 
-# Seconds of the dense thesis on a Tesla V100: products of 5000 x 5000 beside cuBLAS, 10000 x 10000 beside MAGMA.
+# Seconds of the dense thesis on a Tesla V100, in double precision: products of 5000 x 5000 beside cuBLAS, matrices of
+# 10000 x 10000 beside MAGMA.
 _PRODUCTS = {"1.1": 2.475856e-01, "1.2": 2.427144e-01, "1.3": 2.423779e-01, "1.4": 2.354888e-01, "1.5": 2.021816e-01,
              "1.6": 1.130343e-01}  # fmt: skip
 _CUBLAS = 3.369595e-02
@@ -44,7 +45,7 @@ def _kernel(
     source: str,
 ) -> Published:  # fmt: skip
     seconds = times[number]
-    figure = f"kernel {number}: {seconds * 1e3:.4g} ms, V100"
+    figure = f"kernel {number}: {seconds * 1e3:.4g} ms in double precision, V100"
     gain = times[before] / seconds if before is not None else None
     if before in others and number in others:
         figure += f" (over {before} on a Quadro P6000: {others[str(before)] / others[number]:.2f})"

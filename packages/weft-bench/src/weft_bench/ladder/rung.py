@@ -6,12 +6,14 @@ The idea and the picture stand at the head of the kernel's file, and are read fr
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import UnsupportedError
@@ -61,12 +63,14 @@ class Rung:
     kind: str = ""  # which of the flight's problems, where it has several: see `weft_bench.ladder.problems`
     over: str = ""  # the rung of its flight that it is held against; the one before where empty
     tool: str = "numba-cuda"  # what it is written in; "Gluon" kernels and "weft family" ones run on a GPU alone
+    double: bool = False  # the kernel's text with float64 in the place of float32
 
     @property
     def run(self) -> Callable[..., torch.Tensor]:
         """The rung's function. Raises `UnsupportedError` where what it is written in cannot be used."""
         try:
-            return getattr(import_module(f"weft_bench.ladder.{self.module}"), self.function)
+            module = import_module(f"weft_bench.ladder.{self.module}")
+            return getattr(_doubled(self) if self.double else module, self.function)
         except ImportError as error:
             raise UnsupportedError(f"{self.tool}, which it is written in, cannot be used here: {error}") from None
 
@@ -144,6 +148,15 @@ class Ladder:
     def __iter__(self) -> Iterator[tuple[int, Flight, Rung]]:
         """Numbers, which count from 1, with flights and rungs."""
         return ((number, *each) for number, each in enumerate(self.rungs, 1))
+
+
+@cache
+def _doubled(rung: Rung) -> ModuleType:
+    """A rung's module anew, its numbers in double precision."""
+    module = ModuleType(f"weft_bench.ladder.{rung.module}_in_double")
+    text = re.sub(r"\bfloat32\b", "float64", rung.text)
+    exec(compile(text, f"<{module.__name__}>", "exec"), vars(module))
+    return module
 
 
 def read_head(text: str) -> Head:

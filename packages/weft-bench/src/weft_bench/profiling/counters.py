@@ -75,6 +75,7 @@ MORE = (
     Counter("dram_read", "bytes read from DRAM", "B", _same("dram__bytes_read.sum")),
     Counter("dram_write", "bytes written to DRAM", "B", _same("dram__bytes_write.sum")),
     Counter("l2_bytes", "bytes through the L2", "B", _same("lts__t_bytes.sum")),
+    Counter("l2_hits", "L2 hit rate", "%", _same("lts__t_sector_hit_rate.pct", "lts__average_t_sector_hit_rate.pct")),
     Counter("seconds", "time under the profiler", "s", _same("gpu__time_duration.sum", "gpu__time_duration.avg")),
     Counter("limit_shared", "blocks that shared memory allows", "blocks", _same("launch__occupancy_limit_shared_mem")),
     Counter("limit_warps", "blocks that warps allow", "blocks", _same("launch__occupancy_limit_warps")),

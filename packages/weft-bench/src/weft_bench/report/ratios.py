@@ -92,6 +92,11 @@ def geomean(ratios: Iterable[Ratio], *, at_least_one: bool = False) -> Interval:
     return mean_ratio(over, under, at_least_one=at_least_one)
 
 
+def of_minima(ratios: Iterable[Ratio], *, at_least_one: bool = False) -> Interval:
+    """Geometric mean of ratios of minima, as the paper has it; resampling says nothing of a minimum's interval."""
+    return geomean([Ratio((min(r.over),), (min(r.under),)) for r in ratios], at_least_one=at_least_one)
+
+
 def smallest(ratios: Iterable[Ratio]) -> Interval:
     """The smallest of the ratios."""
     return geomean([min(ratios, key=value)])

@@ -9,17 +9,21 @@ get one factor each. The result is kept only where it predicts better and choose
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from weft.errors import UnsupportedError
+from weft.cli.tuning.run import AHEAD, CompileAhead, Job
+from weft.errors import UnsupportedError, WeftError
 from weft.gpu.common import cost
 from weft.planner.coefficients import Coefficients, coefficients, keep, numbers, using
+from weft.planner.planner import Choice
 from weft.planner.schedule import Target
 from weft.spec import Contraction
-from weft_bench.tuning.study import Sample
+from weft.tune.candidates import Candidate, Effort, pick_candidates
+from weft.tune.compile_pool import Compiler
+from weft.tune.tuner import measured
 
 ENOUGH = 40  # measured schedules, fewer of which fit nothing
 ENOUGH_OF_FAMILY = 5
@@ -62,6 +66,37 @@ class Fit:
     before: Quality
     after: Quality
     kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One job's measured candidates; the first is the model's choice, the others were drawn at random."""
+
+    job: Job
+    choice: Choice
+    candidates: list[Candidate]
+
+
+def sampled(
+    jobs: Sequence[Job], effort: Effort, begun: Callable[[Job], None] = lambda job: None
+) -> tuple[list[Sample], dict[str, str]]:
+    """Samples of all jobs, and why others have none: the model's choice and `effort.samples` others, none stored."""
+    effort = replace(effort, leaders=1, slow=max(effort.slow, 4.0), budget=max(effort.budget, 600.0))
+    found: list[Sample] = []
+    failed: dict[str, str] = {}
+    with Compiler(jobs[0].target, jobs[0].backend, effort.jobs) as compiler:
+        ahead = CompileAhead(jobs, effort, compiler, again=True)
+        for at, job in enumerate(jobs):
+            begun(job)
+            ahead.up_to(at + AHEAD)
+            try:
+                choice = ahead.choice(at)
+                candidates = pick_candidates(choice.ranked, effort)
+                measured(choice, candidates, effort, compiler)
+                found.append(Sample(job, choice, candidates))
+            except WeftError as error:
+                failed[job.label] = str(error).partition("\n")[0]
+    return found, failed
 
 
 def calibrated(samples: Sequence[Sample], target: Target) -> Fit:

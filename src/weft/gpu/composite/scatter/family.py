@@ -203,9 +203,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def program_of(product: Choice, finish: Choice) -> Program:
     """Multiply into a workspace, then write D from there."""
     workspace, space = product.description.d, work(0)
-    multiply = ProgramStep(product, (SLOT_A, SLOT_B), writes=space)
-    if isinstance(finish.description, Permutation):
+    if isinstance(finish.description, Permutation):  # which scales nothing
+        multiply = ProgramStep(product, (SLOT_A, SLOT_B), writes=space, factors=None)
         last = ProgramStep(finish, (space,), writes=SLOT_D)
     else:
+        multiply = ProgramStep(product, (SLOT_A, SLOT_B), writes=space)
         last = as_called(finish, space, number_slot(1, workspace.dtype))
     return Program(NAME, (multiply, last), 0, f"{NAME} D; {{0}}", (workspace,))

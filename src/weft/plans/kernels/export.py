@@ -1,0 +1,208 @@
+"""A contraction for programs without Python: its kernel as a cubin, a C header that launches it, and an example.
+
+Only what one kernel computes, which takes plain pointers, is written: schedules with tensor maps, a workspace or the
+vendor's library are passed over for the best one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.base.files import write_whole
+from weft.base.version import __version__
+from weft.errors import UnsupportedError
+from weft.planner.planner import Choice
+from weft.spec import Contraction, Layout
+from weft.spec.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from weft.gpu.common.cubin import Cubin
+    from weft.planner.schedule import Schedule
+
+TRIED = 64  # candidates, best first
+# Types of C that hold one element, and the number one in them.
+_ELEMENTS = {
+    torch.float16: ("unsigned short", "0x3c00"), torch.bfloat16: ("unsigned short", "0x3f80"),
+    torch.float32: ("float", "1.0f"), torch.float64: ("double", "1.0"), torch.int8: ("signed char", "1"),
+    torch.int32: ("int", "1"), torch.int64: ("long long", "1"),
+}  # fmt: skip
+
+_HEADER = Template("""\
+/* $text: $extents
+ * $schedule
+ * Written by weft $version, compiled by Triton $triton for compute capability $capability.
+ * Every address is that of a tensor on the GPU, at a multiple of $alignment bytes:
+$tensors
+ */
+#ifndef WEFT_CONTRACTION_H
+#define WEFT_CONTRACTION_H
+#include <cuda.h>
+
+/* Loads the kernel from the file of machine code into the current context. */
+static inline CUresult contraction_load(const char *file, CUfunction *kernel)
+{
+    CUmodule module;
+    CUresult status = cuModuleLoad(&module, file);
+    if (status == CUDA_SUCCESS)
+        status = cuModuleGetFunction(kernel, module, "$kernel");
+    if (status == CUDA_SUCCESS)
+        status = cuFuncSetAttribute(*kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, $shared);
+    return status;
+}
+
+/* $formula, in order on the stream. */
+static inline CUresult contraction(CUfunction kernel, CUstream stream, $parameters)
+{
+    CUdeviceptr scratch[2] = {0, 0};
+    void *arguments[] = {$addresses, &scratch[0], &scratch[1]};
+    return cuLaunchKernel(kernel, $programs, 1, 1, $threads, 1, 1, $shared, stream, arguments, NULL);
+}
+
+#endif
+""")
+_EXAMPLE = Template("""\
+/* cc example.c -lcuda && ./a.out contraction.cubin */
+#include <stdio.h>
+#include <stdlib.h>
+#include "contraction.h"
+
+static void check(CUresult status, const char *what)
+{
+    const char *name = "";
+    if (status == CUDA_SUCCESS)
+        return;
+    cuGetErrorName(status, &name);
+    fprintf(stderr, "%s: %s\\n", what, name);
+    exit(1);
+}
+
+int main(int count, char **words)
+{
+    CUdevice device;
+    CUcontext context;
+    CUfunction kernel;
+    size_t i;
+    check(cuInit(0), "the driver");
+    check(cuDeviceGet(&device, 0), "a device");
+    check(cuDevicePrimaryCtxRetain(&context, device), "its context");
+    check(cuCtxSetCurrent(context), "its context");
+    check(contraction_load(count > 1 ? words[1] : "contraction.cubin", &kernel), "the kernel");
+$made
+    check(contraction(kernel, NULL, $given), "the launch");
+    check(cuCtxSynchronize(), "the kernel");
+    check(cuMemcpyDtoH(host_d, d, sizeof(*host_d) * count_d), "the result");
+    printf("D[0] = $shown of operands that are all one; each sum has $depth\\n", $cast);
+    return 0;
+}
+""")
+_MADE = Template("""\
+    size_t count_$name = $count;
+    $element *host_$name = malloc(sizeof($element) * count_$name);
+    CUdeviceptr $name;
+    for (i = 0; i < count_$name; i++)
+        host_$name[i] = $one;
+    check(cuMemAlloc(&$name, sizeof($element) * count_$name), "memory");
+    check(cuMemcpyHtoD($name, host_$name, sizeof($element) * count_$name), "a copy");
+""")
+
+
+def export(contraction: Contraction, choice: Choice, folder: Path) -> list[Path]:
+    """Write `contraction.cubin`, `contraction.h` and `example.c`; the files. Nothing is loaded: no GPU is needed.
+
+    Raises `UnsupportedError` where no candidate is one kernel of plain pointers.
+    """
+    schedule, launch = _one_kernel(contraction, choice)
+    from weft.gpu.common.cubin import Cubin
+    from weft.gpu.common.inspect import compiled
+
+    cubin = Cubin.of(compiled(launch, f"sm_{choice.target.capability}"))
+    tensors = _tensors(contraction, launch)
+    if cubin.sizes is None or len(cubin.sizes) != len(list(_names(tensors))):
+        raise UnsupportedError(f"{schedule} takes parameters that only Triton's launcher passes")
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, str | bytes] = {
+        "contraction.cubin": cubin.code,
+        "contraction.h": _header(contraction, choice, schedule, launch, cubin, tensors),
+        "example.c": _example(contraction, launch, tensors),
+    }
+    for name, content in files.items():
+        write_whole(folder / name, content, mode=0o644)
+    return [folder / name for name in files]
+
+
+def _one_kernel(contraction: Contraction, choice: Choice) -> tuple[Schedule, Any]:
+    """The best schedule that is one kernel of plain pointers, and its launch."""
+    from weft.gpu.common.contraction_launch import WholeLaunch
+    from weft.gpu.common.launch import collected
+
+    with collected():
+        for rank in choice.ranked[:TRIED]:
+            launch = rank.build(choice.description, choice.target)
+            kernel = launch.kernels[0] if isinstance(launch, WholeLaunch) else None
+            plain = kernel is not None and all(isinstance(each, Layout | None) for each in kernel.layouts)
+            if kernel is not None and plain and kernel.numbers is None:
+                return rank.schedule, kernel
+    raise UnsupportedError("no candidate is one kernel without tensor maps and workspace: name one by schedule=")
+
+
+def _tensors(contraction: Contraction, launch: Any) -> dict[str, Layout]:
+    """Tensors by their names in C, in the order of the kernel's parameters: before the factors, then after them."""
+    layouts = zip("abcd", launch.layouts[:4], strict=True)
+    others = [each.name for each in contraction.aux if each.layout is not None]
+    return {name: layout for name, layout in layouts if layout is not None} | dict(
+        zip(others, launch.pointers, strict=True)
+    )
+
+
+def _names(tensors: dict[str, Layout]) -> Iterator[tuple[str, str]]:
+    """C types and names of the parameters, alpha and beta after A, B, C and D."""
+    for at, name in enumerate(tensors):
+        if at == len([each for each in tensors if each in "abcd"]):
+            yield from _FACTORS
+        yield "CUdeviceptr", name
+    if all(each in "abcd" for each in tensors):
+        yield from _FACTORS
+
+
+_FACTORS = (("double", "alpha"), ("double", "beta"))
+
+
+def _header(
+    contraction: Contraction, choice: Choice, schedule: Schedule, launch: Any, cubin: Cubin, tensors: dict[str, Layout]
+) -> str:  # fmt: skip
+    names = list(_names(tensors))
+    number = "double" if launch._real else "long long"
+    return _HEADER.substitute(
+        text=contraction.text, schedule=schedule, version=__version__, triton=cubin.triton,
+        extents=", ".join(f"{mode.name} = {mode.extent}" for mode in contraction.modes),
+        capability=f"{choice.target.capability / 10:.1f}", kernel=cubin.name, shared=cubin.shared,
+        alignment=min(layout.alignment for layout in tensors.values()), threads=cubin.threads, programs=launch.programs,
+        tensors="\n".join(f" *   {name}: {_described(layout)}" for name, layout in tensors.items()),
+        formula=f"D = alpha * {contraction.text}{' + beta * C' if contraction.c is not None else ''}",
+        parameters=", ".join(f"{number if kind == 'double' else kind} {name}" for kind, name in names),
+        addresses=", ".join(f"&{name}" for _, name in names),
+    )  # fmt: skip
+
+
+def _described(layout: Layout) -> str:
+    shape, strides = (" x ".join(map(str, each)) or "1" for each in (layout.shape, layout.strides))
+    return f"{shape} of {dtype_name(layout.dtype)}, strides {strides}"
+
+
+def _example(contraction: Contraction, launch: Any, tensors: dict[str, Layout]) -> str:
+    made = []
+    for name, layout in tensors.items():
+        if layout.dtype not in _ELEMENTS:
+            raise UnsupportedError(f"an example in C has no {dtype_name(layout.dtype)}")
+        element, one = _ELEMENTS[layout.dtype]
+        count = 1 + sum((extent - 1) * step for extent, step in zip(layout.shape, layout.strides, strict=True))
+        made.append(_MADE.substitute(name=name, count=count, element=element, one=one))
+    bits = contraction.d.dtype in (torch.float16, torch.bfloat16)
+    shown, cast = ("0x%04x (bits)", "(unsigned)host_d[0]") if bits else ("%.6g", "(double)host_d[0]")
+    given = ", ".join({"alpha": "1", "beta": "0"}.get(name, name) for _, name in _names(tensors))
+    return _EXAMPLE.substitute(made="\n".join(made), given=given, depth=contraction.k, shown=shown, cast=cast)

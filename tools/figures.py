@@ -1,0 +1,46 @@
+"""Figures on pages, each by its name in a device's summary: `python tools/figures.py` writes them anew.
+
+A comment names those of its section, in the order in which they stand after it:
+
+    <!-- figures of h200: tccg.fp16_fp32.gm1_cutensor fusion.leaky_relu_vs_cutensor -->
+
+Every number with a decimal point in prose is one, rounded to two decimals. A test holds pages to what this writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/figures.md", "docs/functions.md", "docs/plans.md", "docs/limits.md")
+_SCOPE = re.compile(r"<!-- figures of (\w+):([^>]*?)-->(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(r"```.*?```|(?<![\w.])\d+\.\d+(?![\w.]*\d)", re.DOTALL)
+
+
+def written(text: str) -> str:
+    """A page with its figures as the summaries have them; `ValueError` where names and numbers are not as many."""
+    return _SCOPE.sub(_of_scope, text)
+
+
+def _of_scope(scope: re.Match[str]) -> str:
+    device, listed, text = scope.groups()
+    names = listed.split()
+    summary = json.loads((ROOT / "results" / device / "summary.json").read_text())
+    numbers = [found.group() for found in _NUMBER.finditer(text) if not found.group().startswith("```")]
+    if len(numbers) != len(names):
+        pairs = "; ".join(f"{number} {name}" for number, name in zip(numbers, names, strict=False))
+        raise ValueError(f"{len(numbers)} figures, {len(names)} names: {pairs}")
+    left = iter(names)
+
+    def figure(found: re.Match[str]) -> str:
+        return found.group() if found.group().startswith("```") else f"{summary[next(left)]['value']:.2f}"
+
+    return f"<!-- figures of {device}:{listed}-->{_NUMBER.sub(figure, text)}"
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        file = ROOT / page
+        file.write_text(written(file.read_text()))
