@@ -32,22 +32,26 @@ class LibraryPart:
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
+        self._sums = sums_of(scheme, frame)
+        self.adds = isinstance(self._sums, Matrices) and self._sums.adds  # C, in the product
+        self.clamps = isinstance(self._sums, Matrices) and self._sums.clamps  # negative values, in the product
+        if scheme.rounds_sums and not self.adds:
+            scheme = scheme.wide()
+            self._sums = sums_of(scheme, frame)
         self._scheme, self._frame = scheme, frame
         self._elements: FinishPass | None = None  # of products without a sum
         self._fused: FinishPass | None = None
         self._reason: str | None = None  # why there is no pass
-        self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
-        self._adds = isinstance(self._sums, Matrices) and self._sums.adds
         self._follows = scheme.follows
         self._plain = self._sums.plain if isinstance(self._sums, Matrices) and not scheme.follows else None
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
-        held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
-        self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
+        held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
+        self.workspace_bytes = self._sums.bytes + held + (0 if self.adds else self._finish.bytes)
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
         """Have functions done in one pass each, where a device can; `apart`: sums are made by `made` alone."""
@@ -65,7 +69,7 @@ class LibraryPart:
                 return
         if not apart:
             self._sums.prepare(target)
-        if contraction.epilogue is not None or (contraction.c is not None and not self._adds):
+        if contraction.epilogue is not None or (contraction.c is not None and not self.adds):
             made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
 
@@ -86,7 +90,7 @@ class LibraryPart:
             elements.of_elements(a, b, c, d, alpha, beta, aux)
             return
         if c is not None and beta != 0:
-            if self._adds and alpha != 0 and isinstance(sums, Matrices):
+            if self.adds and alpha != 0 and isinstance(sums, Matrices):
                 sums.added(d, a, b, alpha, c, beta, aux)
                 return
         elif self._in_place:

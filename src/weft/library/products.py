@@ -62,6 +62,12 @@ def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], ki
     return ProductTypes(accumulate, accumulate, accumulate, "plain")
 
 
+def clamps(types: ProductTypes, kind: str) -> bool:
+    """Whether torch's product of matrices that adds C makes negative sums 0 in the same call."""
+    single = types.result in (torch.float32, *_HALVES)
+    return kind == "cuda" and types.way == "plain" and single and hasattr(torch, "_addmm_activation")
+
+
 def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     """The accumulator's type for both; a real factor of a complex one stays real."""
     if not accumulate.is_complex or values[0].is_complex == values[1].is_complex:
@@ -73,12 +79,13 @@ def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype)
 class MatrixProducts:
     """Multiplies matrices of the types that it was made for; `batched`: with a dimension of batches."""
 
-    def __init__(self, types: ProductTypes, batched: bool, kind: str) -> None:
+    def __init__(self, types: ProductTypes, batched: bool, kind: str, *, clamps: bool = False) -> None:
+        """`clamps`: what C was added to becomes 0 where it is negative."""
         self._types = types
         self.fuses = types.way in ("plain", "widening", "brains")  # alpha, and writes to a place
         self.adds = types.way in ("plain", "widening")  # C
         multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
-        add: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
+        add: Callable[..., Any] = torch._addmm_activation if clamps else torch.baddbmm if batched else torch.addmm
         if types.way == "widening":
             multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
         self._multiply, self._add = (guarded(call, types.a, types.result, kind) for call in (multiply, add))

@@ -16,9 +16,9 @@ from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, wrapped
+from weft.library.products import MatrixProducts, clamps, wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.views import A, B, C, D, Frame, Group
+from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
 
@@ -114,7 +114,9 @@ class Matrices(OfMatrices):
         batched = bool(order.batch)
         self.kept = order.kept
         self._swapped = order.swapped
-        self._products = MatrixProducts(scheme.types, batched, scheme.kind)
+        #: Whether negative values become 0 in the product.
+        self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
+        self._products = MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
@@ -131,10 +133,7 @@ class Matrices(OfMatrices):
         placed = order.place is not None and self._products.fuses
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
-        seen = (
-            frame.matrix((order.batch, order.rows, order.columns), C) if placed and contraction.c is not None else None
-        )
-        self._c = seen.in_layout(contraction.c) if seen is not None and contraction.c is not None else None
+        self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
         seen_whole = all(isinstance(each, Seen) and each.is_whole for each in (self._left, self._right))
         #: Writes the product of A and B to D, each as it lies; None where one is to be seen otherwise.
@@ -160,6 +159,17 @@ class Matrices(OfMatrices):
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
+
+
+def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Group]) -> View | None:
+    """C as the product adds it: a matrix, of which the library takes a row for all rows as a vector."""
+    layout = scheme.contraction.c
+    view = frame.matrix(groups, C, copied=True) if layout is not None else None
+    if layout is None or view is None:
+        return None
+    if scheme.types.way == "plain" and view.strides == (0, 1):
+        view = View(view.shape[1:], (1,), view.start)
+    return view.in_layout(layout)
 
 
 class Tables(OfMatrices):
