@@ -214,11 +214,16 @@ def _of_function(fn: types.FunctionType, owner: tuple[Any] | None, callers: _Cal
         key.append(_of_value(fn.__defaults__, callers))
     if fn.__kwdefaults__:
         key.append(_of_value(fn.__kwdefaults__, callers))
-    flat = owner is None and len(callers) == 1 and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__)
-    if flat and len(_flat) < _FLAT and all(type(each) is str or _is_settled(each) for each in key[1:]):
-        if all(how == "." for _, steps in reads for how, _ in steps):
-            _flat[code] = tuple([(name, tuple([what for _, what in steps])) for name, steps in reads])
+    if owner is None and len(callers) == 1 and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__):
+        _remember(code, reads, key[1:])
     return tuple(key)
+
+
+def _remember(code: types.CodeType, reads: Any, values: list[Hashable]) -> None:
+    """Code that is flat: it reads attributes alone, and numbers and what is settled."""
+    settled = all(type(each) is str or _is_settled(each) for each in values)
+    if settled and len(_flat) < _FLAT and all(how == "." for _, steps in reads for how, _ in steps):
+        _flat[code] = tuple([(name, tuple([what for _, what in steps])) for name, steps in reads])
 
 
 def _read(fn: types.FunctionType, names: dict[str, Any], name: str, steps: tuple[Step, ...]) -> Any:

@@ -156,15 +156,10 @@ class Seen:
     state: str | None = None
 
     def __init__(self, view: View) -> None:
-        self._view = view
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is to be done to see it so."""
-        return self._view.whole
+        self.view = view
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        return self._view.of(tensor)
+        return self.view.of(tensor)
 
     def prepare(self, target: Target) -> None:
         """Nothing is computed of it."""

@@ -8,14 +8,14 @@ ReLU commutes with rounding, so that it may follow on D in D's own type.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
 from weft.fn.pointwise import RecordedFunction
 from weft.library.views import FIRST
-from weft.planner.schedule import AuxTensors, Launch, Scalar
+from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction, Mode, Strides
 
 _ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
@@ -69,8 +69,9 @@ def _with_addend(mode: Mode, stride: int) -> Mode:
 class FoldedLaunch:
     """The launch of a folded contraction, called as the one that was described."""
 
-    def __init__(self, launch: Launch, fold: Folded) -> None:
+    def __init__(self, launch: Any, fold: Folded) -> None:
         self._launch, self._addend, self._clamps = launch, fold.addend, fold.clamps
+        self.returns = getattr(launch, "returns", False)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -80,3 +81,8 @@ class FoldedLaunch:
         self._launch(a, b, c, d, alpha, beta, aux)
         if self._clamps:
             d.relu_()
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
+        """A new D, of a call without factors; where it `returns`."""
+        found: Tensor = self._launch.result(a, b, c if self._addend is None else aux[self._addend])
+        return found.relu_() if self._clamps else found

@@ -47,7 +47,11 @@ class LibraryPart:
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
-        self._plain = self._sums.plain if isinstance(self._sums, Matrices) and not scheme.follows else None
+        self._with_c, self._direct = contraction.c is not None, None
+        if isinstance(self._sums, Matrices) and not scheme.follows:
+            self._direct = self._sums.direct
+        #: Whether `result` returns D.
+        self.returns = isinstance(self._sums, Matrices) and not scheme.follows and self._sums.returns
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
@@ -82,8 +86,9 @@ class LibraryPart:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        if self._plain is not None and c is None and alpha == 1:
-            self._plain(a, b, d)
+        direct = self._direct
+        if direct is not None and alpha == 1 and (c is not None) is self._with_c and (c is None or beta == 1):
+            direct(a, b, c, d)
             return
         sums, elements = self._sums, self._elements
         if elements is not None and elements.serves(c, beta):
@@ -104,9 +109,14 @@ class LibraryPart:
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> Callable[[], None]:
         """The run on these tensors."""
-        if self._plain is not None and c is None and alpha == 1:
-            return partial(self._plain, a, b, d)
+        if self._direct is not None and alpha == 1 and c is None and not self._with_c:
+            return partial(self._direct, a, b, None, d)
         return partial(self, a, b, c, d, alpha, beta, aux)
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
+        """A new D, of a call without factors; where it `returns`."""
+        assert self._direct is not None, "it is one that returns"
+        return self._direct(a, b, c, None)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

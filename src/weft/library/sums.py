@@ -6,7 +6,7 @@ ways to run: `made`, sums in memory of their own with a dimension for each mode,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import TypeAlias
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
+from weft.library.direct import Direct, direct, is_linear, linear, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, clamps, wrapped
@@ -21,6 +22,7 @@ from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.spec import Contraction
 
 
 class Unprepared:
@@ -135,13 +137,33 @@ class Matrices(OfMatrices):
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
-        seen_whole = all(isinstance(each, Seen) and each.is_whole for each in (self._left, self._right))
-        #: Writes the product of A and B to D, each as it lies; None where one is to be seen otherwise.
-        self.plain: Callable[[Tensor, Tensor, Tensor], None] | None = None
-        if seen_whole and self._d is not None and self._d.whole:
-            self.plain = self._products.plain(self._swapped)
+        #: The product as one call, where it is that; and whether it may return D.
+        self.direct, self.returns = self._direct(contraction), False
+        if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
+            given = contraction.a, contraction.b, contraction.c, contraction.d
+            self.returns = self._d.whole
+            if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
+                self.direct, self.returns = linear(self._products, self.direct), True
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
+
+    def _direct(self, contraction: Contraction) -> Direct | None:
+        """None where an operand is no matrix as it lies, or a vendor's library has a quicker way."""
+        left, right, place, addend = self._left, self._right, self._d, self._c
+        if not (isinstance(left, Seen) and isinstance(right, Seen)) or place is None:
+            return None
+        adds = contraction.c is not None
+        if (adds and not self.adds) or (self._products.dot is not None and math.prod(place.shape) == 1):
+            return None
+        views = (left.view, right.view, place, *([addend] if addend is not None else []))
+        if any(view.start for view in views):
+            return None
+        a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
+        of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
+        return direct(
+            self._products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
+            swapped=self._swapped, adds=adds,
+        )  # fmt: skip
 
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:

@@ -22,6 +22,7 @@ from weft.planner.validity import generation
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled  # which changes what torch returns
 _new = torch.empty_strided  # takes half as long as torch.empty
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
@@ -115,6 +116,7 @@ class KnownCall(NamedTuple):
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
+    makes: bool = False  # whether the launch may make the result, see `LibraryPart.result`
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result of a call of that signature, or None where the call must be checked in full."""
@@ -132,6 +134,15 @@ class KnownCall(NamedTuple):
             return None
         if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
+        if out is None and self.makes and c is None and alpha == 1 and launch.returns and not any_autocast():  # type: ignore[attr-defined]
+            try:
+                found = launch.result(a, b, None, [None if at is None else operands[at] for at in order])  # type: ignore[attr-defined]
+                if found is not None:
+                    return found
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):  # the full way reports how much was requested
+                    return None
+                raise
         further: tuple[Tensor, ...] = ()
         if out is None:
             shape, strides, dtype, device = self.new

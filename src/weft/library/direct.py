@@ -1,0 +1,70 @@
+"""A product of matrices that is one call of torch: every tensor is seen, and nothing is copied, computed or added behind.
+
+The call writes to D, or returns a new one: then torch allocates it, which takes a third of what a tensor takes that is
+allocated first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter, methodcaller
+from typing import TypeAlias
+
+from torch import Tensor
+
+from weft.library.products import MatrixProducts
+from weft.library.views import View
+from weft.spec import Layout
+
+#: Of A, B, C where there is one, and D, or None for a new one, which is returned.
+Direct: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+Seeing: TypeAlias = Callable[[Tensor], Tensor] | None  # None: the tensor is the matrix as it is
+
+
+def direct(
+    products: MatrixProducts, left: Seeing, right: Seeing, addend: Seeing, place: Seeing, *, swapped: bool, adds: bool
+) -> Direct:
+    """`swapped`: the left factor is B; `adds`: C is given."""
+    multiply, add = products.multiply, products.add
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if swapped:
+            a, b = b, a
+        if left is not None:
+            a = left(a)
+        if right is not None:
+            b = right(b)
+        if place is not None and d is not None:
+            d = place(d)
+        if not adds:
+            return multiply(a, b, out=d)  # type: ignore[no-any-return]
+        return add(c if addend is None else addend(c), a, b, out=d)  # type: ignore[arg-type, no-any-return]
+
+    return product
+
+
+def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
+    """The product where A has several modes of rows and B's are D's columns: torch sees them as matrices itself."""
+    call = products.linear
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        return otherwise(a, b, c, d) if d is not None else call(a, b, c)  # type: ignore[no-any-return]
+
+    return product
+
+
+def seeing(view: View, layout: Layout) -> Seeing:
+    """What sees a tensor of a layout as a matrix, from the first element on."""
+    if view.whole:
+        return None
+    if len(view.shape) == 2 and (view.shape, view.strides) == (layout.shape[::-1], layout.strides[::-1]):
+        return attrgetter("mT")
+    return methodcaller("as_strided", view.shape, view.strides)
+
+
+def is_linear(a: Layout, b: Layout, c: Layout | None, d: Layout) -> bool:
+    """Whether torch's linear layer takes these tensors as they are, and rounds once."""
+    *rows, inner = a.shape or (0,)
+    like = len(b.shape) == 2 and b.shape[1] == inner and d.shape == (*rows, b.shape[0])
+    whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (a, b, d))
+    return like and whole and len(rows) == 2 and (c is None or c.shape == b.shape[:1])
