@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ class Direct:
     """Stands for a loaded kernel: it writes down the parameters of its launches."""
 
     device = 0
-    launched: list[tuple[int, list[int]]] = []
+    launched: ClassVar[list[tuple[int, list[int]]]] = []
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -97,7 +98,7 @@ def test_it_launches_what_was_noted(schedule: str) -> None:
         a, b = make()
         d = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
         arguments = (a, b, None, d, 1.0, 1.0)
-        wanted, found = (launched(lambda call=call: call(*arguments), (a, b, d)) for call in (plain, noted))
+        wanted, found = (launched(partial(call, *arguments), (a, b, d)) for call in (plain, noted))
         assert found == wanted
         assert len(found) > 1
     assert noted._sequence is not None
@@ -115,7 +116,7 @@ def test_operands_of_functions_are_among_the_addresses() -> None:
         tensors = (*CASES["tma"](), torch.empty(256, 256, dtype=HALF), torch.ones(256, dtype=HALF))
         x, y, d, beside = tensors
         wanted, found = (
-            launched(lambda call=call: call(x, y, None, d, 1.0, 1.0, (beside,)), tensors) for call in (plain, noted)
+            launched(partial(call, x, y, None, d, 1.0, 1.0, (beside,)), tensors) for call in (plain, noted)
         )
         assert found == wanted
 

@@ -1,7 +1,6 @@
-"""A product of matrices that is one call of torch: every tensor is seen, and nothing is copied, computed or added behind.
+"""Sums of products that are one call of torch: every tensor is seen as it lies, and nothing follows.
 
-The call writes to D, or returns a new one: then torch allocates it, which takes a third of what a tensor takes that is
-allocated first.
+The call writes to D, or returns a new one, which torch allocates in less time than a tensor takes beforehand.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ from collections.abc import Callable
 from operator import attrgetter, methodcaller
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
+from weft.base.kept import constant
 from weft.library.products import MatrixProducts
 from weft.library.views import View
 from weft.spec import Layout
@@ -49,6 +50,41 @@ def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
 
     def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
         return otherwise(a, b, c, d) if d is not None else call(a, b, c)  # type: ignore[no-any-return]
+
+    return product
+
+
+def of_elements(left: Seeing, right: Seeing, place: Seeing) -> Direct:
+    """Products of elements."""
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if left is not None:
+            a = left(a)
+        if right is not None:
+            b = right(b)
+        return torch.mul(a, b, out=d if place is None or d is None else place(d))
+
+    return product
+
+
+def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) -> Direct:
+    """Sums of A alone over its last modes, so many of them, times B, which is a number and mostly the one that is kept.
+
+    `shape` is that of D.
+    """
+    dims, one = tuple(range(-summed, 0)), None
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        nonlocal one
+        values = a if operand is None else operand(a)
+        if d is None:
+            found = torch.sum(values, dims)
+            found = found if found.shape == shape else found.view(shape)
+        else:
+            found = torch.sum(values, dims, out=d if place is None else place(d))
+        if b is not one and b is not (one := constant(1, b.dtype, b.device)):
+            found.mul_(b)
+        return found
 
     return product
 

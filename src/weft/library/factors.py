@@ -36,9 +36,9 @@ class OperandFactor:
         alone = scheme.roles.alone[place]
         self._summed = tuple(range(-len(alone), 0))
         read = (*modes, *alone)
-        self._view = frame.view(read, place, shared=shared or self._function is not None)
+        self.view = frame.view(read, place, shared=shared or self._function is not None)
         reach = [
-            self._view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
+            self.view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
@@ -65,7 +65,7 @@ class OperandFactor:
         return self._function is None and self._value == self.wanted
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        values = self._view.of(tensor)
+        values = self.view.of(tensor)
         if self._plain:
             return values
         values = self._read(values, aux)
@@ -80,7 +80,7 @@ class OperandFactor:
         if self._summed:
             place.copy_(self.of(tensor, aux))
         else:
-            place.copy_(self._read(self._view.of(tensor), aux))
+            place.copy_(self._read(self.view.of(tensor), aux))
 
     def _read(self, values: Tensor, aux: AuxTensors) -> Tensor:
         """Values behind the function, in the type that it sees, or in any that holds the stored ones."""

@@ -47,11 +47,9 @@ class LibraryPart:
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
-        self._with_c, self._direct = contraction.c is not None, None
-        if isinstance(self._sums, Matrices) and not scheme.follows:
-            self._direct = self._sums.direct
+        self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
         #: Whether `result` returns D.
-        self.returns = isinstance(self._sums, Matrices) and not scheme.follows and self._sums.returns
+        self.returns = not scheme.follows and self._sums.returns
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
-from weft.library.direct import Direct, direct, is_linear, linear, seeing
+from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, clamps, wrapped
@@ -22,11 +22,15 @@ from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 
 
 class Unprepared:
     """Sums of which nothing is computed in passes of a device."""
+
+    #: The sums as one call of torch, where they are that; and whether it may return D.
+    direct: Direct | None = None
+    returns = False
 
     def prepare(self, target: Target) -> None:
         """Have functions of A and of B done in one pass each."""
@@ -84,6 +88,36 @@ class Pairs(Unprepared):
         self._short = scheme.types.result != scheme.accumulate  # factors are converted where they are scaled
         self._d = frame.view(self.kept, D).in_layout(scheme.contraction.d)
         self.bytes = sum(factor.made_bytes + factor.converted_bytes for factor in (self._a, self._b))
+        self._find_direct(scheme, frame)
+
+    def _find_direct(self, scheme: LibraryScheme, frame: Frame) -> None:
+        contraction = scheme.contraction
+        a, b, d, alone = contraction.a, contraction.b, contraction.d, scheme.roles.alone
+        if contraction.c is not None or not self.places or any(frame.starts):
+            return
+        if all(scheme.plain) and not self._repeated:
+            if all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B))):
+                self.direct, self.returns = of_elements(None, None, None), d.shape in (a.shape, b.shape)
+            else:
+                views = self._a.view.in_layout(a), self._b.view.in_layout(b)
+                self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
+        elif alone[A] and self._is_of_one(scheme, frame):
+            read = frame.view((*self.kept, *alone[A]), A).in_layout(a)
+            place = View(self._d.shape if self.kept else (), self._d.strides if self.kept else ())
+            self.direct = of_one(seeing(read, a), seeing(place.in_layout(d), d), len(alone[A]), d.shape)
+            self.returns = math.prod(place.shape) == math.prod(d.shape)
+
+    def _is_of_one(self, scheme: LibraryScheme, frame: Frame) -> bool:
+        """Whether it is A alone, times a number."""
+        contraction = scheme.contraction
+        exact = {contraction.a.dtype, contraction.b.dtype, scheme.types.a} == {contraction.d.dtype}
+        moving = [mode for mode in frame.modes if mode.strides[B]]
+        return (
+            exact and not moving and not contraction.a_args and contraction.a_fn is None and contraction.b_fn is None
+            and not (contraction.conjugate_a or contraction.conjugate_b) and scheme.roles.repeat == 1
+            and (contraction.d.dtype.is_floating_point or contraction.d.dtype.is_complex)
+            and scheme.types.result == scheme.accumulate
+        )  # fmt: skip
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         x, y = self._a.of(a, aux), self._b.of(b, aux)
@@ -105,6 +139,14 @@ class Pairs(Unprepared):
         torch.mul(self._wide(self._a.of(a, aux)), self._b.of(b, aux), out=place)
         if alpha != 1:
             place.mul_(wrapped(alpha, place.dtype))
+
+
+def _spreads(layout: Layout, place: int, d: Layout, frame: Frame) -> bool:
+    """Whether torch spreads a tensor over D as its modes say: both are contiguous, and its modes are D's last ones."""
+    size = math.prod(layout.shape)
+    last = [mode.strides[place] == (mode.strides[D] if mode.strides[D] < size else 0) for mode in frame.modes]
+    whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (layout, d))
+    return whole and all(last) and d.shape[len(d.shape) - len(layout.shape) :] == layout.shape
 
 
 class Matrices(OfMatrices):
@@ -137,8 +179,7 @@ class Matrices(OfMatrices):
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
-        #: The product as one call, where it is that; and whether it may return D.
-        self.direct, self.returns = self._direct(contraction), False
+        self.direct = self._direct(contraction)
         if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
             given = contraction.a, contraction.b, contraction.c, contraction.d
             self.returns = self._d.whole

@@ -7,6 +7,7 @@ It is noted in one call; later ones add offsets to addresses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.base.arrays import dispatch_modes
 from weft.base.kept import is_capturing
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
-from weft.gpu.common.launch import Noted, noting
+from weft.gpu.common.launch import noting
 from weft.planner.schedule import AuxTensors, Launch, Scalar
 
 _ALIGNED = 256  # bytes, as torch's allocator has it
@@ -94,7 +95,7 @@ def _noted(
         ranges.append(_Range.of(each, len(tensors) + 1, each.data_ptr() - start))
         start += -(-each.untyped_storage().nbytes() // _ALIGNED) * _ALIGNED
     ranges.sort()
-    apart = all(one.end <= other.first for one, other in zip(ranges, ranges[1:], strict=False))
+    apart = all(one.end <= other.first for one, other in pairwise(ranges))
     if not made.alone or not apart or not noted or None in noted or len({each.device for each, _ in noted}) != 1:
         return None
     return _Sequence([(direct, [_word(word, ranges) for word in words]) for direct, words in noted], start, d.device)
