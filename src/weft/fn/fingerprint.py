@@ -87,9 +87,10 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
             if type(value) is not types.ModuleType and value is not torch.Tensor:
                 return None
             value = getattr(value, attribute, None)
-        if type(value) in _NUMBERS:
+        kind = type(value)
+        if kind in _NUMBERS:
             value = repr(value)
-        elif not _is_settled(value):
+        elif kind not in _SELVES and (kind not in _FUNCTIONS or value not in _settled):
             return None
         key.append(value)
     return tuple(key) if ready is None else ("ready", tuple(key))
@@ -102,10 +103,18 @@ def _is_settled(value: Any) -> bool:
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
     """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
-    prints = tuple([None if function is None else (fingerprint(function),) for function in functions])
-    if (None,) in prints:
-        return None
-    return prints if any(prints) else ()
+    prints: list[Hashable] = []
+    given = False
+    for function in functions:
+        if function is None:
+            prints.append(None)
+            continue
+        found = fingerprint(function)
+        if found is None:
+            return None
+        prints.append((found,))
+        given = True
+    return tuple(prints) if given else ()
 
 
 def _of_value(value: Any, callers: _Callers) -> Hashable:

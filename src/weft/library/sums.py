@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from weft.base.arrays import any_autocast
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
 from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, seeing
@@ -179,6 +180,7 @@ class Matrices(OfMatrices):
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
+        self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
         self.direct = self._direct(contraction)
         if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
             given = contraction.a, contraction.b, contraction.c, contraction.d
@@ -206,16 +208,31 @@ class Matrices(OfMatrices):
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
 
+    def _without_place(self, contraction: Contraction) -> Direct | None:
+        left, right = self._left, self._right
+        if not (isinstance(left, Seen) and isinstance(right, Seen)) or left.view.start or right.view.start:
+            return None
+        a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
+        seen = seeing(left.view, a), seeing(right.view, b)
+        return direct(self._products, *seen, None, None, swapped=self._swapped, adds=False)
+
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:
             a, b = b, a
         return self._left.of(a, aux), self._right.of(b, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        return self._products.made(*self._factors(a, b, aux), alpha).reshape(self._shape)
+        if alpha == 1 and self._alone is not None and not any_autocast():
+            found = self._alone(a, b, None, None)
+        else:
+            found = self._products.made(*self._factors(a, b, aux), alpha)
+        return found if found.shape == self._shape else found.reshape(self._shape)
 
     def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
+        if alpha == 1 and self.direct is not None and self._c is None:
+            self.direct(a, b, None, d)
+            return
         self._products.into(self._d.of(d), *self._factors(a, b, aux), alpha)
 
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:

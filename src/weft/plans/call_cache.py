@@ -15,14 +15,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
 from weft.planner.validity import generation
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
-any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled  # which changes what torch returns
 _new = torch.empty_strided  # takes half as long as torch.empty
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
@@ -76,16 +75,16 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
     """A key of the names and modes of a call's operands, and their tensors; None where the call must be read."""
     if type(operands) is not dict:
         return None, ()
-    said, tensors = [], []
-    for name, value in operands.items():
+    said, tensors = (), ()
+    for name, value in operands.items():  # mostly one
         modes = None
         if type(value) is tuple and len(value) == 2:
             modes, value = value
             if type(modes) is not str:
                 return None, ()
-        said.append((name, modes))
-        tensors.append(value)
-    return tuple(said), tuple(tensors)
+        said += ((name, modes),)
+        tensors += (value,)
+    return said, tensors
 
 
 _CONJUGATE = (Tensor, False, False, True, False)  # what is special about a conjugate view, see `_special`
