@@ -44,6 +44,30 @@ def direct(
     return product
 
 
+def of_vectors(left: View, right: View, place: View, layouts: tuple[Layout, Layout, Layout], *, swapped: bool) -> Direct:
+    """The product of a row and a column, of tensors of these layouts, left, right and D."""
+    views = [_vector(view).in_layout(layout) for view, layout in zip((left, right), layouts, strict=False)]
+    of_left, of_right = (seeing(view, layout) for view, layout in zip(views, layouts, strict=False))
+    of_place = seeing(View((), ()).in_layout(layouts[2]), layouts[2])
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if swapped:
+            a, b = b, a
+        if of_left is not None:
+            a = of_left(a)
+        if of_right is not None:
+            b = of_right(b)
+        return torch.dot(a, b, out=d if of_place is None or d is None else of_place(d))
+
+    return product
+
+
+def _vector(view: View) -> View:
+    """A row or a column without its other dimension."""
+    at = 1 if view.shape[0] == 1 else 0
+    return View(view.shape[at : at + 1], view.strides[at : at + 1])
+
+
 def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
     """The product where A has several modes of rows and B's are D's columns: torch sees them as matrices itself."""
     call = products.linear

@@ -91,7 +91,7 @@ class MatrixProducts:
         self.multiply, self.add, self.linear = (
             guarded(call, types.a, types.result, kind) for call in (multiply, add, torch.nn.functional.linear)
         )
-        self.dot = torch.dot if kind == "cpu" and not batched else None  # of two vectors many times as quick as mm
+        self.is_plain = types.way == "plain" and types.result is types.a
         self._real = torch.matmul
         if types.way == "parts":
             real = types.result.to_real()
@@ -113,10 +113,7 @@ class MatrixProducts:
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place; where it `fuses`."""
         if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
-            if self.dot is not None and place.numel() == 1:
-                self.dot(left[0], right[:, 0], out=place[0, 0])
-            else:
-                self.multiply(left, right, out=place)
+            self.multiply(left, right, out=place)
             if alpha == 0:
                 place *= 0
         elif self._types.way == "brains":  # rounded once

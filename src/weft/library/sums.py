@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.base.arrays import any_autocast
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
-from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, seeing
+from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, clamps, wrapped
@@ -184,7 +184,7 @@ class Matrices(OfMatrices):
         self.direct = self._direct(contraction)
         if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
             given = contraction.a, contraction.b, contraction.c, contraction.d
-            self.returns = self._d.whole
+            self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
             if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
                 self.direct, self.returns = linear(self._products, self.direct), True
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
@@ -196,17 +196,25 @@ class Matrices(OfMatrices):
         if not (isinstance(left, Seen) and isinstance(right, Seen)) or place is None:
             return None
         adds = contraction.c is not None
-        if (adds and not self.adds) or (self._products.dot is not None and math.prod(place.shape) == 1):
+        if adds and not self.adds:
             return None
         views = (left.view, right.view, place, *([addend] if addend is not None else []))
         if any(view.start for view in views):
             return None
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
+        if self._is_of_vectors:
+            layouts = a, b, contraction.d
+            return of_vectors(left.view, right.view, place, layouts, swapped=self._swapped)
         of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
         return direct(
             self._products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
+
+    @property
+    def _is_of_vectors(self) -> bool:
+        """Whether D is a number, and torch's product of vectors makes it."""
+        return self._d is not None and self._d.shape == (1, 1) and self._c is None and self._products.is_plain
 
     def _without_place(self, contraction: Contraction) -> Direct | None:
         left, right = self._left, self._right
