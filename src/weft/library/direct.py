@@ -38,13 +38,13 @@ def direct(
         if place is not None and d is not None:
             d = place(d)
         if not adds:
-            return multiply(a, b, out=d)  # type: ignore[no-any-return]
-        return add(c if addend is None else addend(c), a, b, out=d)  # type: ignore[arg-type, no-any-return]
+            return multiply(a, b, out=d)
+        return add(c if addend is None else addend(c), a, b, out=d)  # type: ignore[arg-type]
 
     return product
 
 
-def of_vectors(left: View, right: View, place: View, layouts: tuple[Layout, Layout, Layout], *, swapped: bool) -> Direct:
+def of_vectors(left: View, right: View, layouts: tuple[Layout, Layout, Layout], *, swapped: bool) -> Direct:
     """The product of a row and a column, of tensors of these layouts, left, right and D."""
     views = [_vector(view).in_layout(layout) for view, layout in zip((left, right), layouts, strict=False)]
     of_left, of_right = (seeing(view, layout) for view, layout in zip(views, layouts, strict=False))
@@ -73,7 +73,7 @@ def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
     call = products.linear
 
     def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
-        return otherwise(a, b, c, d) if d is not None else call(a, b, c)  # type: ignore[no-any-return]
+        return otherwise(a, b, c, d) if d is not None else call(a, b, c)
 
     return product
 
@@ -114,7 +114,7 @@ def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) 
 
 
 def seeing(view: View, layout: Layout) -> Seeing:
-    """What sees a tensor of a layout as a matrix, from the first element on."""
+    """The way to see a tensor of a layout by a view, from its first element on."""
     if view.whole:
         return None
     if len(view.shape) == 2 and (view.shape, view.strides) == (layout.shape[::-1], layout.strides[::-1]):

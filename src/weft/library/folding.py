@@ -39,7 +39,7 @@ def folded(contraction: Contraction) -> Folded | None:
     if not isinstance(node, fx.Node) or (function.is_complex and node.target is _RELU):
         return None
     if clamps := node.target is _RELU:
-        (node,) = node.args  # type: ignore[assignment]
+        (node,) = node.args
     bare = replace(contraction, epilogue=None, epilogue_args=())
     if node is value:
         return Folded(bare, None, clamps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -105,7 +105,7 @@ class LibraryPart:
 
     def bound(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Any]:
         """The run on these tensors."""
         if self._direct is not None and alpha == 1 and c is None and not self._with_c:
             return partial(self._direct, a, b, None, d)

@@ -204,7 +204,7 @@ class Matrices(OfMatrices):
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
         if self._is_of_vectors:
             layouts = a, b, contraction.d
-            return of_vectors(left.view, right.view, place, layouts, swapped=self._swapped)
+            return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
         of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
         return direct(
             self._products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
@@ -250,7 +250,7 @@ class Matrices(OfMatrices):
 
 
 def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Group]) -> View | None:
-    """C as the product adds it: a matrix, of which the library takes a row for all rows as a vector."""
+    """C as the product adds it: a matrix, or a vector where all rows are equal."""
     layout = scheme.contraction.c
     view = frame.matrix(groups, C, copied=True) if layout is not None else None
     if layout is None or view is None:

@@ -75,7 +75,8 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
     """A key of the names and modes of a call's operands, and their tensors; None where the call must be read."""
     if type(operands) is not dict:
         return None, ()
-    said, tensors = (), ()
+    said: tuple[Any, ...] = ()
+    tensors: tuple[Any, ...] = ()
     for name, value in operands.items():  # mostly one
         modes = None
         if type(value) is tuple and len(value) == 2:

@@ -56,7 +56,7 @@ class BlasLaunch:
             left = left.as_strided(*self._left)
         if not self._given[1]:
             right = right.as_strided(*self._right)
-        return self._multiply(left, right)  # type: ignore[no-any-return]
+        return self._multiply(left, right)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()

@@ -82,27 +82,27 @@ class _Sequence:
             direct([addresses[place] + offset for place, offset in words])
 
 
-def _noted(
-    launch: Launch, a: Tensor, b: Tensor, d: Tensor, beta: Scalar, aux: AuxTensors
-) -> _Sequence | None:
+def _noted(launch: Launch, a: Tensor, b: Tensor, d: Tensor, beta: Scalar, aux: AuxTensors) -> _Sequence | None:
     """Run a launch and note its kernels; None where it does something else besides, or addresses do not tell tensors
     apart."""
     tensors = [x for x in (a, b, d, *aux) if x is not None]
     with _Allocations() as made, noting() as noted:
         launch(a, b, None, d, 1, beta, aux)
-    ranges, start = [_Range.of(x, at, x.data_ptr()) for at, x in enumerate(tensors, 1)], 0
+    ranges, start = [_Range.of(x, at) for at, x in enumerate(tensors, 1)], 0
     for each in made.found:
-        ranges.append(_Range.of(each, len(tensors) + 1, each.data_ptr() - start))
-        start += -(-each.untyped_storage().nbytes() // _ALIGNED) * _ALIGNED
+        ranges.append(_Range.of(each, len(tensors) + 1, start))
+        start += -(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED
     ranges.sort()
     apart = all(one.end <= other.first for one, other in pairwise(ranges))
-    if not made.alone or not apart or not noted or None in noted or len({each.device for each, _ in noted}) != 1:
+    steps = [each for each in noted if each is not None]
+    on_one = len({direct.device for direct, _ in steps}) == 1
+    if not (made.alone and apart and on_one and len(steps) == len(noted)):
         return None
-    return _Sequence([(direct, [_word(word, ranges) for word in words]) for direct, words in noted], start, d.device)
+    return _Sequence([(direct, [_word(word, ranges) for word in words]) for direct, words in steps], start, d.device)
 
 
 class _Range(NamedTuple):
-    """The addresses of a tensor's storage."""
+    """The addresses of a tensor's elements."""
 
     first: int
     end: int
@@ -110,9 +110,11 @@ class _Range(NamedTuple):
     base: int  # what an offset is added to
 
     @classmethod
-    def of(cls, tensor: Tensor, place: int, base: int) -> _Range:
-        storage = tensor.untyped_storage()
-        return cls(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), place, base)
+    def of(cls, tensor: Tensor, place: int, start: int = 0) -> _Range:
+        """`start`: where it begins in the memory of a place."""
+        last = sum([stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)])
+        first = tensor.data_ptr()
+        return cls(first, first + (last + 1) * tensor.element_size(), place, first - start)
 
 
 def _word(word: int, ranges: Sequence[_Range]) -> _Word:
@@ -123,7 +125,7 @@ def _word(word: int, ranges: Sequence[_Range]) -> _Word:
 
 
 class _Allocations(TorchDispatchMode):
-    """What is allocated within; `alone`: nothing else is computed by torch."""
+    """Tensors that are allocated within; `alone`: torch computes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
