@@ -238,6 +238,30 @@ def test_functions(equation: str, dtype: torch.dtype, device: str) -> None:
 
 
 @on_each
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, DOUBLE, COMPLEX], ids=str)
+@pytest.mark.parametrize("equation", ["mk,nk->mn", "km,kn->nm", "bmk,bkn->bmn", "amk,kbn->bnma"])
+def test_added_by_the_product(equation: str, dtype: torch.dtype, device: str) -> None:
+    """An operand that is added to sums, along any modes of D, alone or behind a ReLU; sums are rounded once."""
+    output = equation.split("->")[1]
+    for modes in (output, output[::-1], output[-1], output[0]):
+        beside = random_operand([SIZES[label] for label in modes], dtype, 5)
+        functions = [lambda s, x: s + x, lambda s, x: x + s]
+        if not dtype.is_complex:
+            functions += [lambda s, x: torch.relu(s + x), lambda s, x: s + x + x]
+        for function in functions:
+            call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=3)
+            check(call, device)
+
+
+def test_added_operands_keep_nan() -> None:
+    a, b, bias = torch.ones(3, 4), torch.ones(4, 5), torch.zeros(5)
+    a[1, 2] = bias[3] = torch.nan
+    call = Call("mk,kn->mn", a, b, options={"epilogue": lambda s, x: torch.relu(s + x), "operands": {"x": ("n", bias)}})
+    (found,) = run(call, "stand-in").results
+    assert torch.equal(found.isnan(), (a @ b + bias).isnan())
+
+
+@on_each
 @pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "max_times", "log", "or_and", "min_max"])
 @pytest.mark.parametrize("equation", ["mk,kn->nm", "bmkl,bkn->bnm", "k,k->", "m,n->mn"])
 def test_algebras(equation: str, algebra: str, device: str) -> None:

@@ -7,13 +7,9 @@ converted as they are read, and no copies are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-
-#: Whether autocast is on for any kind of device; torch's public question takes a device and costs five times as much.
-any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 _CAST = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -12,12 +12,22 @@ from typing import Any, Literal, Unpack, cast, overload
 
 import torch
 
-from weft.api.autocast import any_autocast, with_autocast
+from weft.api.autocast import with_autocast
 from weft.api.entry import CALLS, LATELY, made
 from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected
-from weft.base.arrays import Array, Selected, Several, as_results, as_tensor, is_subclass, returned, source_of
+from weft.base.arrays import (
+    Array,
+    Selected,
+    Several,
+    any_autocast,
+    as_results,
+    as_tensor,
+    is_subclass,
+    returned,
+    source_of,
+)
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.base.factors import addition

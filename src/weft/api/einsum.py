@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra, find
-from weft.api.autocast import any_autocast, with_autocast
+from weft.api.autocast import with_autocast
 from weft.api.contract import contract
 from weft.api.entry import CALLS, LATELY, contraction, of_pair, recalled
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of, said_options
 from weft.api.permute import moved, moved_key, permute
-from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
+from weft.base.arrays import any_autocast, as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context

@@ -7,11 +7,10 @@ from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from weft.api.autocast import any_autocast
 from weft.api.contract import contract
 from weft.api.entry import LATELY, recalled
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import Array, as_result, as_tensor, returned, source_of
+from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import ArgumentError, ShapeError, call_context

@@ -8,12 +8,11 @@ from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from weft.api.autocast import any_autocast
 from weft.api.contract import contract
 from weft.api.einsum import einsum
 from weft.api.entry import LATELY, recalled
 from weft.api.keywords import ContractKeywords, Function
-from weft.base.arrays import Array, as_tensor, as_tensors, is_scalar, like
+from weft.base.arrays import Array, any_autocast, as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.base.figures import counted

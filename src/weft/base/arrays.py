@@ -50,6 +50,9 @@ def outside_transforms() -> Iterator[None]:
 #: How many dispatch modes are on, which see every operation of torch: fake tensors', `FlopCounterMode`, those of
 #: torch's tracers. torch has no public name for it.
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+#: Whether autocast is on for any kind of device: it changes what torch's operations return, but not what they write.
+#: torch's public question takes a device and costs five times as much.
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MASKED = "whose masked elements would count"

@@ -52,8 +52,10 @@ TRACED = "__weft_traced__"
 _Callers = tuple[types.CodeType, ...]  # those being looked at, the outermost first
 _absent = object()
 _settled: set[Any] = set()  # functions and classes that were found not to change
-_lonely: set[types.CodeType] = set()  # code that reads nothing but its arguments
-_LONELY = 4096  # of them that are remembered
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+#: Code that reads its arguments, numbers and what modules have under names, `torch.relu`, and no more: those names.
+_flat: dict[types.CodeType, tuple[tuple[str, tuple[str, ...]], ...]] = {}
+_FLAT = 4096  # of them that are remembered
 
 
 def fingerprint(fn: Any) -> Hashable | None:
@@ -62,31 +64,57 @@ def fingerprint(fn: Any) -> Hashable | None:
     Numbers are told apart by type and bits: 1, 1.0, True, 0.0 and -0.0 are five values. The key refers to live
     objects, so it means something in this process only; `Pointwise.identity` is the key that lasts.
     """
-    if type(fn) is types.FunctionType and (alone := _alone(fn)) is not None:
-        return (torch.get_default_dtype(), alone)
+    if type(fn) is types.FunctionType and (quick := _quick(fn)) is not None:
+        return (torch.get_default_dtype(), quick)
     try:
         return (torch.get_default_dtype(), _of_value(fn, ()))
     except (Opaque, RecursionError):  # a list may hold itself
         return None
 
 
-def _alone(fn: types.FunctionType) -> Hashable | None:
-    """The key that `_of_value` has for a function whose code reads its arguments alone; None for others, and at first.
-    """
+def _quick(fn: types.FunctionType) -> Hashable | None:
+    """The key that `_of_value` has for a function of flat code; None for others, and at first."""
     ready = fn.__dict__.get(READY)
     inner = fn if ready is None else ready
     code = getattr(inner, "__code__", None)
-    if code not in _lonely or inner.__closure__ or inner.__defaults__ or inner.__kwdefaults__:
+    reads = _flat.get(code)  # type: ignore[arg-type]
+    if reads is None or inner.__closure__ or inner.__defaults__ or inner.__kwdefaults__:
         return None
-    return (code,) if ready is None else ("ready", (code,))
+    key: list[Hashable] = [code]
+    for name, attributes in reads:
+        value = torch.Tensor if name is OF_VALUES else inner.__globals__.get(name)
+        for attribute in attributes:
+            if type(value) is not types.ModuleType and value is not torch.Tensor:
+                return None
+            value = getattr(value, attribute, None)
+        kind = type(value)
+        if kind in _NUMBERS:
+            value = repr(value)
+        elif kind not in _SELVES and (kind not in _FUNCTIONS or value not in _settled):
+            return None
+        key.append(value)
+    return tuple(key) if ready is None else ("ready", tuple(key))
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether a value is known to be its own key."""
+    return type(value) in _SELVES or (type(value) in _FUNCTIONS and value in _settled)
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
     """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
-    prints = tuple([None if function is None else (fingerprint(function),) for function in functions])
-    if (None,) in prints:
-        return None
-    return prints if any(prints) else ()
+    prints: list[Hashable] = []
+    given = False
+    for function in functions:
+        if function is None:
+            prints.append(None)
+            continue
+        found = fingerprint(function)
+        if found is None:
+            return None
+        prints.append((found,))
+        given = True
+    return tuple(prints) if given else ()
 
 
 def _of_value(value: Any, callers: _Callers) -> Hashable:
@@ -98,7 +126,10 @@ def _of_value(value: Any, callers: _Callers) -> Hashable:
     if kind is types.FunctionType:
         if READY in value.__dict__:  # what it does with a tensor is what its function does
             return ("ready", _of_value(value.__dict__[READY], callers))
-        return value if value.__globals__.get("__name__") in _PURE_PYTHON else _of_function(value, None, callers)
+        if value.__globals__.get("__name__") not in _PURE_PYTHON:
+            return _of_function(value, None, callers)
+        _settled.add(value)
+        return value
     if kind is types.BuiltinFunctionType or isinstance(value, type):
         if value not in _settled:
             _check_settled(value)
@@ -185,15 +216,23 @@ def _of_function(fn: types.FunctionType, owner: tuple[Any] | None, callers: _Cal
             except ValueError:  # not yet assigned
                 raise Opaque from None
     key: list[Hashable] = [code]
-    for name, steps in reads_of(code, owner is not None):
+    reads = reads_of(code, owner is not None)
+    for name, steps in reads:
         key.append(_of_value(_read(fn, names, name, steps), callers))
     if fn.__defaults__:
         key.append(_of_value(fn.__defaults__, callers))
     if fn.__kwdefaults__:
         key.append(_of_value(fn.__kwdefaults__, callers))
-    if len(key) == 1 and owner is None and len(callers) == 1 and len(_lonely) < _LONELY:
-        _lonely.add(code)
+    if owner is None and len(callers) == 1 and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__):
+        _remember(code, reads, key[1:])
     return tuple(key)
+
+
+def _remember(code: types.CodeType, reads: Any, values: list[Hashable]) -> None:
+    """Code that is flat: it reads attributes alone, and numbers and what is settled."""
+    settled = all(type(each) is str or _is_settled(each) for each in values)
+    if settled and len(_flat) < _FLAT and all(how == "." for _, steps in reads for how, _ in steps):
+        _flat[code] = tuple([(name, tuple([what for _, what in steps])) for name, steps in reads])
 
 
 def _read(fn: types.FunctionType, names: dict[str, Any], name: str, steps: tuple[Step, ...]) -> Any:

@@ -37,9 +37,9 @@ class OperandFactor:
         alone = scheme.roles.alone[place]
         self._summed = tuple(range(-len(alone), 0))
         read = (*modes, *alone)
-        self._view = frame.view(read, place, shared=shared or self._function is not None)
+        self.view = frame.view(read, place, shared=shared or self._function is not None)
         reach = [
-            self._view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
+            self.view.shape[at] if self._function is None else frame.extents[mode] for at, mode in enumerate(read)
         ]
         self._full = tuple(reach) or (1,)
         self.shape = tuple(reach[: len(modes)]) or (1,)
@@ -72,7 +72,7 @@ class OperandFactor:
 
         if self._function is not None or self._conjugate or self._value not in (self._stored, self.wanted):
             return False
-        return is_scattered(*self._view[:2], Layout.contiguous(self._view.shape, self.wanted).strides)
+        return is_scattered(*self.view[:2], Layout.contiguous(self.view.shape, self.wanted).strides)
 
     @property
     def _is_quiet(self) -> bool:
@@ -80,7 +80,7 @@ class OperandFactor:
         return self._function is None and self._value == self.wanted
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        values = self._view.of(tensor)
+        values = self.view.of(tensor)
         if self._plain:
             return values
         values = self._read(values, aux)
@@ -95,7 +95,7 @@ class OperandFactor:
         if self._summed:
             place.copy_(self.of(tensor, aux))
         else:
-            place.copy_(self._read(self._view.of(tensor), aux))
+            place.copy_(self._read(self.view.of(tensor), aux))
 
     def _read(self, values: Tensor, aux: AuxTensors) -> Tensor:
         """Values behind the function, in the type that it sees, or in any that holds the stored ones."""
@@ -171,15 +171,10 @@ class Seen:
     state: str | None = None
 
     def __init__(self, view: View) -> None:
-        self._view = view
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is to be done to see it so."""
-        return self._view.whole
+        self.view = view
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
-        return self._view.of(tensor)
+        return self.view.of(tensor)
 
     def prepare(self, target: Target) -> None:
         """Nothing is computed of it."""

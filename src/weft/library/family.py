@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.fn.pointwise import TritonFunction
+from weft.library.folding import Folded, FoldedLaunch, folded
 from weft.library.launch import PartsLaunch, cut
 from weft.library.model import seconds
 from weft.library.part import LibraryPart
@@ -70,12 +71,32 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     return None
 
 
+class _Described(NamedTuple):
+    scheme: LibraryScheme
+    fold: Folded | None = None  # what is computed of the epilogue beside the scheme
+
+    def launch(self, launch: Launch) -> Launch:
+        return launch if self.fold is None else FoldedLaunch(launch, self.fold)
+
+
+def _described(contraction: Contraction, kind: str, *, whole: bool = True) -> _Described:
+    """The scheme in which products compute the epilogue, where one call adds all of it; else as described.
+
+    Parts, not `whole`, compute it behind their sums.
+    """
+    if whole and (fold := folded(contraction)) is not None:
+        scheme = scheme_of(fold.contraction, kind)._replace(clamps=fold.clamps)
+        part = LibraryPart(scheme, Frame.whole(fold.contraction))
+        if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):
+            return _Described(scheme, fold._replace(clamps=fold.clamps and not part.clamps))
+    return _Described(scheme_of(contraction, kind))
+
+
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    scheme = scheme_of(contraction, target.kind)
-    usual, _ = _schedule(scheme, _usual(scheme))
+    usual = _built(contraction, target.kind).schedule
     if usual.workspace_bytes <= LEAST:
         return Candidates((usual,))
-    small, _ = _schedule(scheme, LEAST)
+    small = _built(contraction, target.kind, LEAST).schedule
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
 
 
@@ -95,21 +116,37 @@ def _packed_bytes(scheme: LibraryScheme) -> int:
     return batch * (m * k * a.itemsize + k * n * b.itemsize + m * n * result.itemsize)
 
 
-def _schedule(scheme: LibraryScheme, most: int) -> tuple[LibrarySchedule, LibraryPart]:
-    found = cut(scheme, most)
-    return LibrarySchedule(scheme.form, found.extents, found.workspace_bytes), found.part
+class _Built(NamedTuple):
+    described: _Described
+    schedule: LibrarySchedule
+    part: LibraryPart
+
+
+def _built(contraction: Contraction, kind: str, most: int | None = None) -> _Built:
+    """The schedule of at most so many bytes of workspace, as far as parts can be small; else as usual."""
+    described = _described(contraction, kind)
+    usual = _usual(described.scheme)
+    most = usual if most is None else min(most, usual)
+    found = cut(described.scheme, most)
+    if found.extents is not None and described.fold is not None:
+        described = _described(contraction, kind, whole=False)
+        found = cut(described.scheme, most)
+    schedule = LibrarySchedule(described.scheme.form, found.extents, found.workspace_bytes)
+    return _Built(described, schedule, found.part)
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`."""
-    return seconds(scheme_of(contraction, target.kind), schedule.parts, schedule.workspace_bytes, target)
+    described = _described(contraction, target.kind, whole=schedule.parts is None)
+    return seconds(described.scheme, schedule.parts, schedule.workspace_bytes, target)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-    scheme = scheme_of(contraction, target.kind)
+    described = _described(contraction, target.kind, whole=schedule.parts is None)
+    scheme = described.scheme
     if schedule.parts is not None:
         return PartsLaunch(scheme, schedule.parts, target)
-    return _prepared(LibraryPart(scheme, Frame.whole(contraction)), target)
+    return described.launch(_prepared(LibraryPart(scheme, Frame.whole(scheme.contraction)), target))
 
 
 def _prepared(part: LibraryPart, target: Target) -> LibraryPart:
@@ -124,13 +161,12 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     """
     if (reason := supports(contraction, target)) is not None:
         return reason
-    scheme = scheme_of(contraction, target.kind)
-    most = _usual(scheme)
-    schedule, part = _schedule(scheme, most if workspace_limit is None else min(most, workspace_limit))
+    described, schedule, part = _built(contraction, target.kind, workspace_limit)
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
-    family: Any = _BuiltFamily(scheme, part) if schedule.parts is None else sys.modules[__name__]
-    best = Ranked(schedule, seconds(scheme, schedule.parts, schedule.workspace_bytes, target, alone=True), family)
+    family: Any = _BuiltFamily(described, part) if schedule.parts is None else sys.modules[__name__]
+    predicted = seconds(described.scheme, schedule.parts, schedule.workspace_bytes, target, alone=True)
+    best = Ranked(schedule, predicted, family)
     return Choice(contraction, backend, target, best, (best,))
 
 
@@ -140,8 +176,8 @@ class _BuiltFamily:
     __name__ = __name__
     NAME = NAME
 
-    def __init__(self, scheme: LibraryScheme, part: LibraryPart) -> None:
-        self._scheme, self._part = scheme, part
+    def __init__(self, described: _Described, part: LibraryPart) -> None:
+        self._described, self._part = described, part
 
     def build(self, contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-        return _prepared(self._part, target)
+        return self._described.launch(_prepared(self._part, target))

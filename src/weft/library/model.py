@@ -14,6 +14,7 @@ import torch
 
 from weft.cpu.host import costs
 from weft.gpu.pointwise.nvrtc import identity
+from weft.library.products import clamps
 from weft.library.scheme import LibraryScheme
 from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
@@ -123,7 +124,9 @@ def _steps(scheme: LibraryScheme, fused: bool) -> _Steps:
     for function in behind:
         operations, moved = operations + function.flops, moved + 2 * function.flops * of_d
     if contraction.c is not None:
-        operations, moved = operations + 1, moved + of_d
+        operations, moved = operations + scheme.follows, moved + of_d
+    if scheme.clamps and not (contraction.c is not None and clamps(scheme.types, "cuda")):
+        operations, between = operations + 1, between + 2 * of_d
     return _Steps(operations, moved, between)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -32,22 +32,28 @@ class LibraryPart:
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         contraction = scheme.contraction
+        self._sums = sums_of(scheme, frame)
+        self.adds = isinstance(self._sums, Matrices) and self._sums.adds  # C, in the product
+        self.clamps = isinstance(self._sums, Matrices) and self._sums.clamps  # negative values, in the product
+        if scheme.rounds_sums and not self.adds:
+            scheme = scheme.wide()
+            self._sums = sums_of(scheme, frame)
         self._scheme, self._frame = scheme, frame
         self._elements: FinishPass | None = None  # of products without a sum
         self._fused: FinishPass | None = None
         self._reason: str | None = None  # why there is no pass
-        self._sums = sums_of(scheme, frame)
         self._finish = PartFinish(scheme, frame, self._sums.kept)
         # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
         self._in_place = self._sums.places and (alone or not scheme.follows)
-        self._adds = isinstance(self._sums, Matrices) and self._sums.adds
         self._follows = scheme.follows
-        self._plain = self._sums.plain if isinstance(self._sums, Matrices) and not scheme.follows else None
+        self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
+        #: Whether `result` returns D.
+        self.returns = not scheme.follows and self._sums.returns
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
-        held = 0 if self._in_place and (contraction.c is None or self._adds) else self.total_bytes
-        self.workspace_bytes = self._sums.bytes + held + self._finish.bytes
+        held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
+        self.workspace_bytes = self._sums.bytes + held + (0 if self.adds else self._finish.bytes)
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
         """Have functions, and copies along many modes, done in one pass each, where a device can; `apart`: sums are
@@ -70,7 +76,7 @@ class LibraryPart:
                 return
         if not apart:
             self._sums.prepare(target)
-        adds = contraction.c is not None and not self._adds
+        adds = contraction.c is not None and not self.adds
         if contraction.epilogue is not None or adds or (self._finish.is_scattered and not self._in_place):
             made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
@@ -84,15 +90,16 @@ class LibraryPart:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        if self._plain is not None and c is None and alpha == 1:
-            self._plain(a, b, d)
+        direct = self._direct
+        if direct is not None and alpha == 1 and (c is not None) is self._with_c and (c is None or beta == 1):
+            direct(a, b, c, d)
             return
         sums, elements = self._sums, self._elements
         if elements is not None and elements.serves(c, beta):
             elements.of_elements(a, b, c, d, alpha, beta, aux)
             return
         if c is not None and beta != 0:
-            if self._adds and alpha != 0 and isinstance(sums, Matrices):
+            if self.adds and alpha != 0 and isinstance(sums, Matrices):
                 sums.added(d, a, b, alpha, c, beta, aux)
                 return
         elif self._in_place:
@@ -104,11 +111,16 @@ class LibraryPart:
 
     def bound(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Any]:
         """The run on these tensors."""
-        if self._plain is not None and c is None and alpha == 1:
-            return partial(self._plain, a, b, d)
+        if self._direct is not None and alpha == 1 and c is None and not self._with_c:
+            return partial(self._direct, a, b, None, d)
         return partial(self, a, b, c, d, alpha, beta, aux)
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
+        """A new D, of a call without factors; where it `returns`."""
+        assert self._direct is not None, "it is one that returns"
+        return self._direct(a, b, c, None)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

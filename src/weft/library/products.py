@@ -62,6 +62,12 @@ def types_of(arithmetic: Arithmetic, values: tuple[torch.dtype, torch.dtype], ki
     return ProductTypes(accumulate, accumulate, accumulate, "plain")
 
 
+def clamps(types: ProductTypes, kind: str) -> bool:
+    """Whether torch's product of matrices that adds C makes negative sums 0 in the same call."""
+    single = types.result in (torch.float32, *_HALVES)
+    return kind == "cuda" and types.way == "plain" and single and hasattr(torch, "_addmm_activation")
+
+
 def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     """The accumulator's type for both; a real factor of a complex one stays real."""
     if not accumulate.is_complex or values[0].is_complex == values[1].is_complex:
@@ -73,16 +79,19 @@ def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype)
 class MatrixProducts:
     """Multiplies matrices of the types that it was made for; `batched`: with a dimension of batches."""
 
-    def __init__(self, types: ProductTypes, batched: bool, kind: str) -> None:
+    def __init__(self, types: ProductTypes, batched: bool, kind: str, *, clamps: bool = False) -> None:
+        """`clamps`: what C was added to becomes 0 where it is negative."""
         self._types = types
         self.fuses = types.way in ("plain", "widening", "brains")  # alpha, and writes to a place
         self.adds = types.way in ("plain", "widening")  # C
         multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
-        add: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
+        add: Callable[..., Any] = torch._addmm_activation if clamps else torch.baddbmm if batched else torch.addmm
         if types.way == "widening":
             multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
-        self._multiply, self._add = (guarded(call, types.a, types.result, kind) for call in (multiply, add))
-        self._dot = torch.dot if kind == "cpu" and not batched else None  # of two vectors many times as quick as mm
+        self.multiply, self.add, self.linear = (
+            guarded(call, types.a, types.result, kind) for call in (multiply, add, torch.nn.functional.linear)
+        )
+        self.is_plain = types.way == "plain" and types.result is types.a
         self._real = torch.matmul
         if types.way == "parts":
             real = types.result.to_real()
@@ -101,36 +110,21 @@ class MatrixProducts:
             return 8 * batch * (digits * min(k, _EXACT) * (rows + columns) + 3 * rows * columns)
         return 0
 
-    def plain(self, swapped: bool) -> Callable[[Tensor, Tensor, Tensor], None]:
-        """The product of two tensors, written to a third; `swapped`: the second is the left factor."""
-        multiply = self._multiply
-
-        def product(a: Tensor, b: Tensor, d: Tensor) -> None:
-            multiply(a, b, out=d)
-
-        def turned(a: Tensor, b: Tensor, d: Tensor) -> None:
-            multiply(b, a, out=d)
-
-        return turned if swapped else product
-
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place; where it `fuses`."""
         if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
-            if self._dot is not None and place.numel() == 1:
-                self._dot(left[0], right[:, 0], out=place[0, 0])
-            else:
-                self._multiply(left, right, out=place)
+            self.multiply(left, right, out=place)
             if alpha == 0:
                 place *= 0
         elif self._types.way == "brains":  # rounded once
             _by_tiles(place, left, right, alpha)
         else:
-            self._add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
+            self.add(place, left, right, beta=0, alpha=wrapped(alpha, self._types.result), out=place)
 
     def added(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar, addend: Tensor, beta: Scalar) -> None:
         """Write `alpha` times the product and `beta` times an addend, which may be the place."""
         result = self._types.result
-        self._add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
+        self.add(addend, left, right, beta=wrapped(beta, result), alpha=wrapped(alpha, result), out=place)
 
     def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
         """`alpha` times the product in memory of its own."""

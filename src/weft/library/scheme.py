@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from weft.cpu.blas import of_bytes
+from weft.library.exact import widens
 from weft.library.exponentials import LEAST_PAIRS, LEAST_SIDE
 from weft.library.products import ProductTypes, factors_of, types_of
 from weft.library.views import FIRST, A, B, Group
@@ -51,10 +52,21 @@ class LibraryScheme(NamedTuple):
     plain: tuple[bool, bool]  # whether A's and B's elements meet as they are stored
     follows: bool  # something is done to sums of products, besides alpha, beta and C
     empty: bool  # nothing is summed
+    clamps: bool = False  # negative values become 0, see `weft.library.folding`
 
     @property
     def accumulate(self) -> torch.dtype:
         return self.contraction.arithmetic.accumulate
+
+    @property
+    def rounds_sums(self) -> bool:
+        """Whether sums in memory of their own would be rounded before C is added."""
+        result = self.types.result
+        return self.contraction.c is not None and result.is_floating_point and result != self.accumulate
+
+    def wide(self) -> LibraryScheme:
+        """The scheme whose sums stay in the accumulator's type."""
+        return self._replace(types=self.types._replace(result=self.accumulate, way="widening"))
 
 
 def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
@@ -110,9 +122,10 @@ def _types(
         return ProductTypes(torch.int8, torch.int8, torch.int32, "bytes")
     if any(roles.alone) and not accumulate.is_complex:
         values = (accumulate, accumulate)  # sums of one operand are as wide as all sums
-    short = short and contraction.c is None  # else sums in memory of their own would be rounded before C is added
     if kind == "cpu":  # there halves are for oneDNN, which takes no matrix that is narrow
-        short = short and min(contraction.m, contraction.n, contraction.k) >= _NARROW
+        short = short and contraction.c is None and min(contraction.m, contraction.n, contraction.k) >= _NARROW
+    elif contraction.c is not None:  # where the product does not add it, see `LibraryScheme.wide`
+        short = short and widens()
     return types_of(contraction.arithmetic, values, kind, short)
 
 

@@ -6,25 +6,32 @@ ways to run: `made`, sums in memory of their own with a dimension for each mode,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from weft.base.arrays import any_autocast
 from weft.library.algebras import reduced, table
 from weft.library.arrange import arranged
+from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, wrapped
+from weft.library.products import MatrixProducts, clamps, wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.views import A, B, C, D, Frame, Group
+from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.spec import Contraction, Layout
 
 
 class Unprepared:
     """Sums of which nothing is computed in passes of a device."""
+
+    #: The sums as one call of torch, where they are that; and whether it may return D.
+    direct: Direct | None = None
+    returns = False
 
     def prepare(self, target: Target) -> None:
         """Have functions of A and of B done in one pass each."""
@@ -82,6 +89,36 @@ class Pairs(Unprepared):
         self._short = scheme.types.result != scheme.accumulate  # factors are converted where they are scaled
         self._d = frame.view(self.kept, D).in_layout(scheme.contraction.d)
         self.bytes = sum(factor.made_bytes + factor.converted_bytes for factor in (self._a, self._b))
+        self._find_direct(scheme, frame)
+
+    def _find_direct(self, scheme: LibraryScheme, frame: Frame) -> None:
+        contraction = scheme.contraction
+        a, b, d, alone = contraction.a, contraction.b, contraction.d, scheme.roles.alone
+        if contraction.c is not None or not self.places or any(frame.starts):
+            return
+        if all(scheme.plain) and not self._repeated:
+            if all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B))):
+                self.direct, self.returns = of_elements(None, None, None), d.shape in (a.shape, b.shape)
+            else:
+                views = self._a.view.in_layout(a), self._b.view.in_layout(b)
+                self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
+        elif alone[A] and self._is_of_one(scheme, frame):
+            read = frame.view((*self.kept, *alone[A]), A).in_layout(a)
+            place = View(self._d.shape if self.kept else (), self._d.strides if self.kept else ())
+            self.direct = of_one(seeing(read, a), seeing(place.in_layout(d), d), len(alone[A]), d.shape)
+            self.returns = math.prod(place.shape) == math.prod(d.shape)
+
+    def _is_of_one(self, scheme: LibraryScheme, frame: Frame) -> bool:
+        """Whether it is A alone, times a number."""
+        contraction = scheme.contraction
+        exact = {contraction.a.dtype, contraction.b.dtype, scheme.types.a} == {contraction.d.dtype}
+        moving = [mode for mode in frame.modes if mode.strides[B]]
+        return (
+            exact and not moving and not contraction.a_args and contraction.a_fn is None and contraction.b_fn is None
+            and not (contraction.conjugate_a or contraction.conjugate_b) and scheme.roles.repeat == 1
+            and (contraction.d.dtype.is_floating_point or contraction.d.dtype.is_complex)
+            and scheme.types.result == scheme.accumulate
+        )  # fmt: skip
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         x, y = self._a.of(a, aux), self._b.of(b, aux)
@@ -105,6 +142,14 @@ class Pairs(Unprepared):
             place.mul_(wrapped(alpha, place.dtype))
 
 
+def _spreads(layout: Layout, place: int, d: Layout, frame: Frame) -> bool:
+    """Whether torch spreads a tensor over D as its modes say: both are contiguous, and its modes are D's last ones."""
+    size = math.prod(layout.shape)
+    last = [mode.strides[place] == (mode.strides[D] if mode.strides[D] < size else 0) for mode in frame.modes]
+    whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (layout, d))
+    return whole and all(last) and d.shape[len(d.shape) - len(layout.shape) :] == layout.shape
+
+
 class Matrices(OfMatrices):
     """Sums of products as products of matrices."""
 
@@ -114,7 +159,9 @@ class Matrices(OfMatrices):
         batched = bool(order.batch)
         self.kept = order.kept
         self._swapped = order.swapped
-        self._products = MatrixProducts(scheme.types, batched, scheme.kind)
+        #: Whether negative values become 0 in the product.
+        self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
+        self._products = MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
@@ -131,18 +178,51 @@ class Matrices(OfMatrices):
         placed = order.place is not None and self._products.fuses
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
-        seen = (
-            frame.matrix((order.batch, order.rows, order.columns), C) if placed and contraction.c is not None else None
-        )
-        self._c = seen.in_layout(contraction.c) if seen is not None and contraction.c is not None else None
+        self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
-        seen_whole = all(isinstance(each, Seen) and each.is_whole for each in (self._left, self._right))
-        #: Writes the product of A and B to D, each as it lies; None where one is to be seen otherwise.
-        self.plain: Callable[[Tensor, Tensor, Tensor], None] | None = None
-        if seen_whole and self._d is not None and self._d.whole:
-            self.plain = self._products.plain(self._swapped)
+        self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
+        self.direct = self._direct(contraction)
+        if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
+            given = contraction.a, contraction.b, contraction.c, contraction.d
+            self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
+            if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
+                self.direct, self.returns = linear(self._products, self.direct), True
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
+
+    def _direct(self, contraction: Contraction) -> Direct | None:
+        """None where an operand is no matrix as it lies, or a vendor's library has a quicker way."""
+        left, right, place, addend = self._left, self._right, self._d, self._c
+        if not (isinstance(left, Seen) and isinstance(right, Seen)) or place is None:
+            return None
+        adds = contraction.c is not None
+        if adds and not self.adds:
+            return None
+        views = (left.view, right.view, place, *([addend] if addend is not None else []))
+        if any(view.start for view in views):
+            return None
+        a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
+        if self._is_of_vectors:
+            layouts = a, b, contraction.d
+            return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
+        of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
+        return direct(
+            self._products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
+            swapped=self._swapped, adds=adds,
+        )  # fmt: skip
+
+    @property
+    def _is_of_vectors(self) -> bool:
+        """Whether D is a number, and torch's product of vectors makes it."""
+        return self._d is not None and self._d.shape == (1, 1) and self._c is None and self._products.is_plain
+
+    def _without_place(self, contraction: Contraction) -> Direct | None:
+        left, right = self._left, self._right
+        if not (isinstance(left, Seen) and isinstance(right, Seen)) or left.view.start or right.view.start:
+            return None
+        a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
+        seen = seeing(left.view, a), seeing(right.view, b)
+        return direct(self._products, *seen, None, None, swapped=self._swapped, adds=False)
 
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:
@@ -150,16 +230,34 @@ class Matrices(OfMatrices):
         return self._left.of(a, aux), self._right.of(b, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        return self._products.made(*self._factors(a, b, aux), alpha).reshape(self._shape)
+        if alpha == 1 and self._alone is not None and not any_autocast():
+            found = self._alone(a, b, None, None)
+        else:
+            found = self._products.made(*self._factors(a, b, aux), alpha)
+        return found if found.shape == self._shape else found.reshape(self._shape)
 
     def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
+        if alpha == 1 and self.direct is not None and self._c is None:
+            self.direct(a, b, None, d)
+            return
         self._products.into(self._d.of(d), *self._factors(a, b, aux), alpha)
 
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
+
+
+def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Group]) -> View | None:
+    """C as the product adds it: a matrix, or a vector where all rows are equal."""
+    layout = scheme.contraction.c
+    view = frame.matrix(groups, C, copied=True) if layout is not None else None
+    if layout is None or view is None:
+        return None
+    if scheme.types.way == "plain" and view.strides == (0, 1):
+        view = View(view.shape[1:], (1,), view.start)
+    return view.in_layout(layout)
 
 
 class Tables(OfMatrices):

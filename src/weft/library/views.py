@@ -88,15 +88,20 @@ class Frame(NamedTuple):
             extent *= self.extents[at]
         return MergedModes(extent, stride)
 
-    def matrix(self, groups: tuple[Group, Group, Group], place: int) -> View | None:
-        """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so."""
+    def matrix(
+        self, groups: tuple[Group, Group, Group], place: int, *, copied: bool = False
+    ) -> View | None:
+        """[batch, rows, columns] of a tensor, [rows, columns] without a batch; None where BLAS does not take it so.
+
+        `copied`: any strides will do.
+        """
         found: list[MergedModes] = []
         for group in groups:
             if (run := self.run(group, place)) is None or max(run) >= LONGEST:
                 return None
             found.append(run)
         batch, rows, columns = found
-        if not _is_matrix(rows, columns):
+        if not copied and not _is_matrix(rows, columns):
             return None
         kept = (batch, rows, columns) if groups[0] else (rows, columns)
         return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.api.autocast import any_autocast, with_autocast
+from weft.api.autocast import with_autocast
 from weft.api.einsum import check_functions, describe_einsum, einsum, note_einsum, read_einsum, read_order
 from weft.api.entry import contraction, recalled, words_of
 from weft.api.lookup import said_options
-from weft.base.arrays import as_results, as_tensor, as_tensors, returned, without_memory, without_neg
+from weft.base.arrays import any_autocast, as_results, as_tensor, as_tensors, returned, without_memory, without_neg
 from weft.base.dispatch import is_traced
 from weft.base.factors import addition
 from weft.errors import ShapeError, call_context

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
 from weft.planner.validity import generation
@@ -75,16 +75,17 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
     """A key of the names and modes of a call's operands, and their tensors; None where the call must be read."""
     if type(operands) is not dict:
         return None, ()
-    said, tensors = [], []
-    for name, value in operands.items():
+    said: tuple[Any, ...] = ()
+    tensors: tuple[Any, ...] = ()
+    for name, value in operands.items():  # mostly one
         modes = None
         if type(value) is tuple and len(value) == 2:
             modes, value = value
             if type(modes) is not str:
                 return None, ()
-        said.append((name, modes))
-        tensors.append(value)
-    return tuple(said), tuple(tensors)
+        said += ((name, modes),)
+        tensors += (value,)
+    return said, tensors
 
 
 _CONJUGATE = (Tensor, False, False, True, False)  # what is special about a conjugate view, see `_special`
@@ -115,6 +116,7 @@ class KnownCall(NamedTuple):
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
+    makes: bool = False  # whether the launch may make the result, see `LibraryPart.result`
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result of a call of that signature, or None where the call must be checked in full."""
@@ -132,6 +134,15 @@ class KnownCall(NamedTuple):
             return None
         if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
+        if out is None and self.makes and c is None and alpha == 1 and launch.returns and not any_autocast():  # type: ignore[attr-defined]
+            try:
+                found = launch.result(a, b, None, [None if at is None else operands[at] for at in order])  # type: ignore[attr-defined]
+                if found is not None:
+                    return found
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):  # the full way reports how much was requested
+                    return None
+                raise
         further: tuple[Tensor, ...] = ()
         if out is None:
             shape, strides, dtype, device = self.new

@@ -353,6 +353,7 @@ class Plan(PlanBase, Generic[Returned]):
             variant=variant,
             others=request.outputs or (),
             views=views if any(views) else (),
+            makes=hasattr(variant.launch, "returns") and not any(views) and request.outputs is None,
             order=tuple(
                 names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
             ),

@@ -25,6 +25,7 @@ from weft.base.log import log
 from weft.errors import WeftError
 from weft.planner import promotion
 from weft.planner.planner import Choice
+from weft.planner.program import number
 from weft.planner.promotion import SPECIALISED, Tier
 from weft.plans import guard
 from weft.plans.arrival import Arrival
@@ -41,6 +42,7 @@ class PromotingLaunch:
         """`report` hears of each exchange."""
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
+        self.returns = False  # whether what serves has a `result`
         self._seconds = first.choice.best.seconds  # of a call, predicted or measured
         self._offer: Offer | None = None
         self._arrival: Arrival | None = None
@@ -57,6 +59,18 @@ class PromotingLaunch:
             self._at(call, arguments)
         else:
             self._launch(*arguments)
+
+    def result(self, a: torch.Tensor, b: torch.Tensor, c: None, aux: Any = ()) -> torch.Tensor | None:
+        """A new D, of a call without C and factors; None where what serves meanwhile does not return it."""
+        serving: Any = self._launch
+        if not getattr(serving, "returns", False):
+            return None
+        call = next(self._count)
+        d: torch.Tensor = serving.result(a, b, c, aux)
+        if call >= self._next:
+            one = number(1, self._asked.description.arithmetic.accumulate)  # type: ignore[union-attr]
+            self._at(call, (a, b, c, d, one, one, aux) if aux else (a, b, c, d, one, one))
+        return d
 
     def replayed(self, calls: int) -> bool:
         """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
@@ -205,6 +219,7 @@ class PromotingLaunch:
         """Serve by another kernel from now on."""
         best = serving.choice.best
         self._launch, self._seconds = serving.launch, best.seconds if best.measured is None else best.measured
+        self.returns = getattr(serving.launch, "returns", False)
         watched = best.measured is None and guard.watches(self._asked.target)
         self._guard = Guard() if watched else None
         self._arm(sample=call + guard.FIRST if watched else inf)

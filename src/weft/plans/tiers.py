@@ -32,7 +32,7 @@ from weft.planner.schedule import Description, Ranked, Schedule, Target
 from weft.planner.tuned import kept_here
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
-from weft.plans.building import chosen_and_built, tell
+from weft.plans.building import built, chosen_and_built, tell
 from weft.plans.guard import GROSS
 from weft.plans.handful import settle
 from weft.plans.select import select
@@ -154,13 +154,13 @@ def _compiled(asked: ServiceRequest, specialize: str) -> Served:
         return _specialised(asked, f"no shape-generic kernel serves it ({choice})", known)
     if specialize != "auto":
         why = "asked for" if specialize == "never" else "specialised kernels would take twice as long"
-        return Served(*choice.built(), Tier(GENERIC, why))
+        return Served(*built(choice), Tier(GENERIC, why))
     tier = Tier(GENERIC, "it needs no compiling")
     better = promotion.expected(asked.description, asked.target)
     tier = promotion.taken_over(tier, 1, choice.best.seconds, SPECIALISED, better, promotion.COMPILING)
     if tier.switch_at == 1:
         return _specialised(asked, "the first call of a shape-generic kernel would lose more than compiling takes")
-    return Served(*choice.built(), tier)
+    return Served(*built(choice), tier)
 
 
 def faster_generic(asked: ServiceRequest) -> tuple[Choice, Choice | None]:
@@ -276,7 +276,7 @@ def made(asked: ServiceRequest, offer: Offer) -> Built:
         choice = _admitted_generic(asked, offer.choice)
         if isinstance(choice, str):
             raise UnsupportedError(choice)
-        return choice.built()
+        return built(choice)
     known = offer.choice
     if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
         known = elsewhere.planned(asked.description, asked.target, asked.workspace_limit)

@@ -16,7 +16,7 @@ from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, ResourceError, Scalar, Target
-from weft.spec import Contraction, Mode
+from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import dtype_name
 
 
@@ -43,6 +43,20 @@ class BlasLaunch:
                 ((rows, depth), left), ((depth, columns), right), ((rows, columns), 2), ((rows, columns), 3)
             )
         )  # fmt: skip
+        layouts, views = (contraction.a, contraction.b), (self._left, self._right)
+        self._given = [_is_seen(layouts[place], view) for place, view in zip((left, right), views, strict=True)]
+        #: Whether `result` returns D.
+        self.returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
+        """A new D of operands that lie as described, of a call without C and factors; where it `returns`."""
+        cublas.make_ready(a.device)
+        left, right = (b, a) if self.swap_ab else (a, b)
+        if not self._given[0]:
+            left = left.as_strided(*self._left)
+        if not self._given[1]:
+            right = right.as_strided(*self._right)
+        return self._multiply(left, right)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -90,6 +104,11 @@ def _seen(tensor: Tensor, view: MatrixView) -> Tensor:
     """The tensor as the library sees it; mostly it is that already."""
     shape, strides = view
     return tensor if tensor.shape == shape and tensor.stride() == strides else tensor.as_strided(shape, strides)
+
+
+def _is_seen(layout: Layout, view: MatrixView) -> bool:
+    """Whether tensors of a layout are what the library sees."""
+    return (layout.shape, layout.strides) == view
 
 
 def _view(modes: tuple[Mode | None, ...], tensor: int) -> MatrixView:

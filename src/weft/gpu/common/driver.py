@@ -178,12 +178,9 @@ def launches_are_hooked() -> bool:
     if knobs is None:
         return False
     runtime = knobs.runtime
-    return bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
-
-
-def _called(hook: Any) -> Any:
-    """The calls of a chain of hooks, or the hook itself where somebody has set one."""
-    return getattr(hook, "calls", hook)
+    before, after = runtime.launch_enter_hook, runtime.launch_exit_hook
+    # The calls of a chain of hooks, or the hook itself where somebody has set one.
+    return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
 
 
 def _agrees(driver: Any, function: int, sizes: Sequence[int]) -> bool:

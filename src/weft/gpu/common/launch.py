@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -37,6 +37,9 @@ if interpreting():
 
 _DOUBLES, _WORDS = struct.Struct("=2d"), struct.Struct("=2q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
+#: A launched kernel with its parameters; None for one that Triton launches.
+Noted: TypeAlias = tuple[DirectLaunch, list[int]] | None
+_noted: ContextVar[list[Noted] | None] = ContextVar("kernels that are launched", default=None)
 
 LONGEST_TILE = 4096  # no tile is longer along one axis
 _ORDINARY = 3  # a number that Triton sees nothing special in
@@ -181,6 +184,11 @@ class KernelLaunch:
         return self.function.jit
 
     @property
+    def is_direct(self) -> bool:
+        """Whether it is launched past Triton."""
+        return self._direct is not None
+
+    @property
     def digest(self) -> str | None:
         """A digest of the machine code that is loaded; None where none is."""
         return self.loaded.cubin.digest if self.loaded is not None else None
@@ -190,12 +198,16 @@ class KernelLaunch:
         direct = self._direct
         if direct is not None and not launches_are_hooked():
             words = self._words_of(tensors, alpha, beta, aux)
+            if (noted := _noted.get()) is not None:
+                noted.append((direct, words))
             if direct.device == torch._C._cuda_getDevice():
                 direct(words)
             else:
                 with torch.cuda.device(direct.device):
                     direct(words)
             return
+        if (noted := _noted.get()) is not None:
+            noted.append(None)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run_by_triton(tensors, alpha, beta, aux)
         else:
@@ -317,6 +329,7 @@ class KernelLaunch:
         return int(alpha), int(beta)  # type: ignore[arg-type]
 
 
+@lru_cache(maxsize=256)
 def words_of(first: Scalar, second: Scalar) -> tuple[int, ...]:
     """Real numbers as the 64 bits that they travel in: Triton would pass a Python float in single precision."""
     return _WORDS.unpack(_DOUBLES.pack(first, second))
@@ -353,6 +366,17 @@ def collected() -> Iterator[list[KernelLaunch]]:
         yield made
     finally:
         _collected.reset(token)
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """The kernels that this thread launches within, in their order."""
+    noted: list[Noted] = []
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:

@@ -1,0 +1,130 @@
+"""Sums of products that are one call of torch: every tensor is seen as it lies, and nothing follows.
+
+The call writes to D, or returns a new one, which torch allocates in less time than a tensor takes beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter, methodcaller
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from weft.base.kept import constant
+from weft.library.products import MatrixProducts
+from weft.library.views import View
+from weft.spec import Layout
+
+#: Of A, B, C where there is one, and D, or None for a new one, which is returned.
+Direct: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+Seeing: TypeAlias = Callable[[Tensor], Tensor] | None  # None: the tensor is the matrix as it is
+
+
+def direct(
+    products: MatrixProducts, left: Seeing, right: Seeing, addend: Seeing, place: Seeing, *, swapped: bool, adds: bool
+) -> Direct:
+    """`swapped`: the left factor is B; `adds`: C is given."""
+    multiply, add = products.multiply, products.add
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if swapped:
+            a, b = b, a
+        if left is not None:
+            a = left(a)
+        if right is not None:
+            b = right(b)
+        if place is not None and d is not None:
+            d = place(d)
+        if not adds:
+            return multiply(a, b, out=d)
+        return add(c if addend is None else addend(c), a, b, out=d)  # type: ignore[arg-type]
+
+    return product
+
+
+def of_vectors(left: View, right: View, layouts: tuple[Layout, Layout, Layout], *, swapped: bool) -> Direct:
+    """The product of a row and a column, of tensors of these layouts, left, right and D."""
+    views = [_vector(view).in_layout(layout) for view, layout in zip((left, right), layouts, strict=False)]
+    of_left, of_right = (seeing(view, layout) for view, layout in zip(views, layouts, strict=False))
+    of_place = seeing(View((), ()).in_layout(layouts[2]), layouts[2])
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if swapped:
+            a, b = b, a
+        if of_left is not None:
+            a = of_left(a)
+        if of_right is not None:
+            b = of_right(b)
+        return torch.dot(a, b, out=d if of_place is None or d is None else of_place(d))
+
+    return product
+
+
+def _vector(view: View) -> View:
+    """A row or a column without its other dimension."""
+    at = 1 if view.shape[0] == 1 else 0
+    return View(view.shape[at : at + 1], view.strides[at : at + 1])
+
+
+def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
+    """The product where A has several modes of rows and B's are D's columns: torch sees them as matrices itself."""
+    call = products.linear
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        return otherwise(a, b, c, d) if d is not None else call(a, b, c)
+
+    return product
+
+
+def of_elements(left: Seeing, right: Seeing, place: Seeing) -> Direct:
+    """Products of elements."""
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        if left is not None:
+            a = left(a)
+        if right is not None:
+            b = right(b)
+        return torch.mul(a, b, out=d if place is None or d is None else place(d))
+
+    return product
+
+
+def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) -> Direct:
+    """Sums of A alone over its last modes, so many of them, times B, which is a number and mostly the one that is kept.
+
+    `shape` is that of D.
+    """
+    dims, one = tuple(range(-summed, 0)), None
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        nonlocal one
+        values = a if operand is None else operand(a)
+        if d is None:
+            found = torch.sum(values, dims)
+            found = found if found.shape == shape else found.view(shape)
+        else:
+            found = torch.sum(values, dims, out=d if place is None else place(d))
+        if b is not one and b is not (one := constant(1, b.dtype, b.device)):
+            found.mul_(b)
+        return found
+
+    return product
+
+
+def seeing(view: View, layout: Layout) -> Seeing:
+    """The way to see a tensor of a layout by a view, from its first element on."""
+    if view.whole:
+        return None
+    if len(view.shape) == 2 and (view.shape, view.strides) == (layout.shape[::-1], layout.strides[::-1]):
+        return attrgetter("mT")
+    return methodcaller("as_strided", view.shape, view.strides)
+
+
+def is_linear(a: Layout, b: Layout, c: Layout | None, d: Layout) -> bool:
+    """Whether torch's linear layer takes these tensors as they are, and rounds once."""
+    *rows, inner = a.shape or (0,)
+    like = len(b.shape) == 2 and b.shape[1] == inner and d.shape == (*rows, b.shape[0])
+    whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (a, b, d))
+    return like and whole and len(rows) == 2 and (c is None or c.shape == b.shape[:1])

@@ -1,0 +1,88 @@
+"""Epilogues that products of matrices compute themselves: an operand is added to the sums, and negative ones become 0.
+
+    epilogue(sum) = relu(sum + operand)      the operand is C of the product, and D is written once more, or not at all
+
+ReLU commutes with rounding, so that it may follow on D in D's own type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from weft.fn.pointwise import RecordedFunction
+from weft.library.views import FIRST
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Contraction, Mode, Strides
+
+_ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
+
+
+class Folded(NamedTuple):
+    """A contraction without the epilogue that it was described with."""
+
+    contraction: Contraction
+    addend: int | None  # which auxiliary operand is C
+    clamps: bool  # D's negative values become 0 afterwards
+
+
+def folded(contraction: Contraction) -> Folded | None:
+    """The contraction with what products compute of its epilogue; None where they do not compute all of it."""
+    function = contraction.epilogue
+    if contraction.c is not None or contraction.algebra is not None or not isinstance(function, RecordedFunction):
+        return None
+    value, *others = (node for node in function.graph.nodes if node.op == "placeholder")
+    node = next(node for node in function.graph.nodes if node.op == "output").args[0]
+    if not isinstance(node, fx.Node) or (function.is_complex and node.target is _RELU):
+        return None
+    if clamps := node.target is _RELU:
+        (node,) = node.args
+    bare = replace(contraction, epilogue=None, epilogue_args=())
+    if node is value:
+        return Folded(bare, None, clamps)
+    if node.target is not _ADD or node.kwargs or value not in node.args or node.meta["dtype"] != value.meta["dtype"]:
+        return None
+    left, right = node.args
+    other = right if left is value else left
+    if other is value or other not in others:
+        return None
+    return _added(bare, contraction.epilogue_args[others.index(other)], clamps)
+
+
+def _added(bare: Contraction, at: int, clamps: bool) -> Folded | None:
+    """The contraction with an auxiliary operand as C, if that is of D's type."""
+    layout = bare.aux[at].layout
+    if layout is None or layout.dtype != bare.d.dtype:
+        return None
+    modes = tuple([_with_addend(mode, mode.strides[FIRST + at]) for mode in bare.modes])
+    return Folded(replace(bare, modes=modes, c=layout), at, clamps)
+
+
+def _with_addend(mode: Mode, stride: int) -> Mode:
+    a, b, _, *others = mode.strides
+    return mode._replace(strides=Strides(a, b, stride, *others))
+
+
+class FoldedLaunch:
+    """The launch of a folded contraction, called as the one that was described."""
+
+    def __init__(self, launch: Any, fold: Folded) -> None:
+        self._launch, self._addend, self._clamps = launch, fold.addend, fold.clamps
+        self.returns = getattr(launch, "returns", False)
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        if self._addend is not None:
+            c, beta = aux[self._addend], 1
+        self._launch(a, b, c, d, alpha, beta, aux)
+        if self._clamps:
+            d.relu_()
+
+    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
+        """A new D, of a call without factors; where it `returns`."""
+        found: Tensor = self._launch.result(a, b, c if self._addend is None else aux[self._addend])
+        return found.relu_() if self._clamps else found

@@ -1,0 +1,132 @@
+"""Launches of several kernels whose addresses are noted once: the same kernels with the same parameters ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import weft
+from weft.gpu.common.addressed import AddressedLaunch, addressed
+from weft.gpu.common.launch import collected
+from weft.planner.planner import choose
+from weft.planner.schedule import Target
+
+pytest.importorskip("triton")
+
+TARGET = Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=132, shared_memory=232448)
+HALF, DOUBLE, COMPLEX = torch.float16, torch.float64, torch.complex64
+
+
+class Direct:
+    """Stands for a loaded kernel: it writes down the parameters of its launches."""
+
+    device = 0
+    launched: ClassVar[list[tuple[int, list[int]]]] = []
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, words: list[int]) -> None:
+        self.launched.append((self.number, list(words)))
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    yield
+    Direct.launched.clear()
+
+
+def launch_of(schedule: str, equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> Any:
+    """The first launch whose schedule begins so, with kernels that stand for loaded ones."""
+    found = weft.plan(equation, a, b, backend="reference", **options).contraction
+    choice = choose(found, "triton", TARGET)
+    rank = next(rank for rank in choice.ranked if str(rank.schedule).startswith(schedule) and _is_split(rank, schedule))
+    with collected() as made:
+        launch = rank.build(found, TARGET)
+    for number, kernel in enumerate(made):
+        kernel._direct = Direct(number)  # type: ignore[assignment]
+    return launch
+
+
+def _is_split(rank: Any, schedule: str) -> bool:
+    return schedule not in ("gett", "tma") or bool(rank.schedule.workspace_bytes)
+
+
+def matrices(m: int, k: int, n: int, dtype: torch.dtype) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+    return lambda: (torch.ones(m, k, dtype=dtype), torch.ones(k, n, dtype=dtype))
+
+
+CASES: dict[str, Any] = {
+    "gett": matrices(64, 8192, 64, DOUBLE),
+    "tma": matrices(256, 4096, 256, HALF),
+    "scatter": matrices(1001, 777, 1003, HALF),
+    "complex.real_2x2": matrices(128, 64, 128, COMPLEX),
+    "complex.planar A": matrices(2, 4096, 2, COMPLEX),
+}
+
+
+def launched(call: Callable[[], Any], tensors: tuple[torch.Tensor, ...]) -> list[tuple[int, list[int]]]:
+    """The launches of a call, addresses within its tensors as a place and an offset, those elsewhere as 0."""
+    Direct.launched.clear()
+    call()
+    named = []
+    for number, words in Direct.launched:
+        named.append((number, [_named(word, tensors) for word in words]))
+    return named
+
+
+def _named(word: int, tensors: tuple[torch.Tensor, ...]) -> Any:
+    for at, tensor in enumerate(tensors):
+        if 0 <= word - tensor.data_ptr() < tensor.untyped_storage().nbytes():
+            return at, word - tensor.data_ptr()
+    return 0 if 1 << 32 < word < 1 << 48 else word  # of a workspace
+
+
+@pytest.mark.parametrize("schedule", CASES)
+def test_it_launches_what_was_noted(schedule: str) -> None:
+    make = CASES[schedule]
+    a, b = make()
+    plain = launch_of(schedule, "mk,kn->mn", a, b)
+    noted = addressed(plain)
+    assert isinstance(noted, AddressedLaunch)
+    for _ in range(4):
+        a, b = make()
+        d = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+        arguments = (a, b, None, d, 1.0, 1.0)
+        wanted, found = (launched(partial(call, *arguments), (a, b, d)) for call in (plain, noted))
+        assert found == wanted
+        assert len(found) > 1
+    assert noted._sequence is not None
+    scaled = launched(lambda: noted(a, b, None, d, 2.0, 1.0), (a, b, d))
+    assert scaled == launched(lambda: plain(a, b, None, d, 2.0, 1.0), (a, b, d))
+
+
+def test_operands_of_functions_are_among_the_addresses() -> None:
+    bias = torch.ones(256, dtype=HALF)
+    options = {"epilogue": lambda s, x: torch.tanh(s + x), "operands": {"x": ("n", bias)}}
+    a, b = CASES["tma"]()
+    plain = launch_of("tma", "mk,kn->mn", a, b, **options)
+    noted = addressed(plain)
+    for _ in range(3):
+        tensors = (*CASES["tma"](), torch.empty(256, 256, dtype=HALF), torch.ones(256, dtype=HALF))
+        x, y, d, beside = tensors
+        wanted, found = (
+            launched(partial(call, x, y, None, d, 1.0, 1.0, (beside,)), tensors) for call in (plain, noted)
+        )
+        assert found == wanted
+
+
+def test_one_tensor_twice_is_not_noted() -> None:
+    """Its address does not tell A from B."""
+    a = torch.ones(1024, 1024, dtype=DOUBLE)
+    plain = launch_of("gett", "mk,kn->mn", a, a)
+    noted = addressed(plain)
+    for _ in range(3):
+        d = torch.empty(1024, 1024, dtype=DOUBLE)
+        noted(a, a, None, d, 1.0, 1.0)
+    assert noted._sequence is None
