@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_all_of_s(each: Between, limit: int | 
     bias = bias_of(each, 19)
     inputs = tensors if bias is None else [*tensors, bias.requires_grad_()]
     keywords = auxiliary(each, bias)
-    keywords.update(alpha=0.6, workspace_limit=limit)
+    keywords.update(alpha=0.6, workspace_limit=limit, specialize="never")  # loops: `test_rows`
     found = results(weft.cascade(EQUATION, *tensors, between=each.function, **keywords))
     expected = plainly(each, *tensors, bias, 0.6)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)

@@ -68,8 +68,9 @@ def results(found: Any) -> list[Tensor]:
 @pytest.mark.parametrize("seed", range(60))
 def test_values_and_gradients(seed: int) -> None:
     equation, tensors, keywords = drawn(seed)
-    found = []
-    for more in ({"workspace_limit": 1 << random.Random(seed).choice([13, 14, 20])}, {"backend": "reference"}):
+    found, limit = [], 1 << random.Random(seed).choice([13, 14, 20])
+    by_blocks = {"workspace_limit": limit, "specialize": "never" if seed % 5 else "now"}
+    for more in (by_blocks, {"backend": "reference"}):
         inputs = [tensor.clone().requires_grad_() for tensor in tensors]
         values = results(weft.cascade(equation, *inputs, **keywords, **more))
         total = torch.zeros((), dtype=torch.float64)

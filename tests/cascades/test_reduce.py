@@ -68,6 +68,53 @@ def test_d_goes_where_it_is_told() -> None:
     np.testing.assert_array_equal(found["sum"], [12, 12])
 
 
+def test_permutations_groups_and_sums_of_many_have_them_too() -> None:
+    """The form is one for all of them, their functions and gradients as well."""
+    wanted: dict[str, Any] = {"norm": ("m", "sum", torch.square), "peak": ("n", "max"), "at": ("m", "argmax")}
+
+    def expected(d: Tensor) -> dict[str, Tensor]:
+        return {"norm": d.square().sum(1), "peak": d.amax(0), "at": d.argmax(1)}
+
+    x = torch.randn(7, 5, requires_grad=True)
+    y, found = weft.permute(x, "nm->mn", fn=torch.tanh, reduce=wanted)
+    torch.testing.assert_close(y, torch.tanh(x.T))
+    torch.testing.assert_close(found, expected(torch.tanh(x.T)))
+    (grad,) = torch.autograd.grad(found["norm"].sum() + found["peak"].sum(), x)
+    plain = torch.tanh(x.T)
+    (exact,) = torch.autograd.grad(plain.square().sum() + plain.amax(0).sum(), x)
+    torch.testing.assert_close(grad, exact)
+
+    pairs = [(torch.randn(m, 3), torch.randn(3, n)) for m, n in ((2, 4), (1, 6), (5, 1))]
+    results, lists = weft.grouped("mk,kn->mn", pairs, reduce=wanted)
+    for at, (a, b) in enumerate(pairs):
+        torch.testing.assert_close(results[at], a @ b)
+        torch.testing.assert_close({name: each[at] for name, each in lists.items()}, expected(a @ b))
+    assert weft.grouped("mk,kn->mn", [], reduce=wanted) == ([], {"norm": [], "peak": [], "at": []})
+
+    a, b, c = torch.randn(4, 3), torch.randn(3, 6), torch.randn(6, 5)
+    bias = torch.randn(5)
+    d, named = weft.einsum("mk,kl,ln->mn", a, b, c, operands={"bias": ("n", bias)},
+                           reduce={"norm": ("m", "sum", lambda s, bias: (s + bias) ** 2)})  # fmt: skip
+    torch.testing.assert_close(d, a @ b @ c)
+    torch.testing.assert_close(named["norm"], (a @ b @ c + bias).square().sum(1))
+    one, named = weft.einsum("mn", a, reduce={"all": ("", "sum")})
+    torch.testing.assert_close((one, named["all"]), (a, a.sum()))
+
+
+def test_each_call_says_what_is_wrong_with_its_reductions() -> None:
+    x = torch.ones(3, 4)
+    with pytest.raises(weft.NotationError, match=r"(?s)keeps 'q', which D \('ba'\).*permute"):
+        weft.permute(x, "ab->ba", reduce={"a": ("q", "max")})
+    with pytest.raises(weft.NotationError, match=r"(?s)keeps 'q', which D \('ab'\).*einsum"):
+        weft.einsum("ab,bc,cd->ab", x, x.T, x, reduce={"a": ("q", "max")})
+    with pytest.raises(weft.NotationError, match=r"(?s)keeps 'q'.*grouped"):
+        weft.grouped("ab,bc->ac", [(x, x.T)], reduce={"a": ("q", "max")})
+    with pytest.raises(weft.FunctionError, match="'z'"):
+        weft.permute(x, "ab->ba", reduce={"a": ("a", "max", lambda s, z: s * z)})
+    with pytest.raises(weft.ArgumentError, match="plan_grouped takes no keyword 'reduce'"):
+        weft.plan_grouped("ab,bc->ac", [(x, x.T)], reduce={"a": ("a", "max")})
+
+
 @pytest.mark.parametrize(
     ("reduce", "kind", "message"),
     [

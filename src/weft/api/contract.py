@@ -198,7 +198,7 @@ def contract(
             "c": c, "alpha": alpha, "beta": beta, "out": out, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn,
             "epilogue": epilogue, "return_arg": return_arg, "validate": validate, **options,
         }  # fmt: skip
-        with_reductions = as_operation("reduced")
+        with_reductions = as_operation("reduced contraction")
         if is_dynamo_compiling():
             return outside(with_reductions, equation, a, b, reduce, keywords)
         return with_reductions(equation, a, b, reduce, keywords)

@@ -46,7 +46,7 @@ def permute(
 @overload
 def permute(
     x: Any, equation: Any, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
+    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None, reduce: Any = None,
     **options: Unpack[PermuteKeywords],
 ) -> Any: ...
 @signed("permute", ("x", "equation"))
@@ -60,6 +60,7 @@ def permute(
     beta: Scalar | None = None,
     out: Any = None,
     extents: Mapping[Label, int] | None = None,
+    reduce: Any = None,
     **options: Any,
 ) -> Any:
     """Rearrange the modes of a tensor: ``out = alpha * fn(permuted x) + beta * c``, in one pass over memory.
@@ -83,6 +84,9 @@ def permute(
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
 
+    `reduce`: further results that keep some of the result's modes, by name, as for `contract`; the call then returns
+    the result and a dictionary of them, and their functions take no operands.
+
     `workspace_limit`: most bytes to allocate besides the result. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
     ``"reference"``. `tune`, `specialize`, `schedule` and `promote` (`x` may be a list) as for `contract`.
 
@@ -98,6 +102,11 @@ def permute(
     tensor([[1.5000, 2.5000],
             [1.5000, 2.5000]])
     """
+    if reduce is not None:
+        given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents, **options}
+        return outside(_reduced, x, equation, reduce, given) if is_dynamo_compiling() else _reduced(
+            x, equation, reduce, given
+        )  # fmt: skip
     c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
@@ -115,6 +124,19 @@ def permute(
         key = None if is_subclass(x) else key  # known calls have plain tensors as results
         result = moved(equation, source, read, addend, alpha, beta, target, extents, key=key)
     return out if out is not None else like(source_of(x, c), result)
+
+
+def _reduced(x: Any, equation: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A permutation and reductions of its result, by name."""
+    if is_array(equation) and not is_array(x):
+        x, equation = equation, x
+    with call_context(lambda: describe_call("permute", equation, x=x)):
+        key = _notation_key(equation)
+        notation = parse(key, new_labels=True) if isinstance(key, str) else key
+        labels = expand(notation, [as_tensor("x", x, True).dim()] * len(notation.inputs)).output
+        reductions = as_operation("reductions")(reduce, labels)
+        result = permute(x, equation, **keywords)
+        return result, reductions.of(result)
 
 
 def moved(

@@ -83,6 +83,19 @@ class Between:
                 waiting += () if node in known else node.all_input_nodes
         return found
 
+    def function(self, results: Sequence[fx.Node], given: Sequence[fx.Node]) -> RecordedFunction:
+        """Some values as a function of others."""
+        graph, new = fx.Graph(), {}
+        for at, node in enumerate(given):
+            new[node] = graph.placeholder(f"x{at}")
+            new[node].meta.update(dtype=node.meta["dtype"], scalar=False)
+        behind = self.ancestors(results, frozenset(given))
+        for node in self.calls:
+            if node in behind and node not in new:
+                new[node] = graph.node_copy(node, new.__getitem__)
+        graph.output(tuple(new[node] for node in results))
+        return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
+
     def _describe(self, node: fx.Node) -> None:
         sources = node.all_input_nodes
         modes = frozenset().union(*(self.modes[each] for each in sources))

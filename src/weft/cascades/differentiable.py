@@ -27,7 +27,8 @@ class _Cascade(torch.autograd.Function):
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         given = _given(plan, operands)
         if plan.launch is None:
-            values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands))
+            serving = plan.serving(any(ctx.needs_input_grad))
+            values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
         else:
             values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad))
         between, ctx.plan = plan.program.between, plan

@@ -14,22 +14,26 @@ from weft.cascades.between import Between
 from weft.cascades.evaluate import Recipe, Scratch, reduce_whole
 from weft.cascades.frame import Box, Frame
 from weft.cascades.masks import Cut
-from weft.cascades.program import Program, Stage
+from weft.cascades.program import Program, Stage, Target
+from weft.cascades.rows import Made, StageRows
 from weft.cascades.states import PeakState, State
 from weft.spec import Label
 
 Values = dict[fx.Node, Tensor]
-#: The boxes of a stage.
-Cutting = Callable[[Stage], Sequence[Cut]]
+#: The boxes of a stage, in blocks of torch's operations or of compiled rows.
+Cutting = Callable[..., Sequence[Cut]]
 
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")
 
 
-def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, given: Values, cut: Cutting) -> Values:
+def run(
+    program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, given: Values, cut: Cutting,
+    compiled: Callable[[Stage], StageRows | None] = lambda stage: None,
+) -> Values:  # fmt: skip
     """Every value that passes make whole, by its node; D, in sums not yet rounded, by `PRODUCT`.
 
-    `given` has operands and coordinates along S.
+    `given` has operands and coordinates along S; `compiled` the rows of a stage where those run it.
     """
     values = dict(given)
     run_tail(program, frame, program.prelude, values)
@@ -37,6 +41,11 @@ def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, 
         states = {target: State(target, program, frame) for target in stage.targets}
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
         owned = frozenset((program.between.inputs[0], *stage.first))
+        if (rows := compiled(stage)) is not None:
+            rows.run(Made((a, b, c), values, states, peaks), [each.box for each in cut(stage, in_rows=True)])
+            _take(values, states, peaks)
+            run_tail(program, frame, stage.tail, values)
+            continue
         with Scratch.taken() if frame.device.type == "cpu" else nullcontext() as scratch:
             for each in cut(stage):
                 box, room = each.box, None
@@ -49,18 +58,23 @@ def run(program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, 
                 found = run_block(program, stage, frame, scores, inputs, each, owned, scratch)
                 for target, state in states.items():
                     state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
-        for target, state in states.items():
-            values[target.gives if target.kind != "product" else PRODUCT] = state.result()
-        for node, peak in peaks.items():
-            values[node] = peak.result()
+        _take(values, states, peaks)
         run_tail(program, frame, stage.tail, values)
     return values
+
+
+def _take(values: Values, states: Mapping[Target, State], peaks: Mapping[fx.Node, PeakState]) -> None:
+    """Results of a pass among the whole values."""
+    for target, state in states.items():
+        values[target.gives if target.kind != "product" else PRODUCT] = state.result()
+    for node, peak in peaks.items():
+        values[node] = peak.result()
 
 
 def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values: Values) -> None:
     """Run small nodes, whole, and keep them."""
     if nodes:
-        recipe = Recipe(nodes, frozenset(values) | set(nodes))
+        recipe = recipe_of(nodes, frozenset((*values, *nodes)), frozenset())
         recipe.run(values, len(frame.order), reducing(program.between, frame, None), frame.device)
 
 

@@ -37,6 +37,19 @@ def block_extents(
     return {label: _even(extents[label], size) for label, size in found.items()}
 
 
+def nested(
+    blocks: Mapping[Label, int], extents: Mapping[Label, int], groups: Sequence[Sequence[Label]]
+) -> dict[Label, int]:
+    """Blocks along whose groups of labels only the outermost is cut, so that each group of a block lies as one."""
+    found = dict(blocks)
+    for labels in groups:
+        cut = False
+        for label in reversed(labels):
+            found[label] = min(found[label], 1) if cut else found[label]
+            cut |= found[label] < extents[label]
+    return found
+
+
 def _grown(found: Mapping[Label, int], label: Label, extent: int, most: int, limit: int) -> int:
     """As many indices of a label as a block has room for, at most so many."""
     others = math.prod(max(size, 1) for name, size in found.items() if name != label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,15 +17,21 @@ from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
-from weft.cascades.grid import LIMIT, block_extents
+from weft.cascades.grid import LIMIT, block_extents, nested
 from weft.cascades.launch import CascadeLaunch, tile_of, unserved
 from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import referred
+from weft.cascades.rows import LIMIT as ROWS_LIMIT
+from weft.cascades.rows import StageRows
+from weft.cascades.sweeps import NotInRows
+from weft.cascades.takeover import Takeover
+from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
+from weft.planner.schedule import Target
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
@@ -73,9 +79,12 @@ class CascadePlan:
             )
         self.written = between
         self.frame = self._framed()
-        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit)
+        in_rows = said.device.type == "cpu" and jit.fault() is None
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows)
         self.between = self.program.between
-        self._cuts: dict[Stage, list[Cut]] = {}
+        self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Cut]] = {}
+        elements = math.prod(said.extents[label] for label in said.notation.s)
+        self.takeover = Takeover(self._made_rows, Target(said.device.type), elements, options.specialize)
 
     def _place_type(self, label: Label) -> torch.dtype:
         return torch.int32 if self.extents[label] < 2**31 else torch.int64
@@ -144,9 +153,45 @@ class CascadePlan:
     @cached_property
     def blocks(self) -> dict[Label, int]:
         """The extents of a block of S."""
+        return self._blocks(self.limit)
+
+    @cached_property
+    def rows_blocks(self) -> dict[Label, int]:
+        """The extents of a block of compiled loops."""
+        blocks, first = self._blocks(min(self.limit, ROWS_LIMIT)), self.frame.first
+        return blocks if self.program.whole else nested(blocks, self.extents, (first.batch, first.m, first.n))
+
+    def _blocks(self, limit: int) -> dict[Label, int]:
         columns = columns_of(self.written, self.frame)
         square = bool(self.said.indices)
-        return block_extents(self.frame.order, self.extents, self.program.whole, columns, self.limit, square)
+        return block_extents(self.frame.order, self.extents, self.program.whole, columns, limit, square)
+
+    def _made_rows(self) -> dict[Stage, StageRows | str]:
+        return {stage: self._in_rows(stage) for stage in self.program.stages}
+
+    def serving(self, differentiates: bool) -> Callable[[Stage], StageRows | None]:
+        """The loops that run stages in a call, which is counted here; None for a stage that torch's operations run.
+
+        Gradients of extremes go to elements that equal them, so that torch makes both.
+        """
+        serves = self.takeover()
+
+        def of(stage: Stage) -> StageRows | None:
+            if not serves or (differentiates and any(each.kind in ("amax", "amin") for each in stage.targets)):
+                return None
+            found = self.takeover.rows[stage]
+            return None if isinstance(found, str) else found
+
+        return of
+
+    def _in_rows(self, stage: Stage) -> StageRows | str:
+        fault = jit.fault()
+        if self.said.device.type != "cpu" or fault is not None:
+            return fault or "rows are for a CPU"
+        try:
+            return StageRows(self.program, stage, self.frame)
+        except NotInRows as error:
+            return str(error)
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
@@ -201,19 +246,21 @@ class CascadePlan:
             found.append(places.reshape(shape))
         return found
 
-    def cut(self, stage: Stage, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
+    def cut(self, stage: Stage, in_rows: bool = False, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
         """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
         known: dict[fx.Node, Any] = {
             node: each.numpy()
             for node, each in zip(self.between.inputs[1:], operands, strict=False)
             if each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
         }
+        blocks = self.rows_blocks if in_rows else self.blocks
         if known:
             known.update(self._known)
-            return kept(self.program, stage, self.frame, self.blocks, known)
-        if stage not in self._cuts:
-            self._cuts[stage] = kept(self.program, stage, self.frame, self.blocks, self._known)
-        return self._cuts[stage]
+            return kept(self.program, stage, self.frame, blocks, known)
+        place = stage, tuple(blocks.values())
+        if place not in self._cuts:
+            self._cuts[place] = kept(self.program, stage, self.frame, blocks, self._known)
+        return self._cuts[place]
 
     def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results as the caller has them: D with its labels in order, others with theirs in S's order."""
@@ -268,6 +315,10 @@ class CascadePlan:
             left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
             if left < elements:
                 lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
+        if self.said.device.type == "cpu":
+            why = dict.fromkeys(each for each in self.takeover.rows.values() if isinstance(each, str))
+            how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
+            lines.append(f"loops       {how}")
         held, all_of_it = si(block * size, "B"), si(elements * size, "B")
         lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
         return "\n".join(lines)

@@ -74,11 +74,13 @@ class Program:
 
 
 def program_of(
-    between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int
-) -> Program:
+    between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int,
+    lowers: bool = False,
+) -> Program:  # fmt: skip
     """The program of a function, with blocks of at most `limit` elements of S.
 
-    `meets`: its first result meets C, and `columns` are the labels that are summed there.
+    `meets`: its first result meets C, and `columns` are the labels that are summed there. `lowers`: reductions within
+    a block are made of sums and peaks, too.
     """
     inner = _inner(between, between.outputs[0] if meets else None)
     if not inner:
@@ -100,7 +102,8 @@ def program_of(
     modes = ", ".join(sorted(map(str, whole)))
     if size * min(_LEAST_ROWS, max(rows, 1)) <= limit:
         why = f"a block has all indices of {modes}; no running form: {against}"
-        return _staged(lowered(between, extents, whole), meets, "whole", why, whole)
+        inside = frozenset() if lowers else whole
+        return _staged(lowered(between, extents, inside), meets, "whole", why, whole)
     why = f"no running form: {against}; blocks with all {size} indices of {modes} are too large"
     return _staged(lowered(between, extents), meets, "passes", why)
 
@@ -174,11 +177,11 @@ class _Order:
         local = any(each in self.local for each in sources)
         if is_reduction(node):
             source = sources[0]
-            if node.args[1] == PEAK and source in self.between.elementwise:
+            if node in self.inside:
+                self.local.add(node)
+            elif node.args[1] == PEAK and source in self.between.elementwise:
                 self.peaks.add(node)
                 self.small.add(node)
-            elif node in self.inside:
-                self.local.add(node)
             elif source in self.between.elementwise or local:
                 level += 1
                 self.small.add(node)

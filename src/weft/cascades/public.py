@@ -47,6 +47,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
+    * `specialize`: whether compiled loops serve on a CPU: ``"auto"``, once calls have lost what compiling takes;
+      ``"now"``, the default of `plan_cascade`; ``"never"``.
     * `backend`: ``"auto"``; ``"triton"``: a kernel for the forward pass, where S is a matrix for each index of a batch;
       it has not been timed on a GPU; ``"reference"``: all of S, in float64.
 
@@ -71,7 +73,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return outside(cascade, equation, a, b, c, **keywords)
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("cascade", equation, given)):
-        plan, tensors, operands = _planned(equation, given, keywords)
+        plan, tensors, operands = _planned("cascade", equation, given, keywords)
         return returned(source_of(*given), None, plan.run(tensors, operands), False)
 
 
@@ -92,16 +94,16 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
         return cast("CascadePlan", outside(plan_cascade, equation, a, b, c, **keywords))
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("plan_cascade", equation, given)):
-        return _planned(equation, given, keywords)[0]
+        return _planned("plan_cascade", equation, given, keywords)[0]
 
 
 def _planned(
-    equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
+    call: str, equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
     """The plan of a call, and its tensors."""
     from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
 
-    options = read_options("cascade", keywords)
+    options = read_options(call, keywords)
     function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
     tensors, options = _cast(tensors, options)

@@ -1,4 +1,4 @@
-"""Reductions of a contraction's result: further, smaller results beside D.
+"""Reductions of a result: further, smaller ones beside D, of contractions, sums of many, permutations and groups.
 
     D, found = weft.contract("mk,kn->mn", x, w, reduce={"peak": ("m", "max"), "norm": ("m", "sum", torch.square)})
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from weft.api.contract import contract
+from weft.api.einsum import describe_einsum, read_einsum
 from weft.api.lookup import read_notation
 from weft.base.arrays import as_tensor, like_each
 from weft.base.describe import describe_call
@@ -47,46 +48,74 @@ class Reduction(NamedTuple):
     function: Callable[..., Any] | None
 
 
-def reduced(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+class Reductions:
+    """Reductions that are read for a result with these labels; `named` are the operands and indices of their call."""
+
+    def __init__(
+        self, reduce: Any, labels: tuple[Label, ...], named: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._read, self._labels = _read(reduce), labels
+        for each in self._read:
+            _check_kept(each, labels)
+        self.names = [each.name for each in self._read]
+        self.takes = {name for each in self._read for name in _taken(each.function)}
+        self._named = {
+            key: {name: value for name, value in (named or {}).get(key, {}).items() if name in self.takes}
+            for key in ("operands", "indices")
+        }
+
+    def of(self, d: Any) -> dict[str, Any]:
+        """The reductions of a result by name, as the kind of array that it is."""
+        tensor = as_tensor("D", d)
+        one = torch.ones((), dtype=tensor.dtype, device=tensor.device)
+        labels = self._labels
+        found = cascade(
+            (labels, (), labels), tensor, one, between=_together(self._read, labels),
+            operands=self._named["operands"] or None, indices=self._named["indices"] or None,
+        )  # fmt: skip
+        results = {}
+        for each, value in zip(self._read, found, strict=True):
+            order = [label for label in labels if label in each.kept]
+            results[each.name] = value.permute([order.index(label) for label in each.kept])
+        return {name: like_each(d, value) for name, value in results.items()}
+
+
+def contracted(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """``contract(equation, a, b, **keywords)`` and its reductions by name."""
     with call_context(lambda: describe_call("contract", equation, a=a, b=b)):
-        if keywords.get("return_arg"):
-            raise ArgumentError("reduce does not go with return_arg: a reduction 'argmax' has places, too")
-        read = _read(reduce)
-        takes = {name for each in read for name in _taken(each.function)}
-        own = [function for name in _FUNCTIONS if (function := keywords.get(name)) is not None]
-        fused = {name for function in own for name in _taken(function)}
-        given = {key: dict(keywords.get(key) or {}) for key in ("operands", "indices")}
-        read_operands(given["operands"])
-        read_indices(given["indices"])
-        left = {
-            key: {name: value for name, value in named.items() if name in fused or name not in takes}
-            for key, named in given.items()
-        }
         ranks = [as_tensor(name, each, True).dim() for name, each in (("a", a), ("b", b))]
-        labels = expand(read_notation(equation), ranks).output
-        for each in read:
-            _check_kept(each, labels)
-        d = contract(equation, a, b, **{**keywords, **{key: value or None for key, value in left.items()}})
-        first = as_tensor("D", d[0] if isinstance(d, tuple) else d)
-        mine = {key: {name: value for name, value in named.items() if name in takes} for key, named in given.items()}
-        results = _reductions(first, labels, read, mine)
-        return d, {name: like_each(a, value) for name, value in results.items()}
+        reductions, left = _shared(reduce, expand(read_notation(equation), ranks).output, keywords)
+        d = contract(equation, a, b, **left)
+        return d, reductions.of(d[0] if isinstance(d, tuple) else d)
 
 
-def _reductions(
-    d: Tensor, labels: tuple[Label, ...], read: list[Reduction], named: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Tensor]:
-    one = torch.ones((), dtype=d.dtype, device=d.device)
-    found = cascade(
-        (labels, (), labels), d, one, between=_together(read, labels), operands=named["operands"] or None,
-        indices=named["indices"] or None,
-    )  # fmt: skip
-    results = {}
-    for each, value in zip(read, found, strict=True):
-        order = [label for label in labels if label in each.kept]
-        results[each.name] = value.permute([order.index(label) for label in each.kept])
-    return results
+def summed(einsum: Any, reduce: Any, *arguments: Any, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+    """``einsum(*arguments, **keywords)``, of any number of operands, and its reductions by name."""
+    with call_context(lambda: describe_einsum(arguments)):
+        notation, operands = read_einsum(arguments)
+        ranks = [as_tensor(f"operand {at}", each, True).dim() for at, each in enumerate(operands)]
+        reductions, left = _shared(reduce, expand(notation, ranks).output, keywords)
+        d = einsum(*arguments, **left)
+        return d, reductions.of(d[0] if isinstance(d, tuple) else d)
+
+
+def _shared(
+    reduce: Any, labels: tuple[Label, ...], keywords: Mapping[str, Any]
+) -> tuple[Reductions, dict[str, Any]]:
+    """The reductions, and keywords of the call without operands and indices that only they take."""
+    if keywords.get("return_arg"):
+        raise ArgumentError("reduce does not go with return_arg: a reduction 'argmax' has places, too")
+    named = {key: dict(keywords.get(key) or {}) for key in ("operands", "indices")}
+    read_operands(named["operands"])
+    read_indices(named["indices"])
+    reductions = Reductions(reduce, labels, named)
+    own = [function for name in _FUNCTIONS if (function := keywords.get(name)) is not None]
+    fused = {name for function in own for name in _taken(function)}
+    left = {
+        key: {name: value for name, value in given.items() if name in fused or name not in reductions.takes} or None
+        for key, given in named.items()
+    }
+    return reductions, {**keywords, **{key: value for key, value in left.items() if key in keywords}}
 
 
 def _together(read: list[Reduction], labels: tuple[Label, ...]) -> Callable[..., tuple[Tensor, ...]]:
@@ -146,4 +175,6 @@ def _read(reduce: Any) -> list[Reduction]:
     return found
 
 
-taken_by("reduced", reduced)
+taken_by("reductions", Reductions)
+taken_by("reduced contraction", contracted)
+taken_by("reduced sum", summed)

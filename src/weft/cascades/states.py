@@ -23,6 +23,12 @@ def idle_labels(target: Target, program: Program, frame: Frame) -> list[Label]:
     return [label for label in frame.order if label not in known]
 
 
+def stored_type(target: Target, between: Between, frame: Frame) -> torch.dtype:
+    """The type in which blocks store a value."""
+    dtype: torch.dtype = target.gives.meta["dtype"]
+    return frame.stored_as(dtype) if target.node in between.elementwise else dtype
+
+
 class PeakState:
     """The largest value so far along the modes that a peak reduces."""
 
@@ -74,8 +80,8 @@ class State:
             self.idle = idle_labels(target, program, frame)
         if target.kind in ("amax", "amin"):
             start = worst(target.kind, dtype)  # type: ignore[assignment]
-        if target.kind == "store" and target.node in between.elementwise:
-            dtype = frame.stored_as(dtype)
+        if target.kind == "store":
+            dtype = stored_type(target, between, frame)
         self.total = torch.full(shape, start, dtype=dtype, device=frame.device)
         self.best: Tensor | None = None
         if target.kind in ("argmax", "argmin"):

@@ -87,6 +87,16 @@ def compiled(source: str, *, kernel: bool = False) -> int:
     return known.address
 
 
+def at_hand(source: str) -> bool:
+    """Whether nothing is compiled for a source: it was in this process, or is on disk."""
+    if source not in _functions:
+        with _lock:
+            found = _packed(source) or _kept(source)
+            if found is not None:
+                _functions[source] = found
+    return source in _functions
+
+
 def _packed(source: str) -> _Function | None:
     """A function that was built ahead, linked without numba; None where there is none that can be."""
     code = packed.load(source)

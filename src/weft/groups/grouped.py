@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, overload
 
@@ -12,7 +12,7 @@ from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
 from weft.base.arrays import Array, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_traced, near_dynamo, outside
+from weft.base.dispatch import as_operation, is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.groups.at_once import at_once, is_small
 from weft.groups.gradient import with_gradient
@@ -38,12 +38,17 @@ def grouped(
 ) -> list[Array]: ...
 @overload
 def grouped(
+    equation: Equation, pairs: Iterable[tuple[Any, Any]], *, reduce: Mapping[str, Any], accumulate_into: bool = False,
+    **keywords: Any,
+) -> tuple[list[Any], dict[str, list[Any]]]: ...
+@overload
+def grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
 ) -> list[Any]: ...
 @signed("grouped", ("equation", "pairs"))
 def grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
-) -> list[Any]:
+) -> Any:
     """Contract every pair of a list by one equation, in one launch: ``[contract(equation, a, b) for a, b in pairs]``.
 
     `equation`: as for `contract`, without ``...``. `pairs`: tensors whose extents may differ from pair to pair; their
@@ -58,6 +63,9 @@ def grouped(
     Gradients of plain products are groups, too; with functions, broadcast extents or modes of one operand alone they
     are found pair by pair. `torch.func.vmap` adds a batch mode to every pair.
 
+    `reduce`: further results of every pair that keep some of D's modes, by name, as for `contract`; the call then
+    returns the list and a dictionary of lists. Their functions take no operands.
+
     Returns a list of results of the kind that the first operand is; it is empty where `pairs` is. Raises what
     `contract` raises, with the pair named by its place, and `ArgumentError` for what is no list of pairs. The last
     groups are remembered: a call of other tensors with the same layouts sends only their addresses. To call the same
@@ -71,6 +79,11 @@ def grouped(
     if near_dynamo():
         return cast(list[Any], outside(grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("grouped", equation)):
+        if (reduce := keywords.pop("reduce", None)) is not None:
+            reductions = as_operation("reductions")(reduce, read_notation(equation).output)
+            results = grouped(equation, pairs, accumulate_into=accumulate_into, **keywords)
+            each = [reductions.of(result) for result in results]
+            return results, {name: [one[name] for one in each] for name in reductions.names}
         options, out = read_options("grouped", keywords), keywords.get("out")
         operands = read_pairs(pairs)
         if not operands:
@@ -104,7 +117,7 @@ def plan_grouped(
     if near_dynamo():
         return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
-        options = read_options("grouped", keywords)
+        options = read_options("plan_grouped", keywords)
         operands = read_pairs(pairs)
         if not operands:
             raise ShapeError("a group of no pairs has no plan; weft.grouped returns an empty list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 
 import torch
@@ -13,7 +14,7 @@ from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import Array, Scaled, as_tensors, is_array, without_neg
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
-from weft.base.dispatch import as_operation, is_dynamo_compiling
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
@@ -181,13 +182,16 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     type. Of an algebra that is not one of weft's own, operands meet from left to right. The result is always a tensor
     of its own, never a view.
 
-    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands` and `indices`
-    apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
+    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands`, `indices` and
+    `reduce` apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
 
     >>> import torch, weft
     >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
     tensor([0., 3.])
     """
+    if (reduce := keywords.pop("reduce", None)) is not None:
+        call = partial(as_operation("reduced sum"), einsum, reduce)
+        return outside(call, *arguments, **keywords) if is_dynamo_compiling() else call(*arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
     if (again := einsum_again(arguments, keywords)) is not None:

@@ -191,7 +191,8 @@ def _read_kept(name: str, value: Any) -> torch.dtype | None:
 _CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
 #: Calls that take the same options.
 _KIN = {
-    "contract": _CONTRACTIONS, "contract_alone": ("contract",), "permute": ("permute", "plan_permute"),
+    "contract": _CONTRACTIONS, "reducing": ("contract", "einsum", "permute", "grouped"),
+    "permute": ("permute", "plan_permute"),
     "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
     "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
 }  # fmt: skip
@@ -258,14 +259,14 @@ OPTIONS: Sequence[Option] = (
            "what computes it", _checked(check_backend)),
     Option("tune", "Tune | None", None, "contract plan permute grouped blocks operator_sum network chain",
            "whether a measured schedule is taken", _checked(check_tune)),
-    Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network",
-           "which kernels may serve on a GPU", _checked(check_specialize), "now"),
+    Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network cascade",
+           "which kernels may serve", _checked(check_specialize), "now"),
     Option("schedule", "Schedule | str | None", None, "contract plan permute", "the schedule that is forced",
            _checked(check_schedule)),
     Option("promote", "bool", False, "contract plan permute network",
            "whether operands of different types are multiplied in a common one", read_flag),
     Option("kept_dtype", _DTYPE, None, "contract plan", "the number type of sums that a gradient keeps", _read_kept),
-    Option("reduce", "Any", None, "contract_alone", "further results that keep some of D's modes, by name"),
+    Option("reduce", "Any", None, "reducing", "further results that keep some of D's modes, by name"),
     Option("return_arg", "bool", False, "contract plan", "whether the places of selected pairs are returned, too"),
     Option("validate", "bool", False, "contract call", "whether a sample of D is computed a second time"),
     Option("fn", _FUNCTION, None, "permute", "a function of each element"),

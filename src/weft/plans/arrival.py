@@ -36,19 +36,26 @@ _threads: WeakSet[Thread] = WeakSet()
 _closing = Event()
 
 
-class Arrival:
-    """One kernel on its way; `expected` are the seconds that preparing it takes."""
+def _schedule_of(built: Any) -> str:
+    return str(built[0].best.schedule)
 
-    def __init__(self, make: Callable[[], Built], target: Target, expected: float) -> None:
-        self._built: Future[Built] = Future()
+
+class Arrival:
+    """One kernel on its way; `expected` are the seconds that preparing it takes, `told` how the log calls it."""
+
+    def __init__(
+        self, make: Callable[[], Any], target: Target, expected: float, told: Callable[[Any], str] = _schedule_of
+    ) -> None:
+        self._built: Future[Any] = Future()
+        self._told = told
         self._due = monotonic() + max(_PATIENCE * expected, _LEAST)
         self._process = os.getpid()
         thread = Thread(target=self._work, args=(make, target), daemon=True, name="weft prepares a kernel")
         _threads.add(thread)
         thread.start()
 
-    def result(self) -> Built | str:
-        """The choice and its launch, or why there are none."""
+    def result(self) -> Any:
+        """The kernel, a choice and its launch say, or in words why there is none."""
         if os.getpid() != self._process:
             return "the process was forked while it was prepared"
         try:
@@ -58,13 +65,13 @@ class Arrival:
         except Exception as error:  # of planning, compiling or the device
             return f"none could be built: {first_line(error)}"
 
-    def _work(self, make: Callable[[], Built], target: Target) -> None:
+    def _work(self, make: Callable[[], Any], target: Target) -> None:
         begun = monotonic()
         try:
             with _apart(target):
                 check_open()
                 built = make()
-            log.info("%s: prepared in %s", built[0].best.schedule, duration(monotonic() - begun))
+            log.info("%s: prepared in %s", self._told(built), duration(monotonic() - begun))
             self._built.set_result(built)
         except BaseException as error:
             self._built.set_exception(error)

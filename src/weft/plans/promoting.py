@@ -209,7 +209,8 @@ class PromotingLaunch:
             self._say(self._serving._replace(tier=replace(stays, why=f"no {name} kernel would be a tenth faster")))
         else:
             log.info("%s: %s takes over at call %d", self._asked.description.text, built[0].best.schedule, call)
-            self._settle(Served(*built, Tier(name, f"it took over at call {tier.switch_at}{self._reason}")), call)
+            why = f"it took over at call {tier.switch_at}{self._reason}"
+            self._settle(Served(built[0], built[1], Tier(name, why)), call)
             if name == SPECIALISED:
                 promotion.promote(built[0], self._asked.workspace_limit, tier)
             else:

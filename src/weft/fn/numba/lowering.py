@@ -69,6 +69,19 @@ def _gelu(w: NumbaWriter, t: torch.dtype, x: Any, *, approximate: str = "none") 
     return f"0.5 * {value} * math.erfc({value} * -0.7071067811865476)"
 
 
+def _quick_exp(w: NumbaWriter, t: torch.dtype, x: Any) -> str:
+    return f"vector.quick_exp{'64' if t == torch.float64 else ''}({w.operand(x, t)})"
+
+
+def _quick_sigmoid(w: NumbaWriter, t: torch.dtype, x: Any) -> str:
+    power = w.typed(_quick_exp(w, t, w.typed(f"-{w.operand(x, t)}", t)), t)
+    return f"{w.constant(1.0, t)} / ({w.constant(1.0, t)} + {power})"
+
+
+#: Elementary functions in the arithmetic of their own type, for loops that are made of little else.
+QUICK: dict[str, Lowering] = {"exp": _quick_exp, "sigmoid": _quick_sigmoid}
+
+
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 

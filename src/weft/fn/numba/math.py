@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numba import float32, float64, int32, int64
 
-from weft.fn.numba.values import bits_of, of_bits, power_of_two
+from weft.fn.numba.values import bits_of, of_bits
 
 LOG2_E, LN_2 = 1 / math.log(2), math.log(2)
 _inline = numba.njit(inline="always", error_model="numpy")
@@ -56,29 +56,17 @@ def exp(x):
 
 @_inline
 def quick_exp(x):
-    """exp within 2 units in the last place, 0 below the normal numbers, infinity from 88.4 on: in float32 throughout.
-
-    x = n ln 2 + r, ln 2 in two parts of which the first times n is exact; a Taylor polynomial of exp(r).
-    """
+    """exp of any float32 within 2 units in the last place, 0 below the normal numbers, infinity from 88.4 on."""
     x = float32(89.0) if x > float32(89.0) else x
-    x = float32(-88.0) if x < float32(-88.0) else x
-    n = np.rint(x * float32(LOG2_E))
-    r = x - n * float32(0.693359375) + n * float32(2.12194440e-4)
-    p = float32(1 / 5040.0)
-    p = p * r + float32(1 / 720.0)
-    p = p * r + float32(1 / 120.0)
-    p = p * r + float32(1 / 24.0)
-    p = p * r + float32(1 / 6.0)
-    p = p * r + float32(0.5)
-    p = p * r * r + r
-    return (p + float32(1.0)) * power_of_two(n)
+    return scaled_exp32(x, 0)
 
 
 @_inline
 def scaled_exp32(v, shift):
     """exp(v) 2^shift of a float32 below 88, 0 where that is below the normal numbers; within 2 units in the last place.
 
-    What is added to v log2(e) rounds it to a whole number, whose bits are then the last ones of the sum.
+    v = n ln 2 + r, ln 2 in two parts of which the first times n is exact; a Taylor polynomial of exp(r). What is added
+    to v log2(e) rounds it to a whole number, whose bits are then the last ones of the sum.
     """
     least = float32(-LN_2 * (127 + shift))
     v = least if v < least else v

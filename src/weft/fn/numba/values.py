@@ -192,17 +192,6 @@ def bits_of(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
-def power_of_two(typingctx: Any, exponent: Any) -> Any:
-    """2^n as a float32, of a whole number n from -127 (as 0) to 128 (infinity)."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        biased = builder.add(builder.fptosi(args[0], _INT), ir.Constant(_INT, 127))
-        return builder.bitcast(builder.shl(biased, ir.Constant(_INT, 23)), _SINGLE)
-
-    return types.float32(types.float32), code
-
-
-@intrinsic
 def of_bits(typingctx: Any, bits: Any) -> Any:
     """The float32 or float64 of such bits."""
     single = bits == types.int32

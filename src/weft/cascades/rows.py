@@ -1,0 +1,335 @@
+"""Running a stage by rows: compiled loops over boxes, products of matrices and sweeps, in torch's threads.
+
+One call runs all boxes of a stage. Those of the same rows are a task: one thread makes them, one after the other. Where
+torch's BLAS does not say where it is, or modes are not those of plain matrices, torch multiplies, box by box.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from weft.cascades import row_text as at
+from weft.cascades.evaluate import Scratch
+from weft.cascades.frame import Box, Frame
+from weft.cascades.program import Program, Stage, Target
+from weft.cascades.row_text import Place, RowText
+from weft.cascades.states import PeakState, State
+from weft.cascades.sweeps import NotInRows, sweeps_of
+from weft.cpu import jit
+from weft.cpu import row_products as products
+from weft.cpu.host import callback, together
+from weft.errors import UnsupportedError
+from weft.spec import Label
+
+LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
+_FEW = 4  # terms of S that are multiplied in the sweeps, and columns of C
+_SHARED = 1 << 15  # elements of S that threads share
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Made(NamedTuple):
+    """Tensors of a stage: A, B and C, whole values by node, and states."""
+
+    tensors: tuple[Tensor, Tensor, Tensor | None]
+    values: Mapping[fx.Node, Tensor]
+    states: Mapping[Target, State]
+    peaks: Mapping[fx.Node, PeakState]
+
+
+class StageRows:
+    """A stage in compiled loops. Raises `NotInRows` for one that has none."""
+
+    def __init__(self, program: Program, stage: Stage, frame: Frame) -> None:
+        self.frame, dtype = frame, frame.products.accumulate
+        if dtype not in (torch.float32, torch.float64):
+            raise NotInRows("rows are of float32 and float64")
+        if not all(frame.extents.values()):
+            raise NotInRows("an extent is 0")
+        if any(frame.extents[label] > 1 and label not in (*frame.first.x, *frame.first.y) for label in frame.order):
+            raise NotInRows("S has a mode that neither A nor B has")
+        self.terms = _few([frame.extents[label] for label in frame.first.k])
+        self.sweeps = sweeps_of(program, stage, frame, not self.terms)
+        wide = [each for each in self.sweeps.stores if each.node in program.between.elementwise]
+        if len(self.sweeps.columns) > 1 and wide:
+            raise NotInRows("what is stored has several modes of columns")
+        self.dims = len(frame.order) - len(self.sweeps.columns)
+        self.singles = self._singles()
+        try:
+            self.text = RowText(program.between, frame, self.sweeps, self.terms, self.singles)
+        except UnsupportedError as error:
+            raise NotInRows(str(error)) from None
+        constants = b"".join(each.content for each in self.text.writer.parameters)
+        self._constants = ctypes.create_string_buffer(constants, max(len(constants), 1))
+        self._multiply = products.address(dtype) if self._plain() else 0
+        self._address: int | None = None
+
+    def _singles(self) -> int:
+        """Columns of C that sweeps multiply with; 0 where that is a product of matrices."""
+        second = self.frame.second
+        if second is None or self.sweeps.product is None:
+            return 0
+        rows = set(self.frame.order[: self.dims])
+        if set(second.k) != set(self.sweeps.columns) or {*second.batch, *second.m} != rows:
+            raise NotInRows("the second contraction does not sum the columns alone")
+        return _few([self.frame.extents[label] for label in second.n]) if second.k == self.sweeps.columns else 0
+
+    def _plain(self) -> bool:
+        """Whether products are of matrices as they lie in a box."""
+        first, second = self.frame.first, self.frame.second
+        if not self.text.meets or second is None:
+            return True
+        same = (second.batch, second.m, second.k) == (first.batch, first.m, first.n)
+        return same and self.sweeps.columns == first.n
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._address is not None
+
+    def compile(self) -> None:
+        """Have the code at hand."""
+        self._address = jit.compiled(self.text.source)
+
+    def run(self, made: Made, boxes: Sequence[Box]) -> None:
+        """Take all boxes into the states."""
+        boxes = [box for box in boxes if all(self.frame.box_shape(box))]
+        if not boxes:
+            return
+        places = [self._tensor(place, made) for place in self.text.places]
+        words = self._words(boxes, places)
+        if self._multiplies_itself(boxes):
+            a, b, c = made.tensors
+            self._point(words, boxes, made)
+            has_block = self.text.meets or not self.terms
+            most = max(math.prod(self.frame.box_shape(box)) for box in boxes) if has_block else 0
+            self._call(words, _tasks(words, self.dims, boxes, self.frame), self._shapes(a, b, c), most)
+            return
+        self._one_by_one(words, boxes, made)
+
+    def _multiplies_itself(self, boxes: Sequence[Box]) -> bool:
+        """Whether the loops make the products, of boxes whose modes of each group lie as one."""
+        if self.terms and not self.text.meets:
+            return True
+        extents = self.frame.extents
+        for labels in (self.frame.first.batch, self.frame.first.m, self.frame.first.n):
+            for outer, inner in itertools.pairwise(labels):
+                if any(box[outer][1] > 1 and box[inner][1] < extents[inner] for box in boxes):
+                    return False
+        return bool(self._multiply)
+
+    # -- what the code is told ---------------------------------------------------------------------------------------
+
+    def _tensor(self, place: Place, made: Made) -> Tensor:
+        """The tensor of a place, whole, along S; columns lie side by side."""
+        frame, (a, b, c) = self.frame, made.tensors
+        first, which = frame.first, place.which
+        tensor: Tensor
+        match place.role:
+            case "given":
+                tensor = made.values[which]  # type: ignore[index]
+            case "x":
+                tensor = _along(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame)  # type: ignore[call-overload]
+            case "y":
+                tensor = _along(_planes(b, len(first.k))[which], (*first.batch, *first.n), frame)  # type: ignore[call-overload]
+            case "c":
+                assert c is not None
+                assert frame.second is not None
+                batch, n = len(frame.second.batch), len(frame.second.n)
+                moved = c.movedim(tuple(range(batch, batch + n)), tuple(range(-n, 0)))
+                tensor = _along(_planes(moved, n)[which], (*frame.second.batch, *frame.second.k), frame)  # type: ignore[call-overload]
+            case "d":
+                assert frame.second is not None
+                d = made.states[self.sweeps.product].total  # type: ignore[index]
+                d = d.flatten(d.dim() - len(frame.second.n)) if frame.second.n else d.unsqueeze(-1)
+                return _along(d[..., max(which, 0)], (*frame.second.batch, *frame.second.m), frame)  # type: ignore[call-overload]
+            case "best":
+                tensor = made.states[which].best  # type: ignore[index,assignment]
+            case _:
+                target: Any = which
+                tensor = made.peaks[target.node].value if target.kind == "peak" else made.states[target].total
+        return self._lined_up(tensor)
+
+    def _lined_up(self, tensor: Tensor) -> Tensor:
+        """A tensor whose columns, where it has some, lie side by side."""
+        columns = [self.frame.extents[label] for label in self.sweeps.columns]
+        own = tensor.shape[self.dims :]
+        if all(extent == 1 for extent in own):
+            return tensor
+        step = 1
+        for extent, wanted, found in zip(reversed(own), reversed(columns), reversed(tensor.stride()), strict=False):
+            if extent != wanted or (extent > 1 and found != step):
+                return tensor.expand(*tensor.shape[: self.dims], *columns).contiguous()
+            step *= extent
+        return tensor
+
+    def _words(self, boxes: Sequence[Box], places: Sequence[Tensor]) -> Words:
+        """A row of words for each box."""
+        order, dims = self.frame.order, self.dims
+        starts = np.array([[box[label][0] for label in order] for box in boxes], np.int64)
+        sizes = np.array([[box[label][1] for label in order] for box in boxes], np.int64)
+        words = np.zeros((len(boxes), at.EXTENTS + dims + len(places) * (1 + dims)), np.int64)
+        words[:, at.END], words[:, at.COLUMNS] = sizes[:, :dims].prod(1), sizes[:, dims:].prod(1)
+        words[:, at.START] = starts[:, dims]
+        words[:, at.EXTENTS : at.EXTENTS + dims] = sizes[:, :dims]
+        next_at = at.EXTENTS + dims
+        for tensor in places:
+            steps = _steps(tensor)
+            words[:, next_at] = tensor.data_ptr() + starts @ steps
+            words[:, next_at + 1 : next_at + 1 + dims] = steps[:dims]
+            next_at += 1 + dims
+        return words
+
+    def _point(self, words: Words, boxes: Sequence[Box], made: Made) -> None:
+        """The words of the products."""
+        frame, (a, b, c) = self.frame, made.tensors
+        first, second = frame.first, frame.second
+        sizes = {label: np.array([box[label][1] for box in boxes], np.int64) for label in frame.order}
+
+        def count(labels: Sequence[Label]) -> Any:
+            return math.prod((sizes[label] for label in labels), start=np.ones(len(boxes), np.int64))
+
+        found = {products.BATCH: count(first.batch), products.SIDE: count(first.m), products.WIDTH: count(first.n)}
+        operands = [(products.A, a, first.x), (products.B, b, first.y)] if not self.terms else []
+        if self.text.meets:
+            assert second is not None
+            assert c is not None
+            d = made.states[self.sweeps.product].total  # type: ignore[index]
+            operands += [(products.C, c, second.y), (products.D, d, second.result)]
+        for place, tensor, labels in operands:
+            steps = _steps(tensor)
+            offsets = [
+                np.array([box[label][0] for box in boxes], np.int64) * step
+                for label, step in zip(labels, steps, strict=True) if label in sizes
+            ]  # fmt: skip
+            found[place] = tensor.data_ptr() + sum(offsets)
+            found[place + 1] = _pitch(tensor, 0, len(first.batch)) * tensor.element_size()
+        for place, value in found.items():
+            words[:, at.PRODUCTS + place] = value
+
+    def _shapes(self, a: Tensor, b: Tensor, c: Tensor | None) -> ctypes.Array[Any]:
+        """How matrices lie, in BLAS's words."""
+        frame, first, second = self.frame, self.frame.first, self.frame.second
+        batch, numbers = len(first.batch), [0] * products.SHAPE_WORDS
+        numbers[products.K] = math.prod(frame.extents[label] for label in first.k)
+        if not self.terms:
+            for tensor, rows, lies, pitch in (
+                (a, len(first.m), products.A_LIES, products.A_PITCH),
+                (b, len(first.n), products.B_LIES, products.B_PITCH),
+            ):
+                by_rows, numbers[pitch] = _lie(tensor, batch, rows)
+                numbers[lies] = products.AS_STORED if by_rows == (lies == products.A_LIES) else products.TURNED
+        if self.text.meets:
+            assert second is not None
+            assert c is not None
+            by_rows, numbers[products.C_PITCH] = _lie(c, batch, len(second.n))
+            numbers[products.C_LIES] = products.TURNED if by_rows else products.AS_STORED
+            numbers[products.E] = numbers[products.D_PITCH] = math.prod(frame.extents[label] for label in second.n)
+        kind = "f" if frame.products.accumulate == torch.float32 else "d"
+        for place, value in ((products.ALPHA, frame.alpha), (products.ONE, 1.0), (products.ZERO, 0.0)):
+            numbers[place] = int.from_bytes(struct.pack(kind, value), "little")
+        return (ctypes.c_uint64 * products.SHAPE_WORDS)(*numbers)
+
+    def _call(self, words: Words, tasks: Words, shapes: Any, elements: int) -> None:
+        assert self._address is not None
+        item = self.frame.products.accumulate.itemsize
+        frame = (ctypes.c_int64 * at.WORDS)(
+            0, len(tasks), tasks.ctypes.data, words.ctypes.data, 8 * words.shape[1],
+            ctypes.addressof(self._constants), elements * item, self._multiply, ctypes.addressof(shapes),
+        )  # fmt: skip
+        whole = int((words[:, at.END] * words[:, at.COLUMNS]).sum())
+        threads = min(torch.get_num_threads(), len(tasks)) if whole >= _SHARED else 1
+        if threads == 1:
+            callback(self._address)(frame)
+        else:
+            together(self._address, frame, threads)
+
+    # -- products by torch -----------------------------------------------------------------------------------------
+
+    def _one_by_one(self, words: Words, boxes: Sequence[Box], made: Made) -> None:
+        """Boxes in turn, whose rows threads share."""
+        (a, b, c), frame = made.tensors, self.frame
+        shapes = (ctypes.c_uint64 * products.SHAPE_WORDS)()
+        if self.text.meets:
+            assert frame.second is not None
+            shapes[products.E] = math.prod(frame.extents[label] for label in frame.second.n)
+        for box, own in zip(boxes, words, strict=True):
+            with Scratch.taken() as scratch:
+                shape = frame.box_shape(box)
+                room = scratch.take((math.prod(shape),), frame.products.accumulate)
+                if self.terms:
+                    scores = torch.empty(shape, dtype=frame.products.accumulate) if room is None else room.view(shape)
+                else:
+                    scores = frame.scores(a, b, box, room).contiguous()
+                rows = int(own[at.END])
+                cuts = [rows * part // 8 for part in range(9)] if scores.numel() >= _SHARED else [0, rows]
+                several = np.repeat(own[None], len(cuts) - 1, 0)
+                several[:, at.FIRST], several[:, at.END], several[:, at.S] = cuts[:-1], cuts[1:], scores.data_ptr()
+                tasks = np.array([[part, part + 1] for part in range(len(several))], np.int64)
+                kept, self._multiply = self._multiply, 0
+                self._call(several, tasks, shapes, 0)
+                self._multiply = kept
+                if self.text.meets:
+                    assert self.sweeps.product is not None
+                    made.states[self.sweeps.product].add(scores, c, box, None)
+
+
+def _tasks(words: Words, dims: int, boxes: Sequence[Box], frame: Frame) -> Words:
+    """Stretches of boxes that have the same rows."""
+    keys = [tuple(box[label][0] for label in frame.order[:dims]) for box in boxes]
+    starts = [at for at, key in enumerate(keys) if at == 0 or key != keys[at - 1]]
+    return np.array([starts, [*starts[1:], len(boxes)]], np.int64).T.copy()
+
+
+def _steps(tensor: Tensor) -> Words:
+    """Bytes from one index to the next, 0 along what broadcasts."""
+    size = tensor.element_size()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return np.array([step * size if extent > 1 else 0 for extent, step in pairs], np.int64)
+
+
+def _pitch(tensor: Tensor, first: int, count: int) -> int:
+    """The step of a group of dimensions that lie as one."""
+    steps = [tensor.stride(dim) for dim in range(first, first + count) if tensor.shape[dim] > 1]
+    return steps[-1] if steps else 0
+
+
+def _lie(tensor: Tensor, batch: int, rows: int) -> tuple[bool, int]:
+    """Whether matrices (batch, rows, columns) are stored by rows, and the step from one row, or column, to the next."""
+    columns = tensor.dim() - batch - rows
+    height, width = (
+        math.prod(tensor.shape[first : first + count]) for first, count in ((batch, rows), (batch + rows, columns))
+    )
+    down, across = _pitch(tensor, batch, rows), _pitch(tensor, batch + rows, columns)
+    if width == 1 or across == 1:
+        return True, max(down, width)
+    return False, max(across, height)
+
+
+def _few(extents: Sequence[int]) -> int:
+    size = math.prod(extents)
+    return size if size <= _FEW else 0
+
+
+def _planes(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
+    """A tensor at each index of its last dimensions."""
+    flat = tensor.flatten(tensor.dim() - count) if count else tensor.unsqueeze(-1)
+    return flat.movedim(-1, 0).contiguous().unbind()
+
+
+def _along(tensor: Tensor, labels: Sequence[Label], frame: Frame) -> Tensor:
+    """A tensor along S, of labels that S has."""
+    kept = [label for label in frame.order if label in labels]
+    tensor = tensor.permute([labels.index(label) for label in kept])
+    for place, label in enumerate(frame.order):
+        if label not in kept:
+            tensor = tensor.unsqueeze(place)
+    return tensor

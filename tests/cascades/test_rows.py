@@ -1,0 +1,161 @@
+"""Compiled loops of cascades on a CPU: values in float32 and float64, threads, NaN, and products by torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+from cascades.functions_between import FUNCTIONS, Between
+from weft.cpu import row_products
+
+EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
+COMPILED = [
+    each for each in FUNCTIONS if each.name in ("softmax and logsumexp", "standardized", "a window", "scaled behind")
+]
+LOOPS = "loops       in loops that are compiled for this function"
+
+
+def operands(h: int, q: int, k: int, d: int, e: int, dtype: torch.dtype) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(h + 3 * q + 7 * k)
+    return [torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype) for shape in
+            ((h, q, d), (h, k, d), (h, k, e))]  # fmt: skip
+
+
+def run(equation: str, *tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
+    """Results of compiled loops."""
+    plan = weft.plan_cascade(equation, *tensors, **keywords)
+    assert LOOPS in plan.explain()
+    given = {name: tensor for name, (_, tensor) in (keywords.get("operands") or {}).items()}
+    found = plan(*tensors, operands=given)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def exactly(equation: str, *tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
+    """Results of the reference, of operands in float64."""
+    named = {name: (modes, each.double()) for name, (modes, each) in (keywords.pop("operands", None) or {}).items()}
+    wide = [tensor.double() for tensor in tensors]
+    found = weft.cascade(equation, *wide, backend="reference", operands=named or None, **keywords)
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("blas", [True, False], ids=["BLAS", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("each", COMPILED, ids=lambda each: each.name)
+def test_values_are_those_of_all_of_s(
+    each: Between, dtype: torch.dtype, blas: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few and many terms of S, few and many columns of C, and several blocks along rows and columns."""
+    if not blas:
+        monkeypatch.setattr(row_products, "address", lambda dtype: 0)
+    several = each.aux and dtype == torch.float32
+    for d, e, limit in ((6, 9, 1 << 14), (2, 9, None), (6, 1, 1 << 15), (2, 2, 1 << 14))[: 4 if several else 1]:
+        tensors = operands(3, 70, 90, d, e, dtype)
+        keywords: dict[str, Any] = {"between": each.function, "alpha": 0.6}
+        if each.aux:
+            keywords["indices"] = {"i": "q", "j": "k"}
+            keywords["operands"] = {"bias": ("q", torch.linspace(0.5, 1.5, 70, dtype=dtype))}
+        found = run(EQUATION, *tensors, workspace_limit=limit, **keywords)
+        tolerance = 3e-5 if dtype == torch.float32 else 1e-11
+        for one, exact in zip(found, exactly(EQUATION, *tensors, **keywords), strict=True):
+            scale = float(exact.nan_to_num(0.0, 0.0, 0.0).abs().max())
+            torch.testing.assert_close(one.double(), exact, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def test_shared_heads_operands_in_any_order_and_threads() -> None:
+    """Results are the same in one thread and in several."""
+    draw = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(shape, generator=draw) for shape in ((2, 90, 2, 3, 16), (2, 130, 2, 16), (2, 16, 130, 2)))
+    bias = torch.randn(130, 90, 3, generator=draw)
+
+    def between(s: Tensor, i: Tensor, j: Tensor, bias: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+        s = torch.where(j <= i + 20, cap * torch.tanh(s / cap) + bias, -math.inf)
+        return weft.softmax(s, "k"), weft.argmax(s, "k")
+
+    keywords: dict[str, Any] = {
+        "between": between, "alpha": 0.25, "indices": {"i": "q", "j": "k"},
+        "operands": {"bias": ("kqg", bias), "cap": ("h", torch.tensor([20.0, 30.0]))},
+    }  # fmt: skip
+    equation = "bqhgd,bkhd->bqhgk, bqhgk,bekh->bqhge"
+    runs, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            runs.append(run(equation, q, k, v, **keywords))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+    d, places = exactly(equation, q, k, v, **keywords)
+    torch.testing.assert_close(runs[0][0].double(), d, rtol=1e-4, atol=1e-5)
+    assert torch.equal(runs[0][1], places)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_stays_where_it_is(value: float) -> None:
+    """Extremes, places, sums and counts of rows that hold it are those of torch."""
+    x, y = torch.randn(9, 8), torch.randn(40, 8)
+    extra = torch.zeros(9, 40)
+    extra[2, 7], extra[2, 33], extra[4], extra[6, :20] = value, value, value, -value
+
+    def between(s: Tensor, extra: Tensor) -> tuple[Tensor, ...]:
+        t = s + extra
+        return (
+            weft.amax(t, "j"), weft.amin(t, "j"), weft.argmax(t, "j"), weft.argmin(t, "j"), weft.sum(t > 0, "j"),
+            weft.logsumexp(t, "j"), weft.amax(s > 0, "j"),
+        )  # fmt: skip
+
+    found = run("id,jd->ij", x, y, between=between, operands={"extra": ("ij", extra)}, workspace_limit=1 << 13)
+    t = x @ y.T + extra
+    expected = (t.amax(1), t.amin(1), t.argmax(1), t.argmin(1), (t > 0).sum(1), t.logsumexp(1), (x @ y.T > 0).amax(1))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_rows_that_are_stored() -> None:
+    """A softmax of halves is stored as halves, and a mask of whole rows gives 0."""
+    x, w = torch.randn(50, 24).half(), torch.randn(70, 24).half()
+
+    def between(s: Tensor, i: Tensor) -> Tensor:
+        return weft.softmax(torch.where(i == 3, -math.inf, s), "n")
+
+    (found,) = run("md,nd->mn", x, w, between=between, indices={"i": "m"})
+    expected = torch.softmax(x.float() @ w.float().T, -1)
+    expected[3] = 0
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.float(), expected, rtol=2e-3, atol=1e-4)
+
+
+def test_gradients_behind_compiled_loops() -> None:
+    q, k, v = (each.requires_grad_() for each in operands(2, 30, 40, 5, 6, torch.float64))
+    slope = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+
+    def between(s: Tensor, j: Tensor, slope: Tensor) -> Tensor:
+        return weft.softmax(s + slope * j, "k")
+
+    keywords: dict[str, Any] = {"between": between, "indices": {"j": "k"}, "operands": {"slope": ("", slope)}}
+    (d,) = run(EQUATION, q, k, v, **keywords)
+    plain = torch.softmax(q @ k.mT + slope * torch.arange(40), -1) @ v
+    inputs = (q, k, v, slope)
+    torch.testing.assert_close(
+        torch.autograd.grad(d.square().sum(), inputs), torch.autograd.grad(plain.square().sum(), inputs)
+    )
+
+
+def test_calls_begin_with_torch_and_loops_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call compiles nothing; results of later ones differ by roundings alone."""
+    monkeypatch.delenv("WEFT_TIERS", raising=False)
+    x, y = torch.randn(60, 8), torch.randn(70, 8)
+
+    def between(s: Tensor) -> Tensor:
+        return weft.logsumexp(1.25 * s, "j")
+
+    run("id,jd->ij", x, y, between=between)  # the code is at hand
+    found = [weft.cascade("id,jd->ij", x, y, between=between) for _ in range(3)]
+    never = [weft.cascade("id,jd->ij", x, y, between=between, specialize="never") for _ in range(3)]
+    assert torch.equal(found[0], never[0])
+    assert torch.equal(found[1], found[2])
+    torch.testing.assert_close(found[1], never[1], rtol=1e-6, atol=1e-6)
