@@ -89,6 +89,25 @@ def test_shares_of_the_columns_are_joined(name: str, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "d", "e", "bound"),
+    [(torch.float64, 5, 3, 1e-12), (torch.float64, 20, 70, 1e-12), (torch.float32, 300, 270, 1e-4)],
+    ids=["few terms in double", "double", "long sides"],
+)
+def test_other_sides_and_types(dtype: torch.dtype, d: int, e: int, bound: float) -> None:
+    tensors = operands(dtype, d=d, e=e)
+    found, exact = (
+        weft.cascade(EQUATION, *tensors, alpha=0.1, backend=backend, between=lambda s: _two(weft.softmax(s, "k"), s))
+        for backend in ("triton", "reference")
+    )
+    assert found[0].dtype == dtype
+    torch.testing.assert_close(found, exact, rtol=bound, atol=bound)
+
+
+def _two(p: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    return p, weft.sum(torch.exp(-s.square()), "k")
+
+
 def test_halves_are_summed_in_single_precision() -> None:
     tensors = operands(torch.float16, q=33, k=64, d=16, e=16)
     found, exact = (
@@ -124,7 +143,7 @@ plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"
     between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
 plan.frame.products.product = torch.float16  # as on a GPU
 launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame))
-call = launch.call(q, k, v, dict(zip(plan.between.inputs[1:], plan.coordinates())), False)
+call = launch.call(q, k, v, dict(zip(plan.between.inputs[1:], plan.coordinates)), False)
 types = {torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
 given = dict(zip(call.kernel.arg_names, (*call.tensors, *call.numbers)))
 signature, constants, aligned = {}, dict(call.constants), {}

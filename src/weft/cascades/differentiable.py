@@ -67,7 +67,7 @@ class _Cascade(torch.autograd.Function):
 
 def _given(plan: Any, operands: Sequence[Tensor]) -> Values:
     places = plan.program.between.inputs[1:]
-    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates()), strict=True))
+    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates), strict=True))
 
 
 def _nodes(plan: Any) -> list[fx.Node]:

@@ -133,7 +133,9 @@ class CascadePlan:
             return None
         if (reason := unserved(self.program, self.frame)) is not None:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame, _processors(self.said.device)))
+        device = self.said.device
+        tile = tile_of(self.frame, _processors(device), device.type == "cuda" and _is_hopper(device))
+        return CascadeLaunch(self.program, self.frame, self._known, tile)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -170,21 +172,17 @@ class CascadePlan:
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         orders = [frame.first.x, frame.first.y]
-        groups = [frame.first, frame.first]
         if frame.swapped:
             orders.reverse()
         if frame.second is not None:
             orders.append(frame.second.y)
-            groups.append(frame.second)
-        product = frame.products.product
-        ready = []
-        for at, (tensor, term, order) in enumerate(zip(tensors, labels, orders, strict=True)):
-            made = arranged(tensor, term, order, self.extents).to(product)
-            roles = groups[at]
-            inner = len(order) - len(roles.batch) - len(roles.k)
-            ready.append(as_it_lies(made, (len(roles.batch), inner, len(roles.k))))
+        made = [
+            arranged(tensor, term, order, self.extents).to(frame.products.product)
+            for tensor, term, order in zip(tensors, labels, orders, strict=True)
+        ]
         if frame.swapped:
-            ready[0], ready[1] = ready[1], ready[0]
+            made[0], made[1] = made[1], made[0]
+        ready = [self._as_read(each, at) for at, each in enumerate(made)]
         given = [
             arranged(operands[name], terms, frame.order, self.extents)
             for name, (terms, _, _) in self.said.operands.items()
@@ -192,6 +190,16 @@ class CascadePlan:
         found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
         return self._results(found)
 
+    def _as_read(self, tensor: Tensor, at: int) -> Tensor:
+        """An arranged A, B or C in memory as products or the kernel read it."""
+        if self.launch is not None:
+            return self.launch.ready(as_it_lies(tensor, self.launch.groups(at)), at)
+        roles = self.frame.second if at == 2 else self.frame.first
+        assert roles is not None
+        inner = tensor.dim() - len(roles.batch) - len(roles.k)
+        return as_it_lies(tensor, (len(roles.batch), inner, len(roles.k)))
+
+    @cached_property
     def coordinates(self) -> list[Tensor]:
         """The coordinates along S, in the order of the function's parameters."""
         found = []
@@ -279,3 +287,11 @@ class CascadePlan:
 def _processors(device: torch.device) -> int:
     """Multiprocessors of a GPU; 1 in Triton's interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
+    from weft.gpu.warp_specialized.gluon_probe import refusal
+    from weft.planner.target import target_of
+
+    return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None

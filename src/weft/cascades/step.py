@@ -1,0 +1,255 @@
+"""What every kernel of cascades does with a tile of S, as lines of its text: the function, its peaks and its sums.
+
+    new = max(peak, max_n FIRST(s))          (rows,)
+    w = exp(FIRST(s) - new)                  (rows, columns)       scale = exp(peak - new)     (rows,)
+    v, ..., p = REST(s, new, w)              (rows, columns)       sum = sum * scale + sum_n v
+
+The function comes as Triton functions that weft writes of its graph: `FIRST` makes the values whose peaks are needed,
+`REST` those that are summed and multiplied; where every condition on coordinates holds `FIRST_SETTLED` and `SETTLED`
+do. Exponentials are powers of two: log2(e) joins the factor of S where the peak is one of S itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+_NOTHING = "float('-inf')"
+
+
+class LabelText(NamedTuple):
+    """A label of an input: in the index along "batch", "m" or "n", to be divided by labels within it, and in others."""
+
+    group: str
+    divides: bool
+    wraps: bool
+
+    def index(self, shown: str, name: str) -> str:
+        """The coordinate, of an index that is `shown`; `name` ends its parameters."""
+        divided = f"{shown} // {name}_div" if self.divides else shown
+        return f"({divided} % {name}_ext)" if self.wraps else f"({divided})"
+
+
+class InputText(NamedTuple):
+    """An operand or coordinate by its labels, in order; the offsets of a `wide` one take 64 bits."""
+
+    labels: tuple[LabelText, ...]
+    coordinate: bool
+    wide: bool = False
+
+    @property
+    def groups(self) -> set[str]:
+        return {label.group for label in self.labels}
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is another in each tile of the columns."""
+        return "n" in self.groups
+
+
+class PeakText(NamedTuple):
+    """A peak: whether it is one of S before its factor, and whether `REST` takes the exponential over it."""
+
+    plain: bool
+    weighs: bool
+
+
+class SumText(NamedTuple):
+    """A reduction: "sum", "amax" or "amin", and the number of the peak that a sum is over, or -1."""
+
+    kind: str
+    scale: int
+
+    @property
+    def start(self) -> str:
+        return {"sum": "0.0", "amax": "float('-inf')", "amin": "float('inf')"}[self.kind]
+
+
+class Words(NamedTuple):
+    """How a dialect of Triton writes tiles: its library, the extents of a tile of S, and its layout where it has one."""
+
+    library: str
+    rows: str
+    columns: str
+    layout: str
+
+    def along(self, axis: str) -> str:
+        """The indices of a tile's rows or columns."""
+        extent, other = (self.rows, 1) if axis == "m" else (self.columns, 0)
+        return f"{self.library}.arange(0, {extent}{self.slice(other)})"
+
+    def slice(self, axis: int) -> str:
+        """The layout of a tile without one of its axes, as a further argument."""
+        return f", {self.library}.SliceLayout({axis}, {self.layout})" if self.layout else ""
+
+    def full(self, shape: Sequence[str], value: str, kind: str) -> str:
+        """A tile of one value."""
+        layout = f", {self.layout}" if self.layout and len(shape) == 2 else self.slice(1)
+        return f"{self.library}.full([{', '.join(shape)}], {value}, {kind}{layout})"
+
+
+TRITON = Words("tl", "BM", "BN", "")
+
+
+class StepForm(NamedTuple):
+    """All that the lines of a step depend on; `wide`: values are float64."""
+
+    inputs: tuple[InputText, ...]
+    peaks: tuple[PeakText, ...]
+    sums: tuple[SumText, ...]
+    meets: bool
+    wide: bool
+
+
+def parameters(form: StepForm) -> list[str]:
+    """The parameters that follow from the inputs: divisor, extent and stride of each label."""
+    return [
+        f"x{at}l{place}_{word}"
+        for at, each in enumerate(form.inputs)
+        for place, label in enumerate(each.labels)
+        for word in words_of(label, each.coordinate)
+    ]
+
+
+def words_of(label: LabelText, coordinate: bool) -> list[str]:
+    """What a label's coordinate is found with: divisor, extent, stride."""
+    pairs = (("div", label.divides), ("ext", label.wraps), ("step", not coordinate))
+    return [word for word, needed in pairs if needed]
+
+
+def pointers(form: StepForm) -> list[str]:
+    """The pointers of operands, peaks and sums."""
+    found = [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
+    return [*found, *(f"peak{at}_out" for at in range(len(form.peaks))), *(f"sum{at}_out" for at in range(len(form.sums)))]
+
+
+def beginning(form: StepForm, words: Words) -> list[str]:
+    """Inputs that stay for all columns, factors of exponents, and states of nothing."""
+    lines = [line for at, each in enumerate(form.inputs) if not each.moves for line in _input(at, each, words)]
+    unit = "1.0" if form.wide else "1.4426950408889634"
+    for at, peak in enumerate(form.peaks):
+        lines.append(f"unit{at} = {f'alpha * {unit}' if peak.plain else unit}")
+        lines.append(f"peak{at} = {words.full([words.rows], _NOTHING, 'SUMS')}")
+    lines += [f"sum{at} = {words.full([words.rows], each.start, 'SUMS')}" for at, each in enumerate(form.sums)]
+    return lines
+
+
+def _input(at: int, each: InputText, words: Words) -> list[str]:
+    """A value along (rows, columns), of extent 1 where it lacks one of them."""
+    shown = {"batch": "batch", "m": "m[:, None]", "n": "n[None, :]"}
+    places = []
+    for place, label in enumerate(each.labels):
+        index = label.index(shown[label.group], f"x{at}l{place}")
+        if each.wide:
+            index = f"{index}.to({words.library}.int64)"
+        places.append(index if each.coordinate else f"{index} * x{at}l{place}_step")
+    index = " + ".join(places) or "0"
+    tile = "m" in each.groups or each.moves
+    if each.coordinate:
+        value = f"({index}).to(tl.int32)"
+    else:
+        masks = [mask for group, mask in (("m", "m_in[:, None]"), ("n", "n_in[None, :]")) if group in each.groups]
+        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        value = f"{words.library}.load(x{at} + ({index}){mask})"
+    if tile:
+        return [f"v{at} = {value}"]
+    return [f"v{at} = {value}", f"v{at} = {words.full(['1', '1'], f'v{at}', f'v{at}.dtype')}"]
+
+
+def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
+    """The function of a tile of S before its factor, `t`: values w0, w1, ... to sum and to multiply.
+
+    `inside`: all columns are there, and conditions on coordinates hold. `n0` is the first column.
+    """
+    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", "s = t * alpha"]
+    lines += [line for at, each in enumerate(form.inputs) if each.moves for line in _input(at, each, words)]
+    inputs = [f"v{at}" for at in range(len(form.inputs))]
+    lines += _exponents(form, words, inside, inputs)
+    given = ["s", *inputs]
+    for at, peak in enumerate(form.peaks):
+        lines += _grown(at, peak, form.wide, words)
+        given.append(f"shift{at}[:, None]")
+    given += [f"weight{at}" for at, peak in enumerate(form.peaks) if peak.weighs]
+    count = len(form.sums) + form.meets
+    lines.append(f"{_names('w', count)} = {'SETTLED' if inside else 'REST'}({', '.join(given)})")
+    for at, each in enumerate(form.sums):
+        lines += _summed(at, each, words, inside)
+    return lines
+
+
+def _exponents(form: StepForm, words: Words, inside: bool, inputs: list[str]) -> list[str]:
+    if not form.peaks:
+        return []
+    name = "FIRST_SETTLED" if inside else "FIRST"
+    lines = []
+    for value, plain in (("t", True), ("s", False)):
+        wanted = [f"e{at}" if peak.plain == plain else "_" for at, peak in enumerate(form.peaks)]
+        if any(each != "_" for each in wanted):
+            lines.append(f"{', '.join(wanted)}{',' if len(wanted) == 1 else ''} = {name}({', '.join([value, *inputs])})")
+    if not inside:
+        lib = words.library
+        lines += [f"e{at} = {lib}.where(n_in[None, :], e{at}, float('-inf'))" for at in range(len(form.peaks))]
+    return lines
+
+
+def _grown(at: int, peak: PeakText, wide: bool, words: Words) -> list[str]:
+    """A peak that takes a tile in, what is subtracted for it, and the factor of sums over it."""
+    lib, power = words.library, "libdevice.exp" if wide else "device_math.exp2"
+    lines = [
+        f"new{at} = {lib}.maximum(peak{at}, {lib}.max(e{at}, 1))",
+        f"safe{at} = {lib}.where({lib}.abs(new{at}) == float('inf'), 0.0, new{at})",
+        f"scale{at} = {power}((peak{at} - safe{at}) * unit{at})",
+        f"peak{at} = new{at}",
+        f"shift{at} = {f'safe{at} * alpha' if peak.plain else f'safe{at}'}",
+    ]
+    if peak.weighs:
+        lines += [
+            f"base{at} = safe{at} * unit{at}",
+            f"weight{at} = {power}(e{at} * unit{at} - base{at}[:, None])",
+        ]
+    return lines
+
+
+def _names(letter: str, count: int) -> str:
+    names = ", ".join(f"{letter}{at}" for at in range(count))
+    return f"{names}," if count == 1 else names
+
+
+def _summed(at: int, each: SumText, words: Words, inside: bool) -> list[str]:
+    lib = words.library
+    value = tile(f"w{at}", words)
+    if not inside:
+        value = f"{lib}.where(n_in[None, :], {value}, {each.start})"
+    if each.kind == "sum":
+        scaled = f"sum{at} * scale{each.scale}" if each.scale >= 0 else f"sum{at}"
+        return [f"sum{at} = {scaled} + {lib}.sum({value}, 1)"]
+    best, most = ("maximum", "max") if each.kind == "amax" else ("minimum", "min")
+    return [f"sum{at} = {lib}.{best}(sum{at}, {lib}.{most}({value}, 1))"]
+
+
+def tile(value: str, words: Words) -> str:
+    """A value as a whole tile of S, in the type of sums."""
+    return f"{words.library}.broadcast({value}, t)[0].to(SUMS)"
+
+
+def ending(form: StepForm, words: Words, row: str, splits: bool) -> list[str]:
+    """Peaks and sums stored, `row` being the place of each; of shares of the columns peaks stay as they are."""
+    lib = words.library
+    lines = []
+    for at, peak in enumerate(form.peaks):
+        if peak.plain:
+            lines.append(f"peak{at} = peak{at} * alpha")
+        if not splits:
+            lines.append(f"peak{at} = {lib}.where({lib}.abs(peak{at}) == float('inf'), 0.0, peak{at})")
+        lines.append(f"{lib}.store(peak{at}_out + {row}, peak{at}, mask=m_in)")
+    lines += [f"{lib}.store(sum{at}_out + {row}, sum{at}, mask=m_in)" for at in range(len(form.sums))]
+    return lines
+
+
+def factor(form: StepForm) -> str:
+    """The factor of D, of small inputs and states."""
+    given = [f"v{at}" for at, each in enumerate(form.inputs) if not each.moves]
+    given += [f"peak{at}[:, None]" for at in range(len(form.peaks))]
+    given += [f"sum{at}[:, None]" for at in range(len(form.sums))]
+    return f"FACTOR({', '.join(given)})"
