@@ -107,7 +107,7 @@ def _tensors(form: KernelForm) -> list[str]:
 
 
 def _numbers(form: KernelForm) -> list[str]:
-    outer = [name for name in outer_parameters(form) if "_step" not in name]
+    outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
     return ["alpha", "B", "M", "N", "E", *outer, *step.parameters(form.step)]
 
 
@@ -121,6 +121,7 @@ def _consumer(form: KernelForm) -> list[str]:
         f"m = tile * {GROUPS * ROWS} + CONSUMER * ROWS + {_WORDS.along('m')}",
         "m_in = m < M",
         *step.beginning(form.step, _WORDS),
+        *step.states(form.step, _WORDS),
         "acc = gl.full([ROWS, BE], 0.0, SUMS, D)",
         "end = gl.cdiv(at3 - at0, BN)",
         "number = gl.to_tensor(0)",

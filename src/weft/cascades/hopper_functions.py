@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.warp_specialized.pipeline import barriers, meet_and_arrive
 
 _, tma_load, _, reinterpret = gluon_names()
 

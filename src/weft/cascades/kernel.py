@@ -53,14 +53,20 @@ def digest(body: str) -> str:
 def _parameters(form: KernelForm) -> list[str]:
     alpha = "ALPHA: tl.constexpr" if form.step.wide else "alpha"  # a float is passed in single precision
     found = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", alpha, "B", "M", "N", "K", "E"]
-    found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e", *outer_parameters(form), *step.parameters(form.step)]
+    found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e", *outer_parameters(form.outer), *step.parameters(form.step)]
     return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
 
 
-def outer_parameters(form: KernelForm) -> list[str]:
+def outer_parameters(outer: Sequence[int]) -> list[str]:
     """Divisor, extent and stride of each label of the batch that A, B and C have."""
-    pairs = zip("abc", form.outer, strict=True)
+    pairs = zip("abc", outer, strict=True)
     return [f"{name}_{word}{at}" for name, count in pairs for at in range(count) for word in ("div", "ext", "step")]
+
+
+def offsets(outer: Sequence[int]) -> list[str]:
+    """A, B and C of an index of the batch."""
+    pairs = [(name, at) for name, count in zip("abc", outer, strict=True) for at in range(count)]
+    return [f"{name} += batch // {name}_div{at} % {name}_ext{at} * {name}_step{at}" for name, at in pairs]
 
 
 def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
@@ -79,14 +85,11 @@ def place(program: int = 0) -> list[str]:
 def _body(form: KernelForm) -> str:
     lines = [*place(), "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "k = tl.arange(0, BK)"]
     lines.append("e = tl.program_id(2) * BE + tl.arange(0, BE)")
-    for name, count in zip("abc", form.outer, strict=True):
-        lines += [
-            f"{name} += batch // {name}_div{at} % {name}_ext{at} * {name}_step{at}" for at in range(count)
-        ]
+    lines += offsets(form.outer)
     lines += _rows_of_a(form)
     if form.step.wide:
         lines.append("alpha = tl.full([], ALPHA, SUMS)")
-    lines += step.beginning(form.step, TRITON)
+    lines += [*step.beginning(form.step, TRITON), *step.states(form.step, TRITON)]
     if form.product != -2:
         lines.append("acc = tl.zeros([BM, BE], SUMS)")
     lines.append("stretches += (tl.program_id(1) * rows + tile) * 4")
@@ -106,8 +109,8 @@ def _rows_of_a(form: KernelForm) -> list[str]:
     if form.few:
         row = "a + m.to(tl.int64) * sa_m"
         return [f"q{at} = tl.load({row} + {at} * sa_k, mask=m_in, other=0.0).to(SUMS)" for at in range(form.few)]
-    mask = "m_in[:, None]" if form.whole[1] else "m_in[:, None] & (k[None, :] < K)"
-    return [f"q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k, mask={mask}, other=0.0)"]
+    there = mask(("m_in[:, None]", False), ("(k[None, :] < K)", form.whole[1]))
+    return [f"q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k{there})"]
 
 
 def _tile(form: KernelForm, inside: bool) -> list[str]:
@@ -119,7 +122,7 @@ def _tile(form: KernelForm, inside: bool) -> list[str]:
     return lines
 
 
-def _mask(*conditions: tuple[str, bool]) -> str:
+def mask(*conditions: tuple[str, bool]) -> str:
     """A mask of the conditions that are not known to hold, as further arguments of a load."""
     found = [text for text, holds in conditions if not holds]
     return f", mask={' & '.join(found)}, other=0.0" if found else ""
@@ -127,23 +130,23 @@ def _mask(*conditions: tuple[str, bool]) -> str:
 
 def _scores(form: KernelForm, inside: bool) -> list[str]:
     if form.few:
-        lines, mask = [], _mask(("n_in", inside))
+        lines, there = [], mask(("n_in", inside))
         for at in range(form.few):
-            lines.append(f"r{at} = tl.load(b + n.to(tl.int64) * sb_n + {at} * sb_k{mask}).to(SUMS)")
+            lines.append(f"r{at} = tl.load(b + n.to(tl.int64) * sb_n + {at} * sb_k{there}).to(SUMS)")
         return [*lines, f"t = {' + '.join(f'q{at}[:, None] * r{at}[None, :]' for at in range(form.few))}"]
     right = "b + n.to(tl.int64)[None, :] * sb_n"
     dot = "tl.dot(q.to(PRODUCT), right.to(PRODUCT), {}input_precision=PRECISION, out_dtype=SUMS)"
     if not form.staged:
-        mask = _mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
-        return [f"right = tl.load({right} + k[:, None] * sb_k{mask})", f"t = {dot.format('')}"]
-    left = _mask(("m_in[:, None]", False), ("(k0 + k[None, :] < K)", form.whole[1]))
-    mask = _mask(("n_in[None, :]", inside), ("(k0 + k[:, None] < K)", form.whole[1]))
+        there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
+        return [f"right = tl.load({right} + k[:, None] * sb_k{there})", f"t = {dot.format('')}"]
+    left = mask(("m_in[:, None]", False), ("(k0 + k[None, :] < K)", form.whole[1]))
+    there = mask(("n_in[None, :]", inside), ("(k0 + k[:, None] < K)", form.whole[1]))
     return [
         "t = tl.zeros([BM, BN], SUMS)",
         f"columns = {right}",
         "for k0 in tl.range(0, K, BK):",
         f"    q = tl.load(a + (k0 + k[None, :]) * sa_k{left})",
-        f"    right = tl.load(columns + (k0 + k[:, None]) * sb_k{mask})",
+        f"    right = tl.load(columns + (k0 + k[:, None]) * sb_k{there})",
         f"    t = {dot.format('t, ')}",
     ]
 
@@ -155,12 +158,12 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
     scaled = f"acc * scale{form.product}[:, None]" if form.product >= 0 else "acc"
     if form.single:
         return [
-            f"third = tl.load(c + n.to(tl.int64) * sc_n{_mask(('n_in', inside))}).to(SUMS)",
+            f"third = tl.load(c + n.to(tl.int64) * sc_n{mask(('n_in', inside))}).to(SUMS)",
             f"acc = {scaled} + tl.sum({weight} * third[None, :], 1)[:, None]",
         ]
-    mask = _mask(("n_in[:, None]", inside), ("(e[None, :] < E)", form.whole[2]))
+    there = mask(("n_in[:, None]", inside), ("(e[None, :] < E)", form.whole[2]))
     return [
-        f"third = tl.load(c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e{mask})",
+        f"third = tl.load(c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e{there})",
         f"acc = tl.dot({weight}.to(PRODUCT), third.to(PRODUCT), {scaled}, input_precision=PRECISION, out_dtype=SUMS)",
     ]
 

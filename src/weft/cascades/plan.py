@@ -18,12 +18,13 @@ from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents
-from weft.cascades.launch import CascadeLaunch, tile_of, unserved
+from weft.cascades.launch import CascadeLaunch
 from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import referred
+from weft.cascades.serving import tile_of, unserved
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.spec import Label
@@ -193,7 +194,7 @@ class CascadePlan:
     def _as_read(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C in memory as products or the kernel read it."""
         if self.launch is not None:
-            return self.launch.ready(as_it_lies(tensor, self.launch.groups(at)), at)
+            return self.launch.ready(as_it_lies(tensor, self.launch.arguments.groups(at)), at)
         roles = self.frame.second if at == 2 else self.frame.first
         assert roles is not None
         inner = tensor.dim() - len(roles.batch) - len(roles.k)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
 _NOTHING = "float('-inf')"
 
 
@@ -42,11 +41,6 @@ class InputText(NamedTuple):
     def groups(self) -> set[str]:
         return {label.group for label in self.labels}
 
-    @property
-    def moves(self) -> bool:
-        """Whether it is another in each tile of the columns."""
-        return "n" in self.groups
-
 
 class PeakText(NamedTuple):
     """A peak: whether it is one of S before its factor, and whether `REST` takes the exponential over it."""
@@ -67,12 +61,34 @@ class SumText(NamedTuple):
 
 
 class Words(NamedTuple):
-    """How a dialect of Triton writes tiles: its library, the extents of a tile of S, and its layout where it has one."""
+    """How a dialect of Triton writes tiles of S: its library, their extents, and their layout where it has one.
+
+    A program moves along the columns n; `across`, along the rows m, with tiles of (columns, rows).
+    """
 
     library: str
     rows: str
     columns: str
     layout: str
+    across: bool = False
+
+    @property
+    def moving(self) -> str:
+        """The axis that a program moves along."""
+        return "m" if self.across else "n"
+
+    @property
+    def inside(self) -> str:
+        """Whether an element is there, along the axis that a program moves along."""
+        return f"{self.moving}_in[None, :]"
+
+    def row(self, name: str) -> str:
+        """A value of each row, along a tile."""
+        return f"{name}[None, :]" if self.across else f"{name}[:, None]"
+
+    def column(self, name: str) -> str:
+        """A value of each column, along a tile."""
+        return f"{name}[:, None]" if self.across else f"{name}[None, :]"
 
     def along(self, axis: str) -> str:
         """The indices of a tile's rows or columns."""
@@ -125,19 +141,35 @@ def pointers(form: StepForm) -> list[str]:
 
 
 def beginning(form: StepForm, words: Words) -> list[str]:
-    """Inputs that stay for all columns, factors of exponents, and states of nothing."""
-    lines = [line for at, each in enumerate(form.inputs) if not each.moves for line in _input(at, each, words)]
-    unit = "1.0" if form.wide else "1.4426950408889634"
-    for at, peak in enumerate(form.peaks):
-        lines.append(f"unit{at} = {f'alpha * {unit}' if peak.plain else unit}")
-        lines.append(f"peak{at} = {words.full([words.rows], _NOTHING, 'SUMS')}")
-    lines += [f"sum{at} = {words.full([words.rows], each.start, 'SUMS')}" for at, each in enumerate(form.sums)]
-    return lines
+    """Inputs that stay while a program moves, and factors of exponents."""
+    lines = []
+    for at, each in enumerate(form.inputs):
+        if words.moving not in each.groups:
+            lines += _input(at, each, words)
+    unit = unit_of(form)
+    return [*lines, *(f"unit{at} = {f'alpha * {unit}' if peak.plain else unit}" for at, peak in enumerate(form.peaks))]
+
+
+def unit_of(form: StepForm) -> str:
+    """What an exponent is multiplied with."""
+    return "1.0" if form.wide else "1.4426950408889634"
+
+
+def states(form: StepForm, words: Words) -> list[str]:
+    """Peaks and sums of nothing."""
+    lines = [f"peak{at} = {words.full([words.rows], _NOTHING, 'SUMS')}" for at in range(len(form.peaks))]
+    return lines + [f"sum{at} = {words.full([words.rows], each.start, 'SUMS')}" for at, each in enumerate(form.sums)]
+
+
+def moving(form: StepForm, words: Words) -> list[str]:
+    """Inputs that are others in each tile."""
+    pairs = enumerate(form.inputs)
+    return [line for at, each in pairs if words.moving in each.groups for line in _input(at, each, words)]
 
 
 def _input(at: int, each: InputText, words: Words) -> list[str]:
-    """A value along (rows, columns), of extent 1 where it lacks one of them."""
-    shown = {"batch": "batch", "m": "m[:, None]", "n": "n[None, :]"}
+    """A value along a tile, of extent 1 where it lacks rows or columns."""
+    shown = {"batch": "batch", "m": words.row("m"), "n": words.column("n")}
     places = []
     for place, label in enumerate(each.labels):
         index = label.index(shown[label.group], f"x{at}l{place}")
@@ -145,14 +177,13 @@ def _input(at: int, each: InputText, words: Words) -> list[str]:
             index = f"{index}.to({words.library}.int64)"
         places.append(index if each.coordinate else f"{index} * x{at}l{place}_step")
     index = " + ".join(places) or "0"
-    tile = "m" in each.groups or each.moves
     if each.coordinate:
-        value = f"({index}).to(tl.int32)"
+        value = f"({index}).to({words.library}.int32)"
     else:
-        masks = [mask for group, mask in (("m", "m_in[:, None]"), ("n", "n_in[None, :]")) if group in each.groups]
+        masks = [mask for group, mask in (("m", words.row("m_in")), ("n", words.column("n_in"))) if group in each.groups]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         value = f"{words.library}.load(x{at} + ({index}){mask})"
-    if tile:
+    if each.groups & {"m", "n"}:
         return [f"v{at} = {value}"]
     return [f"v{at} = {value}", f"v{at} = {words.full(['1', '1'], f'v{at}', f'v{at}.dtype')}"]
 
@@ -162,23 +193,26 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
 
     `inside`: all columns are there, and conditions on coordinates hold. `n0` is the first column.
     """
-    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", "s = t * alpha"]
-    lines += [line for at, each in enumerate(form.inputs) if each.moves for line in _input(at, each, words)]
-    inputs = [f"v{at}" for at in range(len(form.inputs))]
-    lines += _exponents(form, words, inside, inputs)
-    given = ["s", *inputs]
+    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", "s = t * alpha", *moving(form, words)]
+    lines += exponents(form, words, inside)
     for at, peak in enumerate(form.peaks):
-        lines += _grown(at, peak, form.wide, words)
-        given.append(f"shift{at}[:, None]")
-    given += [f"weight{at}" for at, peak in enumerate(form.peaks) if peak.weighs]
+        lines += _grown(at, peak, form, words)
     count = len(form.sums) + form.meets
-    lines.append(f"{_names('w', count)} = {'SETTLED' if inside else 'REST'}({', '.join(given)})")
+    lines.append(f"{names('w', count)} = {'SETTLED' if inside else 'REST'}({', '.join(given(form, words))})")
     for at, each in enumerate(form.sums):
         lines += _summed(at, each, words, inside)
     return lines
 
 
-def _exponents(form: StepForm, words: Words, inside: bool, inputs: list[str]) -> list[str]:
+def given(form: StepForm, words: Words) -> list[str]:
+    """What the function takes: S, inputs, peaks and exponentials over them."""
+    peaks = [words.row(f"shift{at}") for at in range(len(form.peaks))]
+    weights = [f"weight{at}" for at, peak in enumerate(form.peaks) if peak.weighs]
+    return ["s", *(f"v{at}" for at in range(len(form.inputs))), *peaks, *weights]
+
+
+def exponents(form: StepForm, words: Words, inside: bool) -> list[str]:
+    """What peaks are of, -inf past the end."""
     if not form.peaks:
         return []
     name = "FIRST_SETTLED" if inside else "FIRST"
@@ -186,41 +220,50 @@ def _exponents(form: StepForm, words: Words, inside: bool, inputs: list[str]) ->
     for value, plain in (("t", True), ("s", False)):
         wanted = [f"e{at}" if peak.plain == plain else "_" for at, peak in enumerate(form.peaks)]
         if any(each != "_" for each in wanted):
-            lines.append(f"{', '.join(wanted)}{',' if len(wanted) == 1 else ''} = {name}({', '.join([value, *inputs])})")
+            arguments = ", ".join([value, *(f"v{at}" for at in range(len(form.inputs)))])
+            lines.append(f"{', '.join(wanted)}{',' if len(wanted) == 1 else ''} = {name}({arguments})")
     if not inside:
-        lib = words.library
-        lines += [f"e{at} = {lib}.where(n_in[None, :], e{at}, float('-inf'))" for at in range(len(form.peaks))]
-    return lines
-
-
-def _grown(at: int, peak: PeakText, wide: bool, words: Words) -> list[str]:
-    """A peak that takes a tile in, what is subtracted for it, and the factor of sums over it."""
-    lib, power = words.library, "libdevice.exp" if wide else "device_math.exp2"
-    lines = [
-        f"new{at} = {lib}.maximum(peak{at}, {lib}.max(e{at}, 1))",
-        f"safe{at} = {lib}.where({lib}.abs(new{at}) == float('inf'), 0.0, new{at})",
-        f"scale{at} = {power}((peak{at} - safe{at}) * unit{at})",
-        f"peak{at} = new{at}",
-        f"shift{at} = {f'safe{at} * alpha' if peak.plain else f'safe{at}'}",
-    ]
-    if peak.weighs:
         lines += [
-            f"base{at} = safe{at} * unit{at}",
-            f"weight{at} = {power}(e{at} * unit{at} - base{at}[:, None])",
+            f"e{at} = {words.library}.where({words.inside}, e{at}, float('-inf'))" for at in range(len(form.peaks))
         ]
     return lines
 
 
-def _names(letter: str, count: int) -> str:
-    names = ", ".join(f"{letter}{at}" for at in range(count))
-    return f"{names}," if count == 1 else names
+def exponential(form: StepForm, at: int, words: Words) -> str:
+    """The exponential over a peak."""
+    return f"weight{at} = {power(form.wide)}(e{at} * unit{at} - {words.row(f'base{at}')})"
+
+
+def power(wide: bool) -> str:
+    return "libdevice.exp" if wide else "device_math.exp2"
+
+
+def _grown(at: int, peak: PeakText, form: StepForm, words: Words) -> list[str]:
+    """A peak that takes a tile in, what is subtracted for it, and the factor of sums over it."""
+    lib = words.library
+    lines = [
+        f"new{at} = {lib}.maximum(peak{at}, {lib}.max(e{at}, 1))",
+        f"safe{at} = {lib}.where({lib}.abs(new{at}) == float('inf'), 0.0, new{at})",
+        f"scale{at} = {power(form.wide)}((peak{at} - safe{at}) * unit{at})",
+        f"peak{at} = new{at}",
+        f"shift{at} = {f'safe{at} * alpha' if peak.plain else f'safe{at}'}",
+    ]
+    if peak.weighs:
+        lines += [f"base{at} = safe{at} * unit{at}", exponential(form, at, words)]
+    return lines
+
+
+def names(letter: str, count: int) -> str:
+    """The targets of an assignment of so many results."""
+    found = ", ".join(f"{letter}{at}" for at in range(count))
+    return f"{found}," if count == 1 else found
 
 
 def _summed(at: int, each: SumText, words: Words, inside: bool) -> list[str]:
     lib = words.library
     value = tile(f"w{at}", words)
     if not inside:
-        value = f"{lib}.where(n_in[None, :], {value}, {each.start})"
+        value = f"{lib}.where({words.inside}, {value}, {each.start})"
     if each.kind == "sum":
         scaled = f"sum{at} * scale{each.scale}" if each.scale >= 0 else f"sum{at}"
         return [f"sum{at} = {scaled} + {lib}.sum({value}, 1)"]
@@ -249,7 +292,7 @@ def ending(form: StepForm, words: Words, row: str, splits: bool) -> list[str]:
 
 def factor(form: StepForm) -> str:
     """The factor of D, of small inputs and states."""
-    given = [f"v{at}" for at, each in enumerate(form.inputs) if not each.moves]
-    given += [f"peak{at}[:, None]" for at in range(len(form.peaks))]
-    given += [f"sum{at}[:, None]" for at in range(len(form.sums))]
-    return f"FACTOR({', '.join(given)})"
+    small = [f"v{at}" for at, each in enumerate(form.inputs) if "n" not in each.groups]
+    small += [f"peak{at}[:, None]" for at in range(len(form.peaks))]
+    small += [f"sum{at}[:, None]" for at in range(len(form.sums))]
+    return f"FACTOR({', '.join(small)})"
