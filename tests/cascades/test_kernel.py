@@ -47,13 +47,22 @@ def test_the_kernel_has_the_values_of_the_reference(each: Between) -> None:
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
 
 
-def test_its_sums_have_gradients() -> None:
+@pytest.mark.parametrize("aux", [False, True], ids=["by kernels", "of operands by blocks"])
+@pytest.mark.parametrize("each", RUN, ids=lambda each: each.name)
+def test_gradients(each: Between, aux: bool) -> None:
+    given = keywords(each)
+    aux = aux and bool(given)
     inputs = [tensor.requires_grad_() for tensor in operands()]
+    if aux:
+        modes, bias = given["operands"]["bias"]
+        inputs.append(bias.clone().requires_grad_())
+        given["operands"] = {"bias": (modes, inputs[-1])}
     grads = []
-    causal = next(each for each in RUN if each.name == "causal")
     for backend in ("triton", "reference"):
-        d = weft.cascade(EQUATION, *inputs, between=causal.function, backend=backend, **keywords(causal))
-        grads.append(torch.autograd.grad(d.square().sum(), inputs))
+        found = weft.cascade(EQUATION, *inputs[:3], alpha=0.4, between=each.function, backend=backend, **given)
+        d, *more = found if isinstance(found, tuple) else (found,)
+        total = d.square().sum() + sum(0.3 * value.cos().sum() for value in more)
+        grads.append(torch.autograd.grad(total, inputs))
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
@@ -61,20 +70,23 @@ def test_its_sums_have_gradients() -> None:
     ("equation", "shapes"),
     [
         ("bghqd,bhkd->bghqk, bghqk,bhke->bghqe", [(2, 3, 2, 5, 4), (2, 2, 40, 4), (2, 2, 40, 3)]),
+        ("bhgqd,bhkd->bhgqk, bhgqk,bhke->bhgqe", [(2, 2, 2, 65, 4), (2, 2, 40, 4), (2, 2, 40, 3)]),
         ("dkh,dqh->khq, hke,khq->eqh", [(3, 7, 2), (3, 5, 2), (2, 7, 4)]),
         ("qd,kd->qk, qk,k->q", [(33, 4), (70, 4), (70,)]),
         ("qxd,kd->qxk", [(3, 5, 4), (33, 4)]),
     ],
-    ids=["grouped heads", "other orders", "one column", "no second"],
+    ids=["grouped heads", "grouped heads of many rows", "other orders", "one column", "no second"],
 )
 def test_modes_of_the_kernel(equation: str, shapes: list[tuple[int, ...]]) -> None:
-    tensors = [torch.randn(shape) for shape in shapes]
+    tensors = [torch.randn(shape).requires_grad_() for shape in shapes]
     word = weft.softmax if len(tensors) == 3 else weft.logsumexp
     found, exact = (
         weft.cascade(equation, *tensors, between=lambda s: word(s, "k"), backend=backend)
         for backend in ("triton", "reference")
     )
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+    grads = [torch.autograd.grad(value.square().sum(), tensors) for value in (found, exact)]
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["softmax and logsumexp", "causal", "rows masked out", "a window", "over a sum"])

@@ -120,7 +120,7 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
         given.append("dp")
     given += [words.row(f"grad{at}") for at in range(len(form.step.sums))]
     results = ("p", "ds") if form.step.meets else ("ds",)
-    lines.append(f"{', '.join(results)}{'' if form.step.meets else ','} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
+    lines.append(f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
     for name in results:
         lines.append(f"{name} = {step.tile(name, words)}")
         if not inside:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import PeakText, SumText
-from weft.fn.pointwise import RecordedFunction
+from weft.fn.derivative import pull, recorded
+from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.reductions import is_reduction
 
 aten = torch.ops.aten
@@ -59,6 +60,27 @@ class ElementFunctions:
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
         return self.written([target.node for target in (*self.sums, *self.meets)], given, settled)
+
+    def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
+        """Of S, inputs, peaks, exponentials over them, and gradients of what meets C and of sums: that and dS."""
+        s = self.between.inputs[0]
+        targets = [target.node for target in (*self.sums, *self.meets)]
+        rest = self.written(targets, (s, *self.inputs, *self.stage.peaks), settled)
+        wide = self.frame.products.accumulate
+        count, grads = len(rest.inputs), [f"grad{at}" for at in range(len(targets))]
+        inputs = dict(zip((f"x{at}" for at in range(count)), rest.dtypes, strict=True))
+
+        def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
+            tensors = list(values.values())
+            cotangents = [*tensors[count + len(self.meets) :], *tensors[count : count + len(self.meets)]]
+            found, results = pull(rest, tensors[:count], cotangents)
+            of_s = torch.zeros_like(tensors[0]) if found[0] is None else found[0]
+            return (results[-1], of_s) if self.meets else (of_s,)
+
+        made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
+        assert isinstance(made, RecordedFunction)
+        first = 1 + len(self.inputs)
+        return _over_weights(made.graph, range(first, first + len(self.stage.peaks)), [each.weighs for each in self.peaks])
 
     @cached_property
     def factor(self) -> RecordedFunction | None:
@@ -117,6 +139,32 @@ class ElementFunctions:
             graph.output(found if results != [self.factor_node] else found[0])
         graph.eliminate_dead_code()
         return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
+
+
+def _over_weights(graph: fx.Graph, places: Sequence[int], weighs: Sequence[bool]) -> RecordedFunction:
+    """A function whose parameters at `places` are peaks, with those exponentials over them as parameters behind them."""
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    new, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    for at, node in enumerate(given):
+        made[node] = new.placeholder(f"x{at}")
+        made[node].meta.update(node.meta)
+        if at + 1 == places.stop:  # type: ignore[attr-defined]
+            weights = {}
+            for place, exists in zip(places, weighs, strict=True):
+                if exists:
+                    weights[given[place]] = new.placeholder(f"weight{place}")
+                    weights[given[place]].meta.update(given[place].meta)
+    if not places:
+        weights = {}
+    for node in graph.nodes:
+        if node.op == "output":
+            new.output(fx.map_arg(node.args[0], made.__getitem__))
+        elif node.op == "call_function":
+            difference = node.args[0] if node.target is aten.exp.default else None
+            over = difference.args[1] if isinstance(difference, fx.Node) and difference.target is aten.sub.Tensor else None
+            made[node] = weights[over] if over in weights else new.node_copy(node, made.__getitem__)
+    new.eliminate_dead_code()
+    return RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"])
 
 
 def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from weft.cascades.arguments import KernelArguments, Outer
 from weft.cascades.evaluate import finite
-from weft.cascades.forward import PRODUCT, Values, run_tail
+from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.kernel import KernelForm, kernel_text
@@ -28,9 +28,6 @@ from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.release import FUSION
 from weft.spec import Label
-
-#: D where the kernel has multiplied it with its factor and rounded it.
-FINISHED = fx.Graph().placeholder("finished")
 
 
 class KernelCall(NamedTuple):

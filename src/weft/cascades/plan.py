@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
+from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
@@ -137,6 +138,13 @@ class CascadePlan:
         device = self.said.device
         tile = tile_of(self.frame, _processors(device), device.type == "cuda" and _is_hopper(device))
         return CascadeLaunch(self.program, self.frame, self._known, tile)
+
+    @cached_property
+    def backward(self) -> BackwardLaunch | None:
+        """The launch of the kernels for gradients, where the forward pass runs in one."""
+        if self.launch is None or not differentiates(self.program, self.frame):
+            return None
+        return BackwardLaunch(self.program, self.frame, self._known)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
