@@ -67,7 +67,7 @@ class CascadeLaunch:
         """An arranged A, B or C as the kernel reads it."""
         if not self.tile.hopper:
             return tensor
-        count, item = len(self.arguments.groups(at)) - 2, tensor.elementsize_of()
+        count, item = len(self.arguments.groups(at)) - 2, tensor.element_size()
         unit = tensor.dim() - 1 if at < 2 else count  # of C the columns of D
         steps = [tensor.stride(dim) for dim in range(tensor.dim()) if dim != unit and tensor.shape[dim] > 1]
         fits = tensor.stride(unit) == 1 or tensor.shape[unit] == 1
