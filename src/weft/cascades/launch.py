@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades.arguments import KernelArguments, Outer
-from weft.cascades.evaluate import finite
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
+from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text
 from weft.cascades.program import Program
 from weft.cascades.serving import BYTES, FEW, CascadeTile
@@ -26,12 +26,13 @@ from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
+from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.release import FUSION
 from weft.spec import Label
 
 
 class KernelCall(NamedTuple):
-    """A kernel, its grid and arguments, and where results are; `finished` says whether D is rounded."""
+    """A kernel, its grid and arguments, and where results are; `finished` says whether D is to be rounded."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -44,11 +45,13 @@ class KernelCall(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A kernel, its constants, and the form of its step."""
+    """A kernel, its constants, the form of its step, and the kernel that joins its states with its constants."""
 
     kernel: Any
     constants: dict[str, Any]
     step: StepForm
+    join: Any
+    join_constants: dict[str, Any]
 
 
 class CascadeLaunch:
@@ -89,7 +92,7 @@ class CascadeLaunch:
         if frame.device.type == "cuda":
             options |= FUSION
         call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
-        states, d = self._joined(call) if self.tile.splits > 1 else (call.states, call.d)
+        states, d = self._joined(call, values) if self.tile.splits > 1 else (call.states, call.d)
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
             values[node] = state.reshape(frame.shape(self.program.between.modes[node]))
@@ -104,18 +107,17 @@ class CascadeLaunch:
         """The kernel and all that it is given."""
         frame, tile, arguments = self.frame, self.tile, self.arguments
         splits, sums = tile.splits, frame.products.accumulate
-        finished = not raw and splits == 1 and self.functions.factor is not None
+        finished = not raw and self.functions.factor is not None
         batch, m, n, k, e = arguments.sizes
         states = tuple(
             torch.empty((splits, batch, m), dtype=sums, device=frame.device)
             for _ in (*self.stage.peaks, *self.functions.sums)
         )
-        stored = frame.stored if finished else sums
+        stored = frame.stored if finished and splits == 1 else sums
         d = torch.empty((splits, batch, m, e) if self.functions.meets else 1, dtype=stored, device=frame.device)
         outer, steps = arguments.outer((a, b, c)), arguments.steps(a, b, c)
         if finished not in self._made:
-            form = self._form(values, finished, outer)
-            self._made[finished] = _Made(self._kernel(form), self._constants(finished), form.step)
+            self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]
         operands: tuple[Any, ...] = (a, b, a if c is None else c)
         numbers: list[Any] = [float(frame.alpha), batch, m, n]
@@ -141,41 +143,43 @@ class CascadeLaunch:
     def _table(self) -> Tensor:
         return self.stretches.shared(self.tile.splits)
 
-    def _joined(self, call: KernelCall) -> tuple[list[Tensor], Tensor]:
+    def _joined(self, call: KernelCall, values: Values) -> tuple[list[Tensor], Tensor]:
         """States and D of all shares of the columns together."""
-        count = len(self.stage.peaks)
-        found, scales = [], []
-        for peak in call.states[:count]:
-            whole = finite(peak.amax(0))
-            found.append(whole)
-            scales.append(torch.where(peak == -torch.inf, 0.0, torch.exp(finite(peak) - whole)))
-        peaks = list(self.stage.peaks)
-        for target, state in zip(self.functions.sums, call.states[count:], strict=True):
-            if target.kind == "sum":
-                found.append((state if target.scale is None else state * scales[peaks.index(target.scale)]).sum(0))
-            else:
-                found.append(state.amax(0) if target.kind == "amax" else state.amin(0))
-        if not self.functions.meets:
-            return found, call.d
-        scale = self.functions.meets[0].scale
-        return found, (call.d if scale is None else call.d * scales[peaks.index(scale)][..., None]).sum(0)
+        frame, made = self.frame, self._made[call.finished]
+        batch, m, _, _, e = self.arguments.sizes
+        states = [torch.empty((batch, m), dtype=each.dtype, device=frame.device) for each in call.states]
+        stored = frame.stored if call.finished else frame.products.accumulate
+        d = torch.empty((batch, m, e) if self.functions.meets else 1, dtype=stored, device=frame.device)
+        operands = self.arguments.operands(values)
+        grid = (batch * m, -(-e // made.join_constants["BE"]))
+        made.join[grid](
+            call.d, d, *call.states, *operands, *states, self.tile.splits, batch, m, e,
+            *self.arguments.places(values, made.step), **made.join_constants, num_warps=4,
+        )  # fmt: skip
+        return states, d
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
-    def _kernel(self, form: KernelForm) -> Any:
-        return jit_function(hopper_text(form), namespace) if self.tile.hopper else jit_function(kernel_text(form))
-
-    def _constants(self, finished: bool) -> dict[str, Any]:
-        tile, functions, settled = self.tile, self.functions, self.stretches.conditions
+    def _compiled(self, form: KernelForm) -> _Made:
+        """The kernel of a form; where columns are shared it leaves the factor of D to the one that joins."""
+        tile, functions, settled, types = self.tile, self.functions, self.stretches.conditions, self.frame.products
+        factor = None if functions.factor is None or not form.fused else functions.factor.jit
+        own = form._replace(fused=form.fused and tile.splits == 1)
+        kernel = jit_function(hopper_text(own), namespace) if tile.hopper else jit_function(kernel_text(own))
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
-            "SETTLED": functions.rest(settled), "FACTOR": functions.factor if finished else None,
+            "SETTLED": functions.rest(settled),
         }  # fmt: skip
-        types = self.frame.products
-        found = {"BN": tile.n, "BK": tile.k, "BE": tile.e}
+        sums = TRITON_TYPES[types.accumulate].meant
+        found = {"BN": tile.n, "BK": tile.k, "BE": tile.e, "FACTOR": factor if own.fused else None, "SUMS": sums}
         found |= {name: None if function is None else function.jit for name, function in written.items()}
-        found |= {"SUMS": TRITON_TYPES[types.accumulate].meant, "PRODUCT": TRITON_TYPES[types.product].meant}
-        return found if tile.hopper else {"BM": tile.m, **found, "PRECISION": types.precision}
+        found["PRODUCT"] = TRITON_TYPES[types.product].meant
+        if not tile.hopper:
+            found |= {"BM": tile.m, "PRECISION": types.precision}
+        if tile.splits == 1:
+            return _Made(kernel, found, form.step, None, {})
+        join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "FACTOR": factor, "SUMS": sums}
+        return _Made(kernel, found, form.step, jit_function(join_text(form)), join)
 
     def _form(self, values: Values, finished: bool, outer: Sequence[Outer]) -> KernelForm:
         frame, tile = self.frame, self.tile

@@ -145,7 +145,7 @@ def beginning(form: StepForm, words: Words) -> list[str]:
     lines = []
     for at, each in enumerate(form.inputs):
         if words.moving not in each.groups:
-            lines += _input(at, each, words)
+            lines += input_lines(at, each, words)
     unit = unit_of(form)
     return [*lines, *(f"unit{at} = {f'alpha * {unit}' if peak.plain else unit}" for at, peak in enumerate(form.peaks))]
 
@@ -164,10 +164,10 @@ def states(form: StepForm, words: Words) -> list[str]:
 def moving(form: StepForm, words: Words) -> list[str]:
     """Inputs that are others in each tile."""
     pairs = enumerate(form.inputs)
-    return [line for at, each in pairs if words.moving in each.groups for line in _input(at, each, words)]
+    return [line for at, each in pairs if words.moving in each.groups for line in input_lines(at, each, words)]
 
 
-def _input(at: int, each: InputText, words: Words) -> list[str]:
+def input_lines(at: int, each: InputText, words: Words) -> list[str]:
     """A value along a tile, of extent 1 where it lacks rows or columns."""
     shown = {"batch": "batch", "m": words.row("m"), "n": words.column("n")}
     places = []
