@@ -74,7 +74,8 @@ class KernelArguments:
     def steps(self, a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, int, int, int, int, int]:
         """Strides of A along m and k, of B along n and k, of C along n and e."""
         sides, found = self.sides, []
-        for at, (tensor, inner, last) in enumerate(((a, sides.m, sides.k), (b, sides.n, sides.k), (c, sides.e, sides.n))):
+        each = ((a, sides.m, sides.k), (b, sides.n, sides.k), (c, sides.e, sides.n))
+        for at, (tensor, inner, last) in enumerate(each):
             if tensor is None:
                 found += [0, 0]
             else:

@@ -129,7 +129,8 @@ class BackwardLaunch:
             grad = of_nodes.get(target.gives)
             rows.append(self._of_rows(torch.zeros((), device=a.device) if grad is None else grad))
         factor = a if self.program.factor is None else self._of_rows(values[self.program.factor])
-        given = [a, b, a if c is None else c, a if d is None else d, da, db, dc, factor, *rows, *arguments.operands(values)]
+        given = [a, b, a if c is None else c, a if d is None else d, da, db, dc, factor, *rows]
+        given += arguments.operands(values)
         for columns, needed in ((False, needs[0]), (True, needs[1] or needs[2])):
             if not needed:
                 continue

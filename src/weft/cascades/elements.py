@@ -79,8 +79,7 @@ class ElementFunctions:
 
         made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
         assert isinstance(made, RecordedFunction)
-        first = 1 + len(self.inputs)
-        return _over_weights(made.graph, range(first, first + len(self.stage.peaks)), [each.weighs for each in self.peaks])
+        return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
 
     @cached_property
     def factor(self) -> RecordedFunction | None:
@@ -141,38 +140,37 @@ class ElementFunctions:
         return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
 
 
-def _over_weights(graph: fx.Graph, places: Sequence[int], weighs: Sequence[bool]) -> RecordedFunction:
-    """A function whose parameters at `places` are peaks, with those exponentials over them as parameters behind them."""
+def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> RecordedFunction:
+    """A function with exponentials over peaks for parameters, behind peaks, which begin at parameter `first`."""
     given = [node for node in graph.nodes if node.op == "placeholder"]
-    new, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    for at, node in enumerate(given):
-        made[node] = new.placeholder(f"x{at}")
-        made[node].meta.update(node.meta)
-        if at + 1 == places.stop:  # type: ignore[attr-defined]
-            weights = {}
-            for place, exists in zip(places, weighs, strict=True):
-                if exists:
-                    weights[given[place]] = new.placeholder(f"weight{place}")
-                    weights[given[place]].meta.update(given[place].meta)
-    if not places:
-        weights = {}
+    last = first + len(weighs)
+    new = fx.Graph()
+    made = {node: new.placeholder(f"x{at}") for at, node in enumerate(given[:last])}
+    weights = {given[first + at]: new.placeholder(f"weight{at}") for at, exists in enumerate(weighs) if exists}
+    made |= {node: new.placeholder(f"x{last + at}") for at, node in enumerate(given[last:])}
+    for node, copy in (*made.items(), *weights.items()):
+        copy.meta.update(node.meta)
     for node in graph.nodes:
         if node.op == "output":
             new.output(fx.map_arg(node.args[0], made.__getitem__))
         elif node.op == "call_function":
-            difference = node.args[0] if node.target is aten.exp.default else None
-            over = difference.args[1] if isinstance(difference, fx.Node) and difference.target is aten.sub.Tensor else None
-            made[node] = weights[over] if over in weights else new.node_copy(node, made.__getitem__)
+            weight = weights.get(_peak_below(node))
+            made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
     new.eliminate_dead_code()
     return RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"])
 
 
+def _peak_below(node: fx.Node) -> Any:
+    """What is subtracted from an exponent."""
+    if node.target is not aten.exp.default or not isinstance(node.args[0], fx.Node):
+        return None
+    difference = node.args[0]
+    return difference.args[1] if difference.target is aten.sub.Tensor and not difference.kwargs else None
+
+
 def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:
     """Whether a value is ``exp(source - peak)``."""
-    if node.target is not aten.exp.default or not isinstance(node.args[0], fx.Node):
-        return False
-    difference = node.args[0]
-    return difference.target is aten.sub.Tensor and difference.args == (source, peak) and not difference.kwargs
+    return _peak_below(node) is peak and node.args[0].args[0] is source  # type: ignore[union-attr]
 
 
 def _number(value: Any) -> float | None:

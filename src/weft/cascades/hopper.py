@@ -43,18 +43,17 @@ def {{name}}_producer({{parameters}}):
     {{stretches}}
     mbarrier.expect(q_full.index(0), {GROUPS * ROWS} * BK * 2)
     for group in gl.static_range({GROUPS}):
-        to = reinterpret(qs.index(group), a.dtype, a.block_shape, a.layout)
-        tma_load(a, [{{of_a}}tile * {GROUPS * ROWS} + group * {ROWS}, 0], q_full.index(0), to)
+        load(a, [{{of_a}}tile * {GROUPS * ROWS} + group * {ROWS}, 0], q_full.index(0), qs.index(group))
     for number in range(gl.cdiv(at3 - at0, BN)):
         n0 = at0 + number * BN
         stage = number % {STAGES}
         phase = number // {STAGES} & 1 ^ 1
         mbarrier.wait(b_empty.index(stage), phase)
         mbarrier.expect(b_full.index(stage), BN * BK * 2)
-        tma_load(b, [{{of_b}}n0, 0], b_full.index(stage), reinterpret(bs.index(stage), b.dtype, b.block_shape, b.layout))
+        load(b, [{{of_b}}n0, 0], b_full.index(stage), bs.index(stage))
         mbarrier.wait(c_empty.index(stage), phase)
         mbarrier.expect(c_full.index(stage), BN * BE * 2)
-        tma_load(c, [{{of_c}}n0, 0], c_full.index(stage), reinterpret(cs.index(stage), c.dtype, c.block_shape, c.layout))
+        load(c, [{{of_c}}n0, 0], c_full.index(stage), cs.index(stage))
 """
 
 _KERNEL = f"""\

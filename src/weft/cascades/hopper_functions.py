@@ -11,9 +11,15 @@ from weft.gpu.common.triton_versions import gluon_names
 _, tma_load, _, reinterpret = gluon_names()
 
 NAMES = (
-    "gluon", "gl", "mbarrier", "warpgroup_mma", "warpgroup_mma_wait", "tma_load", "reinterpret", "barriers",
-    "meet_and_arrive", "scores", "as_it_is", "stored_layout",
+    "gluon", "gl", "mbarrier", "warpgroup_mma", "warpgroup_mma_wait", "barriers", "meet_and_arrive", "load",
+    "scores", "as_it_is", "stored_layout",
 )  # fmt: skip
+
+
+@gluon.jit
+def load(tensor_map, start, bar, to):
+    """Request a tile. TMA arrives at `bar` with the bytes that it has written."""
+    tma_load(tensor_map, start, bar, reinterpret(to, tensor_map.dtype, tensor_map.block_shape, tensor_map.layout))
 
 
 @gluon.jit

@@ -37,8 +37,9 @@ def join_text(form: KernelForm) -> str:
         ]
     for at, each in enumerate(form.step.sums):
         scaled = f"sum{at} * scale{each.scale}" if each.scale >= 0 else f"sum{at}"
-        joined = {"sum": f"tl.sum({scaled}, 0)", "amax": f"tl.max(sum{at}, 0)", "amin": f"tl.min(sum{at}, 0)"}[each.kind]
-        lines += [f"sum{at} = tl.zeros([1], SUMS) + {joined}", f"tl.store(sum{at}_out + row + tl.arange(0, 1), sum{at})"]
+        joined = f"tl.sum({scaled}, 0)" if each.kind == "sum" else f"tl.{each.kind[1:]}(sum{at}, 0)"
+        lines.append(f"sum{at} = tl.zeros([1], SUMS) + {joined}")
+        lines.append(f"tl.store(sum{at}_out + row + tl.arange(0, 1), sum{at})")
     if form.product != -2:
         lines += _of_d(form)
     body = "".join(f"    {line}\n" for line in lines)
@@ -54,7 +55,9 @@ def _of_d(form: KernelForm) -> list[str]:
         f"acc = tl.sum({scaled}, 0)[None, :]",
     ]
     if form.fused:
-        lines += [line for at, each in enumerate(form.step.inputs) if "n" not in each.groups for line in step.input_lines(at, each, _WORDS)]
+        for at, each in enumerate(form.step.inputs):
+            if "n" not in each.groups:
+                lines += step.input_lines(at, each, _WORDS)
         lines.append(f"acc = acc * {step.factor(form.step)}")
     return [*lines, "tl.store(d + row * E + e[None, :], acc.to(d.dtype.element_ty), mask=e[None, :] < E)"]
 

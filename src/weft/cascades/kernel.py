@@ -53,7 +53,8 @@ def digest(body: str) -> str:
 def _parameters(form: KernelForm) -> list[str]:
     alpha = "ALPHA: tl.constexpr" if form.step.wide else "alpha"  # a float is passed in single precision
     found = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", alpha, "B", "M", "N", "K", "E"]
-    found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e", *outer_parameters(form.outer), *step.parameters(form.step)]
+    found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
+    found += [*outer_parameters(form.outer), *step.parameters(form.step)]
     return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
 
 

@@ -21,6 +21,7 @@ from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text
 from weft.cascades.program import Program
+from weft.cascades.replay import Launched, Replay, Room, Slot
 from weft.cascades.serving import BYTES, FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
@@ -88,10 +89,7 @@ class CascadeLaunch:
         frame, values = self.frame, dict(given)
         run_tail(self.program, frame, self.program.prelude, values)
         call = self.call(a, b, c, values, raw)
-        options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
-        if frame.device.type == "cuda":
-            options |= FUSION
-        call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
+        self._run(call)
         states, d = self._joined(call, values) if self.tile.splits > 1 else (call.states, call.d)
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
@@ -102,6 +100,43 @@ class CascadeLaunch:
             values[FINISHED if call.finished else PRODUCT] = d.reshape(shape)
         run_tail(self.program, frame, self.stage.tail, values)
         return values
+
+    def _run(self, call: KernelCall) -> Any:
+        """Launch the kernel; what Triton has compiled."""
+        options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
+        if self.frame.device.type == "cuda":
+            options |= FUSION
+        return call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
+
+    def replay(self, tensors: Sequence[Tensor], values: Values, places: Sequence[int], order: Sequence[int]) -> Replay:
+        """Calls with D alone for a result, on operands of the layouts of A, B and C: those are at `places` in a call.
+
+        `order`: that of D's dimensions.
+        """
+        a, b, c = tensors
+        call = self.call(a, b, c, values, False)
+        operands = range(3, 3 + len(self.arguments.operands(values)))
+        base = operands.stop
+        made, splits = self._made[True], self.tile.splits
+        maps = call.tensors[:3] if self.tile.hopper else (None,) * 3
+        of_tensors = [Slot(at, each) for at, each in zip(places, maps, strict=True)]
+        shares = [Slot(base + at) for at in range(1 + len(call.states))]
+        arguments = [*of_tensors, shares[0], *map(Slot, operands), *shares[1:], self._table, *call.numbers]
+        rooms = [Room(tuple(each.shape), each.dtype) for each in (call.d, *call.states)]
+        launched = [Launched(self._run(call), call.grid, (*arguments, *_in_order(call.kernel, call.constants)))]
+        if splits > 1:
+            joined = [Slot(base + len(rooms) + at) for at in range(len(rooms))]
+            numbers = (splits, *self.arguments.sizes[:2], self.arguments.sizes[4])
+            arguments = [shares[0], joined[0], *shares[1:], *map(Slot, operands), *joined[1:], *numbers]
+            arguments += self.arguments.places(values, made.step)
+            compiled, grid = self._join(call, values, *self._joint_room(call))
+            launched.append(Launched(compiled, grid, (*arguments, *_in_order(made.join, made.join_constants))))
+            rooms += [Room(each.shape[1:], each.dtype) for each in rooms]
+            rooms[len(rooms) // 2] = rooms[len(rooms) // 2]._replace(dtype=self.frame.stored)
+        assert self.frame.second is not None
+        shape = [self.frame.extents[label] for label in self.frame.second.result]
+        result = 0 if splits == 1 else len(rooms) // 2
+        return Replay(launched, rooms, self.frame.device, result, shape, order)
 
     def call(self, a: Tensor, b: Tensor, c: Tensor | None, values: Values, raw: bool) -> KernelCall:
         """The kernel and all that it is given."""
@@ -114,7 +149,7 @@ class CascadeLaunch:
             for _ in (*self.stage.peaks, *self.functions.sums)
         )
         stored = frame.stored if finished and splits == 1 else sums
-        d = torch.empty((splits, batch, m, e) if self.functions.meets else 1, dtype=stored, device=frame.device)
+        d = torch.empty((splits, batch, m, e) if self.functions.meets else (1, 1), dtype=stored, device=frame.device)
         outer, steps = arguments.outer((a, b, c)), arguments.steps(a, b, c)
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
@@ -122,21 +157,17 @@ class CascadeLaunch:
         operands: tuple[Any, ...] = (a, b, a if c is None else c)
         numbers: list[Any] = [float(frame.alpha), batch, m, n]
         if tile.hopper:
-            operands = tuple(
-                _descriptor(tensor, labels, *inner)
-                for tensor, labels, inner in zip(
-                    operands, outer,
-                    (((m, k), steps[0], (ROWS, tile.k)), ((n, k), steps[2], (tile.n, tile.k)), ((n, e), steps[4], (tile.n, tile.e))),
-                    strict=True,
-                )
-            )  # fmt: skip
+            sides = ((m, k), (n, k), (n, e))
+            tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
+            inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
+            operands = tuple(_descriptor(*each) for each in inner)
             numbers += [e, *(part for each in outer for label in each for part in label[:2])]
         else:
             numbers += [k, e, *steps, *(part for each in outer for label in each for part in label)]
         tensors = (*operands, d, *arguments.operands(values), *states, self._table)
         numbers += arguments.places(values, made.step)
-        tiles = batch * -(-m // tile.m)
-        grid = (tiles,) if tile.hopper else (tiles, splits, -(-e // tile.e))
+        rows = batch * -(-m // tile.m)
+        grid = (rows,) if tile.hopper else (rows, splits, -(-e // tile.e))
         return KernelCall(made.kernel, grid, tensors, tuple(numbers), made.constants, states, d, finished)
 
     @cached_property
@@ -145,18 +176,28 @@ class CascadeLaunch:
 
     def _joined(self, call: KernelCall, values: Values) -> tuple[list[Tensor], Tensor]:
         """States and D of all shares of the columns together."""
-        frame, made = self.frame, self._made[call.finished]
+        d, states = self._joint_room(call)
+        self._join(call, values, d, states)
+        return states, d
+
+    def _joint_room(self, call: KernelCall) -> tuple[Tensor, list[Tensor]]:
+        """Memory for D and states."""
+        stored = self.frame.stored if call.finished else self.frame.products.accumulate
+        d = torch.empty(call.d.shape[1:], dtype=stored, device=self.frame.device)
+        return d, [torch.empty(each.shape[1:], dtype=each.dtype, device=self.frame.device) for each in call.states]
+
+    def _join(
+        self, call: KernelCall, values: Values, d: Tensor, states: Sequence[Tensor]
+    ) -> tuple[Any, tuple[int, int]]:
+        """Launch the kernel that joins; what Triton has compiled, and its grid."""
+        made = self._made[call.finished]
         batch, m, _, _, e = self.arguments.sizes
-        states = [torch.empty((batch, m), dtype=each.dtype, device=frame.device) for each in call.states]
-        stored = frame.stored if call.finished else frame.products.accumulate
-        d = torch.empty((batch, m, e) if self.functions.meets else 1, dtype=stored, device=frame.device)
-        operands = self.arguments.operands(values)
         grid = (batch * m, -(-e // made.join_constants["BE"]))
-        made.join[grid](
-            call.d, d, *call.states, *operands, *states, self.tile.splits, batch, m, e,
+        compiled = made.join[grid](
+            call.d, d, *call.states, *self.arguments.operands(values), *states, self.tile.splits, batch, m, e,
             *self.arguments.places(values, made.step), **made.join_constants, num_warps=4,
         )  # fmt: skip
-        return states, d
+        return compiled, grid
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
@@ -190,6 +231,11 @@ class CascadeLaunch:
             self.arguments.form(values), self.functions.product, finished, self.stretches.present, (of_a, of_b, of_c),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
         )  # fmt: skip
+
+
+def _in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
+    """Constants in the order of a kernel's parameters."""
+    return [constants[name] for name in kernel.arg_names if name in constants]
 
 
 def _descriptor(tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -74,7 +75,8 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
     if tile.hopper:
         return tile
-    programs = size_of(frame, sides.batch) * -(-size_of(frame, sides.m) // tile.m) * -(-size_of(frame, sides.e) // tile.e)
+    pairs = ((sides.m, tile.m), (sides.e, tile.e))
+    programs = size_of(frame, sides.batch) * math.prod(-(-size_of(frame, side) // tiles) for side, tiles in pairs)
     tiles = size_of(frame, sides.n) // tile.n
     splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
     return tile._replace(splits=max(splits, 1))

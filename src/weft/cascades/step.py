@@ -137,7 +137,8 @@ def words_of(label: LabelText, coordinate: bool) -> list[str]:
 def pointers(form: StepForm) -> list[str]:
     """The pointers of operands, peaks and sums."""
     found = [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
-    return [*found, *(f"peak{at}_out" for at in range(len(form.peaks))), *(f"sum{at}_out" for at in range(len(form.sums)))]
+    found += [f"peak{at}_out" for at in range(len(form.peaks))]
+    return found + [f"sum{at}_out" for at in range(len(form.sums))]
 
 
 def beginning(form: StepForm, words: Words) -> list[str]:
@@ -180,7 +181,8 @@ def input_lines(at: int, each: InputText, words: Words) -> list[str]:
     if each.coordinate:
         value = f"({index}).to({words.library}.int32)"
     else:
-        masks = [mask for group, mask in (("m", words.row("m_in")), ("n", words.column("n_in"))) if group in each.groups]
+        there = {"m": words.row("m_in"), "n": words.column("n_in")}
+        masks = [mask for group, mask in there.items() if group in each.groups]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         value = f"{words.library}.load(x{at} + ({index}){mask})"
     if each.groups & {"m", "n"}:
