@@ -120,6 +120,20 @@ def _two(p: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     return p, weft.sum(torch.exp(-s.square()), "k")
 
 
+def test_single_precision_by_three_products_of_halves() -> None:
+    """As near as single precision where values are large and small; nothing is lost to their range."""
+    draw = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(each, 20, generator=draw) * 1e-4 for each in (40, 90))
+    x[:, ::2] *= 1e7
+    y[:, 1::2] *= 1e7
+    c = torch.randn(90, generator=draw)
+    found, exact = (
+        weft.cascade("id,jd->ij, ij,j->i", x, y, c, alpha=0.1, between=torch.sin, backend=each, precision="tf32x3")
+        for each in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-4)
+
+
 def test_halves_are_summed_in_single_precision() -> None:
     tensors = operands(torch.float16, q=33, k=64, d=16, e=16)
     found, exact = (

@@ -1,4 +1,4 @@
-"""What kernels of cascades are told: labels by side, extents, strides, operands, and how each lies along S."""
+"""Arguments of the kernels for cascades: labels by side, extents, strides, operands, and how each lies along S."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KernelArguments:
         return *(1,) * outer, len(inner), len(self.sides.n if at == 2 else self.sides.k)
 
     def outer(self, tensors: Sequence[Tensor | None]) -> list[Outer]:
-        """Of A, B and C: divisor in the batch's index, extent and stride of each of its labels that it moves along."""
+        """For A, B and C each: divisor in the batch's index, extent and stride of the labels that it moves along."""
         batch, found = self.sides.batch, []
         for at, tensor in enumerate(tensors):
             own = batch if at == 0 else self.frame.first.batch
@@ -112,7 +112,7 @@ class KernelArguments:
         return [label for label, extent in zip(self.frame.order, values[node].shape, strict=True) if extent > 1]
 
     def places(self, values: Values, form: StepForm) -> list[int]:
-        """What `step.parameters` names."""
+        """The values of `step.parameters`."""
         found = []
         for node, text in zip(self.functions.inputs, form.inputs, strict=True):
             for label, each in zip(self._labels(node, values), text.labels, strict=True):

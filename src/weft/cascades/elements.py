@@ -32,7 +32,7 @@ class ElementFunctions:
 
     @cached_property
     def peaks(self) -> tuple[PeakText, ...]:
-        """What kernels know of peaks."""
+        """Peaks as kernels know them."""
         return tuple(
             PeakText(self.frame.alpha > 0 and self._is_plain(source), weight is not None)
             for source, weight in zip(self.exponents, self._weights, strict=True)
@@ -40,7 +40,7 @@ class ElementFunctions:
 
     @property
     def sum_texts(self) -> tuple[SumText, ...]:
-        """What kernels know of reductions."""
+        """Reductions as kernels know them."""
         return tuple(SumText(each.kind, self._peak_of(each.scale)) for each in self.sums)
 
     @property
@@ -52,17 +52,17 @@ class ElementFunctions:
         return -1 if node is None else self.stage.peaks.index(node)
 
     def first(self, settled: Collection[fx.Node] = ()) -> RecordedFunction | None:
-        """Of S and inputs: what peaks are of. `settled` choices are their first alternative."""
+        """The values that have peaks, of S and inputs. `settled` choices are their first alternative."""
         return self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled) if self.exponents else None
 
     def rest(self, settled: Collection[fx.Node] = ()) -> RecordedFunction:
-        """Of S, inputs, peaks and exponentials over them: what is summed and multiplied."""
+        """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
         return self.written([target.node for target in (*self.sums, *self.meets)], given, settled)
 
     def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
-        """Of S, inputs, peaks, exponentials over them, and gradients of what meets C and of sums: that and dS."""
+        """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
         s = self.between.inputs[0]
         targets = [target.node for target in (*self.sums, *self.meets)]
         rest = self.written(targets, (s, *self.inputs, *self.stage.peaks), settled)
@@ -161,7 +161,7 @@ def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> Record
 
 
 def _peak_below(node: fx.Node) -> Any:
-    """What is subtracted from an exponent."""
+    """The value that is subtracted from an exponent."""
     if node.target is not aten.exp.default or not isinstance(node.args[0], fx.Node):
         return None
     difference = node.args[0]

@@ -199,7 +199,7 @@ def _stores(form: KernelForm) -> list[str]:
 
 
 def namespace() -> dict[str, Any]:
-    """What the text of a kernel names."""
+    """The names in the text of a kernel."""
     from weft.cascades import hopper_functions
 
     return {name: getattr(hopper_functions, name) for name in hopper_functions.NAMES}

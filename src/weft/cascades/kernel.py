@@ -32,6 +32,8 @@ class KernelForm(NamedTuple):
     single: bool = False  # C has one column, which is summed and not multiplied as a matrix
     splits: bool = False  # columns are shared by several programs, whose states are joined afterwards
     staged: bool = False  # the terms of S come in stages
+    maps: bool = False  # those of A and B by tensor maps
+    halves: bool = False  # A and B are float16 and what that lacks of float32, with their factor in memory
 
 
 CONSTANTS = (
@@ -90,6 +92,8 @@ def _body(form: KernelForm) -> str:
     lines += _rows_of_a(form)
     if form.step.wide:
         lines.append("alpha = tl.full([], ALPHA, SUMS)")
+    if form.halves:
+        lines.append("alpha = tl.load(alpha)")
     lines += [*step.beginning(form.step, TRITON), *step.states(form.step, TRITON)]
     if form.product != -2:
         lines.append("acc = tl.zeros([BM, BE], SUMS)")
@@ -105,13 +109,16 @@ def _body(form: KernelForm) -> str:
 
 def _rows_of_a(form: KernelForm) -> list[str]:
     """The tile's rows of A, all terms of them; by term where they are few."""
+    if form.maps:
+        return []
     if form.staged:
         return ["a += m.to(tl.int64)[:, None] * sa_m"]
     if form.few:
         row = "a + m.to(tl.int64) * sa_m"
         return [f"q{at} = tl.load({row} + {at} * sa_k, mask=m_in, other=0.0).to(SUMS)" for at in range(form.few)]
     there = mask(("m_in[:, None]", False), ("(k[None, :] < K)", form.whole[1]))
-    return [f"q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k{there})"]
+    pairs = (("q", ""), ("q_low", "M * K + ")) if form.halves else (("q", ""),)
+    return [f"{q} = tl.load(a + {at}m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k{there})" for q, at in pairs]
 
 
 def _tile(form: KernelForm, inside: bool) -> list[str]:
@@ -135,8 +142,25 @@ def _scores(form: KernelForm, inside: bool) -> list[str]:
         for at in range(form.few):
             lines.append(f"r{at} = tl.load(b + n.to(tl.int64) * sb_n + {at} * sb_k{there}).to(SUMS)")
         return [*lines, f"t = {' + '.join(f'q{at}[:, None] * r{at}[None, :]' for at in range(form.few))}"]
+    if form.maps:
+        return [
+            "t = tl.zeros([BM, BN], SUMS)",
+            "for k0 in tl.range(0, K, BK):",
+            "    q = a.load([tile * BM, k0])",
+            "    right = b.load([n0, k0])",
+            "    t = tl.dot(q, right.T, t, input_precision=PRECISION, out_dtype=SUMS)",
+        ]
     right = "b + n.to(tl.int64)[None, :] * sb_n"
     dot = "tl.dot(q.to(PRODUCT), right.to(PRODUCT), {}input_precision=PRECISION, out_dtype=SUMS)"
+    if form.halves:
+        there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
+        return [
+            f"right = tl.load({right} + k[:, None] * sb_k{there})",
+            f"right_low = tl.load({right} + N * K + k[:, None] * sb_k{there})",
+            "t = tl.dot(q, right)",
+            "t = tl.dot(q, right_low, t)",
+            "t = tl.dot(q_low, right, t)",
+        ]
     if not form.staged:
         there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
         return [f"right = tl.load({right} + k[:, None] * sb_k{there})", f"t = {dot.format('')}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -69,7 +70,7 @@ class CascadeLaunch:
 
     def ready(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C as the kernel reads it."""
-        if not self.tile.hopper:
+        if not self.tile.hopper and (not self.tile.maps or at == 2):
             return tensor
         count, item = len(self.arguments.groups(at)) - 2, tensor.element_size()
         unit = tensor.dim() - 1 if at < 2 else count  # of C the columns of D
@@ -118,7 +119,7 @@ class CascadeLaunch:
         operands = range(3, 3 + len(self.arguments.operands(values)))
         base = operands.stop
         made, splits = self._made[True], self.tile.splits
-        maps = call.tensors[:3] if self.tile.hopper else (None,) * 3
+        maps = [each if hasattr(each, 'base') else None for each in call.tensors[:3]]
         of_tensors = [Slot(at, each) for at, each in zip(places, maps, strict=True)]
         shares = [Slot(base + at) for at in range(1 + len(call.states))]
         arguments = [*of_tensors, shares[0], *map(Slot, operands), *shares[1:], self._table, *call.numbers]
@@ -155,12 +156,19 @@ class CascadeLaunch:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]
         operands: tuple[Any, ...] = (a, b, a if c is None else c)
+        if self._maps(outer):
+            pairs = zip((a, b), ((m, k), (n, k)), steps[:4:2], ((tile.m, tile.k), (tile.n, tile.k)), strict=True)
+            operands = (*(_descriptor(x, [], *rest, laid=False) for x, *rest in pairs), operands[2])
         numbers: list[Any] = [float(frame.alpha), batch, m, n]
+        if tile.halves:
+            (high_a, factor_a), (high_b, factor_b) = _halves(a, m), _halves(b, n)
+            operands, steps = (high_a, high_b, operands[2]), (k, 1, k, 1, *steps[4:])
+            numbers[0] = frame.alpha * (factor_a * factor_b)
         if tile.hopper:
             sides = ((m, k), (n, k), (n, e))
             tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
             inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
-            operands = tuple(_descriptor(*each) for each in inner)
+            operands = tuple(_descriptor(*each, laid=True) for each in inner)
             numbers += [e, *(part for each in outer for label in each for part in label[:2])]
         else:
             numbers += [k, e, *steps, *(part for each in outer for label in each for part in label)]
@@ -230,7 +238,25 @@ class CascadeLaunch:
         return KernelForm(
             self.arguments.form(values), self.functions.product, finished, self.stretches.present, (of_a, of_b, of_c),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
+            self._maps(outer), tile.halves,
         )  # fmt: skip
+
+    def _maps(self, outer: Sequence[Outer]) -> bool:
+        """Whether stages of A and B come by tensor maps: of 16-bit types, where they are matrices that lie along k."""
+        tile, item = self.tile, self.frame.products.product.itemsize
+        return tile.maps and not tile.hopper and item == 2 and not outer[0] and not outer[1]
+
+
+def _halves(tensor: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """A matrix as float16 numbers, (2, rows, k): those next to it and what they lack; and the factor of both.
+
+    The factor is a power of 2 that has the largest at 2^13: what is lacking is no subnormal then.
+    """
+    wide = tensor.reshape(rows, -1)
+    factor = torch.exp2(torch.ceil(torch.log2(wide.abs().amax().clamp(1e-30, 1e30))) - 13)
+    wide = wide / factor
+    high = wide.half()
+    return torch.stack((high, (wide - high).half())), factor
 
 
 def _in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
@@ -238,13 +264,19 @@ def _in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
     return [constants[name] for name in kernel.arg_names if name in constants]
 
 
-def _descriptor(tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int]) -> Any:
-    """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row."""
-    from triton.experimental.gluon.language import NVMMASharedLayout
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+def _descriptor(
+    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
+) -> Any:
+    """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
 
+    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
+    """
     block = [*(1 for _ in outer), *tile]
     shape = [*(extent for _, extent, _ in outer), *sides]
     strides = [*(stride for _, _, stride in outer), step or BYTES, 1]
-    layout = NVMMASharedLayout.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
-    return TensorDescriptor(tensor, shape, strides, block, layout)
+    if not laid:
+        return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
+    layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
+    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    hopper = import_module("triton.experimental.gluon.nvidia.hopper")
+    return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

@@ -227,6 +227,7 @@ class CascadePlan:
         """Calls by their layouts; None where D is not all that kernels make."""
         known = self.launch is not None and not self.program.prelude and not self.program.stages[0].known
         alone = self.meets and len(self.between.outputs) == 1
+        alone = alone and self.launch is not None and not self.launch.tile.halves
         served = known and alone and self.said.device.type == "cuda" and self.launch.functions.factor is not None  # type: ignore[union-attr]
         return {} if served else None
 

@@ -26,7 +26,8 @@ _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 class CascadeTile(NamedTuple):
     """Rows and columns of a tile of S, warps, stages of loads, and programs that share the columns of a row.
 
-    `k` and `e` are the indices of K and E that a tile has; `hopper`: the warp-specialised kernel.
+    `k` and `e` are the indices of K and E that a tile has; `hopper`: the warp-specialised kernel; `maps`: stages of A
+    and B come by tensor maps where they can; `halves`: float32 products by three of float16.
     """
 
     m: int
@@ -37,6 +38,8 @@ class CascadeTile(NamedTuple):
     k: int = LEAST
     e: int = 1
     hopper: bool = False
+    maps: bool = False
+    halves: bool = False
 
 
 def unserved(program: Program, frame: Frame) -> str | None:
@@ -73,6 +76,8 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     """
     sides = Sides.of(frame)
     tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
+    k = size_of(frame, sides.k)
+    tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
     if tile.hopper:
         return tile
     pairs = ((sides.m, tile.m), (sides.e, tile.e))
@@ -106,6 +111,9 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     broad = 1 if e == 1 else min(max(power_of_two(e), LEAST), _LONGEST if item < 8 else 64)
     widest = max(deep, broad)
     rows = max(power_of_two(size_of(frame, sides.m)), LEAST)
+    single = e == 1 and not sides.batch
+    if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
+        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:

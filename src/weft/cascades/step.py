@@ -1,4 +1,4 @@
-"""What every kernel of cascades does with a tile of S, as lines of its text: the function, its peaks and its sums.
+"""The lines of a kernel of cascades for one tile of S: the function, its peaks and its sums.
 
     new = max(peak, max_n FIRST(s))          (rows,)
     w = exp(FIRST(s) - new)                  (rows, columns)       scale = exp(peak - new)     (rows,)
@@ -24,7 +24,7 @@ class LabelText(NamedTuple):
     divides: bool
     wraps: bool
 
-    def index(self, shown: str, name: str) -> str:
+    def coordinate(self, shown: str, name: str) -> str:
         """The coordinate, of an index that is `shown`; `name` ends its parameters."""
         divided = f"{shown} // {name}_div" if self.divides else shown
         return f"({divided} % {name}_ext)" if self.wraps else f"({divided})"
@@ -129,7 +129,7 @@ def parameters(form: StepForm) -> list[str]:
 
 
 def words_of(label: LabelText, coordinate: bool) -> list[str]:
-    """What a label's coordinate is found with: divisor, extent, stride."""
+    """Numbers that a label's coordinate is found with: divisor, extent, stride."""
     pairs = (("div", label.divides), ("ext", label.wraps), ("step", not coordinate))
     return [word for word, needed in pairs if needed]
 
@@ -152,7 +152,7 @@ def beginning(form: StepForm, words: Words) -> list[str]:
 
 
 def unit_of(form: StepForm) -> str:
-    """What an exponent is multiplied with."""
+    """The factor of exponents."""
     return "1.0" if form.wide else "1.4426950408889634"
 
 
@@ -173,7 +173,7 @@ def input_lines(at: int, each: InputText, words: Words) -> list[str]:
     shown = {"batch": "batch", "m": words.row("m"), "n": words.column("n")}
     places = []
     for place, label in enumerate(each.labels):
-        index = label.index(shown[label.group], f"x{at}l{place}")
+        index = label.coordinate(shown[label.group], f"x{at}l{place}")
         if each.wide:
             index = f"{index}.to({words.library}.int64)"
         places.append(index if each.coordinate else f"{index} * x{at}l{place}_step")
@@ -207,14 +207,14 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
 
 
 def given(form: StepForm, words: Words) -> list[str]:
-    """What the function takes: S, inputs, peaks and exponentials over them."""
+    """Arguments of the function: S, inputs, peaks and exponentials over them."""
     peaks = [words.row(f"shift{at}") for at in range(len(form.peaks))]
     weights = [f"weight{at}" for at, peak in enumerate(form.peaks) if peak.weighs]
     return ["s", *(f"v{at}" for at in range(len(form.inputs))), *peaks, *weights]
 
 
 def exponents(form: StepForm, words: Words, inside: bool) -> list[str]:
-    """What peaks are of, -inf past the end."""
+    """The values that have peaks, -inf past the end."""
     if not form.peaks:
         return []
     name = "FIRST_SETTLED" if inside else "FIRST"

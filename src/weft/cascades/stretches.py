@@ -72,8 +72,8 @@ class Stretches:
     @property
     def present(self) -> tuple[bool, bool, bool]:
         """Which of the three stretches some tile has."""
-        some = (np.diff(self.whole, axis=1) > 0).any(axis=0)
-        return bool(some[0]), bool(some[1]), bool(some[2])
+        first, second, third = (bool(each.any()) for each in np.diff(self.whole, axis=1).T > 0)
+        return first, second, third
 
     def _size(self, labels: Sequence[Label]) -> int:
         found = 1
