@@ -157,8 +157,8 @@ class CascadeLaunch:
         made = self._made[finished]
         operands: tuple[Any, ...] = (a, b, a if c is None else c)
         if self._maps(outer):
-            pairs = zip((a, b), ((m, k), (n, k)), steps[:4:2], ((tile.m, tile.k), (tile.n, tile.k)), strict=True)
-            operands = (*(_descriptor(x, [], *rest, laid=False) for x, *rest in pairs), operands[2])
+            of_a = _descriptor(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
+            operands = (of_a, _descriptor(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), operands[2])
         numbers: list[Any] = [float(frame.alpha), batch, m, n]
         if tile.halves:
             (high_a, factor_a), (high_b, factor_b) = _halves(a, m), _halves(b, n)
