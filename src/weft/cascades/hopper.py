@@ -200,6 +200,6 @@ def _stores(form: KernelForm) -> list[str]:
 
 def namespace() -> dict[str, Any]:
     """The names in the text of a kernel."""
-    from weft.cascades import hopper_functions
+    from weft.cascades.hopper_functions import NAMES
 
-    return {name: getattr(hopper_functions, name) for name in hopper_functions.NAMES}
+    return NAMES

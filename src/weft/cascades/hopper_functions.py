@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.pipeline import barriers, meet_and_arrive
 
 _, tma_load, _, reinterpret = gluon_names()
-
-NAMES = (
-    "gluon", "gl", "mbarrier", "warpgroup_mma", "warpgroup_mma_wait", "barriers", "meet_and_arrive", "load",
-    "scores", "as_it_is", "stored_layout",
-)  # fmt: skip
 
 
 @gluon.jit
@@ -47,3 +43,11 @@ def stored_layout(columns):
     """Rows of D in registers: a lane has neighbours of one row, and lanes next to each other too."""
     lanes = min(32, columns // 8)
     return gl.BlockedLayout([1, 8], [32 // lanes, lanes], [4, 1], [1, 0])
+
+
+#: Functions and modules that the text of a kernel names.
+NAMES = {
+    "gluon": gluon, "gl": gl, "mbarrier": mbarrier, "warpgroup_mma": warpgroup_mma,
+    "warpgroup_mma_wait": warpgroup_mma_wait, "barriers": barriers, "meet_and_arrive": meet_and_arrive, "load": load,
+    "scores": scores, "as_it_is": as_it_is, "stored_layout": stored_layout,
+}  # fmt: skip
