@@ -25,11 +25,16 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         given = _given(plan, operands)
+        if plan.launch is not None:
+            by_blocks = any(ctx.needs_input_grad[4:]) or plan.backward is None
+            try:
+                values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of the compiler, which knows no one class of them
+                plan.fall_back(error)
         if plan.launch is None:
             values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands))
-        else:
-            by_blocks = any(ctx.needs_input_grad[4:]) or plan.backward is None
-            values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
         between, ctx.plan = plan.program.between, plan
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
         if plan.program.factor is None:  # the gradient is that of the sum

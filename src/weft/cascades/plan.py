@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
+from weft.base.log import warn
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
@@ -26,9 +27,10 @@ from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import referred
 from weft.cascades.replay import Replay, layouts_of
-from weft.cascades.serving import tile_of, unserved
+from weft.cascades.serving import is_default, tile_of, unserved
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
+from weft.planner.registry import first_line
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
@@ -132,14 +134,25 @@ class CascadePlan:
 
     @cached_property
     def launch(self) -> CascadeLaunch | None:
-        """The launch of the Triton kernel, where that was asked for by name."""
-        if self.options.backend != "triton":
+        """The launch of a Triton kernel, where that was asked for by name, or is faster than blocks."""
+        asked, device = self.options.backend == "triton", self.said.device
+        hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
+        if not (asked or hopper):
             return None
-        if (reason := unserved(self.program, self.frame)) is not None:
+        reason = unserved(self.program, self.frame)
+        if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        device = self.said.device
-        tile = tile_of(self.frame, _processors(device), device.type == "cuda" and _is_hopper(device))
+        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
+        if tile is None or not (asked or is_default(self.frame, tile)):
+            return None
         return CascadeLaunch(self.program, self.frame, self._known, tile)
+
+    def fall_back(self, error: Exception) -> None:
+        """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
+        if self.options.backend == "triton":
+            raise error
+        warn(f"{self!r} runs by blocks: its kernel cannot be made ({first_line(error)})")
+        self.__dict__.update(launch=None, backward=None, _replays=None)
 
     @cached_property
     def backward(self) -> BackwardLaunch | None:
@@ -336,7 +349,11 @@ class CascadePlan:
             if left < elements:
                 lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
         held, all_of_it = si(block * size, "B"), si(elements * size, "B")
-        lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
+        if self.launch is None:
+            lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
+        else:
+            lines.append(f"kernel      {self.launch.tile}")
+            lines.append(f"memory      S stays on the chip; all of it would be {all_of_it}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

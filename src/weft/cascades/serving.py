@@ -20,6 +20,7 @@ _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -40,6 +41,11 @@ class CascadeTile(NamedTuple):
     hopper: bool = False
     maps: bool = False
     halves: bool = False
+
+    def __str__(self) -> str:
+        kind = "warp-specialised" if self.hopper else "Triton"
+        shared = f", the columns of a row shared by {self.splits} programs" if self.splits > 1 else ""
+        return f"{kind}, tiles of {self.m} x {self.n}{shared}"
 
 
 def unserved(program: Program, frame: Frame) -> str | None:
@@ -85,6 +91,16 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     tiles = size_of(frame, sides.n) // tile.n
     splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
     return tile._replace(splits=max(splits, 1))
+
+
+def is_default(frame: Frame, tile: CascadeTile) -> bool:
+    """Whether the kernel serves on a Hopper GPU unasked: where it was measured to be faster than blocks.
+
+    Small cascades stay with blocks, as a kernel takes seconds to compile.
+    """
+    if size_of(frame, frame.order) < _WORTH:
+        return False
+    return tile.hopper or tile.maps or size_of(frame, frame.first.k) <= FEW or frame.products.product.itemsize == 2
 
 
 def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:

@@ -92,8 +92,8 @@ class Words(NamedTuple):
 
     def along(self, axis: str) -> str:
         """The indices of a tile's rows or columns."""
-        extent, other = (self.rows, 1) if axis == "m" else (self.columns, 0)
-        return f"{self.library}.arange(0, {extent}{self.slice(other)})"
+        extent = self.rows if axis == "m" else self.columns
+        return f"{self.library}.arange(0, {extent}{self.slice(int((axis == 'm') != self.across))})"
 
     def slice(self, axis: int) -> str:
         """The layout of a tile without one of its axes, as a further argument."""
