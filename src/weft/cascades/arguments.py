@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -14,8 +15,10 @@ from weft.cascades.forward import Values
 from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
+from weft.gpu.common.constants import TRITON_TYPES
 from weft.spec import Label
 
+BYTES = 16  # that a tensor map's strides are multiples of
 LEAST_ROWS = 64  # of a label that has the rows of a tile to itself
 Outer = list[tuple[int, int, int]]
 
@@ -130,3 +133,21 @@ def _step(tensor: Tensor, start: int, count: int) -> int:
     start %= tensor.dim()
     steps = [tensor.stride(dim) for dim in range(start, start + count) if tensor.shape[dim] > 1]
     return steps[-1] if steps else 0
+
+
+def tensor_map(
+    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
+) -> Any:
+    """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
+
+    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
+    """
+    block = [*(1 for _ in outer), *tile]
+    shape = [*(extent for _, extent, _ in outer), *sides]
+    strides = [*(stride for _, _, stride in outer), step or BYTES, 1]
+    if not laid:
+        return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
+    layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
+    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    hopper = import_module("triton.experimental.gluon.nvidia.hopper")
+    return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

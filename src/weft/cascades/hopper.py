@@ -85,7 +85,7 @@ def hopper_text(form: KernelForm) -> str:
     stretches = [f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in range(4)]
     producer = _PRODUCER.format(
         name="{name}", parameters=", ".join([*shared, *given, *constants]), stretches="\n    ".join(stretches),
-        **{f"of_{name}": _outer(name, count) for name, count in zip("abc", form.outer, strict=True)},
+        **{f"of_{name}": outer_place(name, count) for name, count in zip("abc", form.outer, strict=True)},
     )  # fmt: skip
     consumer = "\n".join(indented([*_LAYOUTS, *stretches, *_consumer(form)]))
     arguments = ", ".join([*shared, *given, *CONSTANTS])
@@ -110,7 +110,7 @@ def _numbers(form: KernelForm) -> list[str]:
     return ["alpha", "B", "M", "N", "E", *outer, *step.parameters(form.step)]
 
 
-def _outer(name: str, count: int) -> str:
+def outer_place(name: str, count: int) -> str:
     """The coordinates of an operand's tile along the batch."""
     return "".join(f"batch // {name}_div{at} % {name}_ext{at}, " for at in range(count))
 

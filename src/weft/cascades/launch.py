@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from weft.cascades.arguments import KernelArguments, Outer
+from weft.cascades.arguments import BYTES, KernelArguments, Outer, tensor_map
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
@@ -23,7 +22,7 @@ from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text
 from weft.cascades.program import Program
 from weft.cascades.replay import Launched, Replay, Room, Slot
-from weft.cascades.serving import BYTES, FEW, CascadeTile
+from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
 from weft.fn.triton.device_code import jit_function
@@ -157,8 +156,8 @@ class CascadeLaunch:
         made = self._made[finished]
         operands: tuple[Any, ...] = (a, b, a if c is None else c)
         if self._maps(outer):
-            of_a = _descriptor(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
-            operands = (of_a, _descriptor(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), operands[2])
+            of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
+            operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), operands[2])
         numbers: list[Any] = [float(frame.alpha), batch, m, n]
         if tile.halves:
             (high_a, factor_a), (high_b, factor_b) = _halves(a, m), _halves(b, n)
@@ -168,7 +167,7 @@ class CascadeLaunch:
             sides = ((m, k), (n, k), (n, e))
             tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
             inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
-            operands = tuple(_descriptor(*each, laid=True) for each in inner)
+            operands = tuple(tensor_map(*each, laid=True) for each in inner)
             numbers += [e, *(part for each in outer for label in each for part in label[:2])]
         else:
             numbers += [k, e, *steps, *(part for each in outer for label in each for part in label)]
@@ -262,21 +261,3 @@ def _halves(tensor: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 def _in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
     """Constants in the order of a kernel's parameters."""
     return [constants[name] for name in kernel.arg_names if name in constants]
-
-
-def _descriptor(
-    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
-) -> Any:
-    """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
-
-    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
-    """
-    block = [*(1 for _ in outer), *tile]
-    shape = [*(extent for _, extent, _ in outer), *sides]
-    strides = [*(stride for _, _, stride in outer), step or BYTES, 1]
-    if not laid:
-        return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
-    layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
-    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
-    hopper = import_module("triton.experimental.gluon.nvidia.hopper")
-    return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

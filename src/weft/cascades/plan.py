@@ -159,7 +159,7 @@ class CascadePlan:
         """The launch of the kernels for gradients, where the forward pass runs in one."""
         if self.launch is None or not differentiates(self.program, self.frame):
             return None
-        return BackwardLaunch(self.program, self.frame, self._known)
+        return BackwardLaunch(self.program, self.frame, self._known, self.launch.tile.hopper)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:

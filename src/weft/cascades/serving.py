@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cascades.arguments import LEAST_ROWS, Sides, size_of
+from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import Program
@@ -15,7 +15,6 @@ from weft.gpu.common.constraints import power_of_two
 
 LEAST = 16  # of a side of `tl.dot`
 FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
-BYTES = 16  # that a tensor map's strides are multiples of
 _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row

@@ -67,6 +67,9 @@ class Stretches:
             run = _longest(clear, step)
             begin, end = min(starts), min(max(starts) + step, n)
             table[row] = (begin, run[0], run[1], end) if run else (begin, begin, begin, end)
+        before = table[:, 2] > table[:, 1]
+        if (table[before, 1] > table[before, 0]).any() and not (table[before, 3] > table[before, 2]).any():
+            table[~before, 1:3] = table[~before, 3:]  # one stretch with conditions will do
         return table
 
     @property
