@@ -7,12 +7,13 @@ that read it come after. Blocks are added up in one order: results are the same 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from weft.cascades.evaluate import Recipe
-from weft.cascades.forward import PRODUCT, Cutting, Values, inputs_of, reducing, run_block
+from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, reducing, run_block
 from weft.cascades.frame import Box, Frame, flipped, transposed
 from weft.cascades.lowering import PEAK
 from weft.cascades.masks import Cut
@@ -62,17 +63,21 @@ class Gradients:
         constant = is_reduction(node) and node.args[1] == PEAK
         return value.requires_grad_() if value.is_floating_point() and not constant else value
 
-    def through_factor(self, d: Tensor) -> Tensor:
-        """The gradient of the sum before its factor, whose own gradient is taken down."""
+    def through_factor(self, d: Tensor) -> None:
+        """Take down the gradient of D's factor."""
         node, frame = self.program.factor, self.frame
         assert node is not None
         assert frame.second is not None
         factor = frame.on_d(self.values[node])
         known = self.of_nodes.get(node)
-        grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape)) if factor.dim() else None
+        grad = None
+        if factor.dim() and PRODUCT in self.values:
+            grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape))
+        elif factor.dim():  # a D that is finished has its factor
+            total = (d.to(factor.dtype) * self.values[FINISHED]).sum_to_size(factor.shape)
+            grad = frame.along_s(torch.where(factor == 0, 0.0, total / factor))
         if grad is not None:
             self.of_nodes[node] = grad if known is None else known + grad
-        return d * factor
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
@@ -201,26 +206,36 @@ class Gradients:
 
 def gradients(
     program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
-    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting,
+    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting, launch: Any = None, aux: bool = True,
 ) -> Gradients:  # fmt: skip
-    """Gradients of A, B, C where `needs` says so and of all floating operands, from those of results.
+    """Gradients of A, B, C where `needs` says so and of floating operands where `aux`, from those of results.
 
     `values` are all whole values of the forward run, `cotangents` gradients of results by node, of D under `PRODUCT`.
+    With a `launch` kernels make those of A, B and C.
     """
-    found = Gradients(program, frame, tensors, needs, values)
+    found = Gradients(program, frame, tensors, needs if launch is None else (False,) * 3, values)
     for node, grad in cotangents.items():
         if node is not PRODUCT:
             found.of_nodes[node] = grad.to(torch.promote_types(grad.dtype, torch.float32)).clone()
     d = cotangents.get(PRODUCT)
     if d is not None and program.factor is not None:
-        d = found.through_factor(d)
+        found.through_factor(d)
+    before = d  # the gradient of the sum before its factor
+    if d is not None and program.factor is not None and (launch is None or aux):
+        before = d * frame.on_d(values[program.factor])
+    sums = found.sums
     for stage in reversed(program.stages):
         found.through_tail(stage.tail)
+        if launch is not None:
+            sums = launch(tensors, needs, d, values, found.of_nodes)
+            if not aux:
+                break
         cuts = cut(stage)
         if found.selecting(stage):
             for each in cuts:
                 found.count(stage, each)
         for each in cuts:
-            found.through_block(stage, each, d)
+            found.through_block(stage, each, before)
     found.through_tail(program.prelude)
+    found.sums = sums
     return found

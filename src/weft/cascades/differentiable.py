@@ -11,8 +11,7 @@ from torch import Tensor, fx
 from torch.autograd.function import once_differentiable
 
 from weft.cascades.backward import gradients
-from weft.cascades.forward import PRODUCT, Values, run
-from weft.cascades.launch import FINISHED
+from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 
 
 def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -26,15 +25,21 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         given = _given(plan, operands)
+        if plan.launch is not None:
+            by_blocks = any(ctx.needs_input_grad[4:]) or plan.backward is None
+            try:
+                values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of the compiler, which knows no one class of them
+                plan.fall_back(error)
         if plan.launch is None:
             serving = plan.serving(any(ctx.needs_input_grad))
             values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
-        else:
-            values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad))
         between, ctx.plan = plan.program.between, plan
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
-        left = (FINISHED,) if plan.program.factor is not None else (FINISHED, PRODUCT)
-        ctx.nodes = [node for node in ctx.nodes if node not in left]  # without a factor the gradient is that of the sum
+        if plan.program.factor is None:  # the gradient is that of the sum
+            ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
         ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)
         results = _results(plan, values)
@@ -56,7 +61,9 @@ class _Cascade(torch.autograd.Function):
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
         needs = ctx.needs_input_grad
         cut = partial(plan.cut, operands=operands)
-        found = gradients(plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut)
+        found = gradients(
+            plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut, plan.backward, any(needs[4:])
+        )
         own = [None if each is None else each.to(a.dtype) for each in found.sums]
         places = plan.program.between.inputs[1 : 1 + count]
         of_operands = [
@@ -68,7 +75,7 @@ class _Cascade(torch.autograd.Function):
 
 def _given(plan: Any, operands: Sequence[Tensor]) -> Values:
     places = plan.program.between.inputs[1:]
-    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates()), strict=True))
+    return dict(zip(places, (*(each.detach() for each in operands), *plan.coordinates), strict=True))
 
 
 def _nodes(plan: Any) -> list[fx.Node]:

@@ -26,6 +26,9 @@ Cutting = Callable[..., Sequence[Cut]]
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")
 
+#: D where a kernel has multiplied it with its factor and rounded it.
+FINISHED = fx.Graph().placeholder("finished")
+
 
 def run(
     program: Program, frame: Frame, a: Tensor, b: Tensor, c: Tensor | None, given: Values, cut: Cutting,

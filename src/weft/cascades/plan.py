@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,28 +13,34 @@ from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
+from weft.base.log import warn
+from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents, nested
-from weft.cascades.launch import CascadeLaunch, tile_of, unserved
+from weft.cascades.launch import CascadeLaunch
 from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import referred
+from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import StageRows
+from weft.cascades.serving import is_default, tile_of, unserved
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
+from weft.planner.registry import first_line
 from weft.planner.schedule import Target
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
+_MOST_REPLAYS = 64
 _LEAST_BLOCK = 1 << 8  # elements of S
 _LOOKED_AT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # operands that may mask
 
@@ -137,12 +143,32 @@ class CascadePlan:
 
     @cached_property
     def launch(self) -> CascadeLaunch | None:
-        """The launch of the Triton kernel, where that was asked for by name."""
-        if self.options.backend != "triton":
+        """The launch of a Triton kernel, where that was asked for by name, or is faster than blocks."""
+        asked, device = self.options.backend == "triton", self.said.device
+        hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
+        if not (asked or hopper):
             return None
-        if (reason := unserved(self.program, self.frame)) is not None:
+        reason = unserved(self.program, self.frame)
+        if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        return CascadeLaunch(self.program, self.frame, self._known, tile_of(self.frame, _processors(self.said.device)))
+        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
+        if tile is None or not (asked or is_default(self.frame, tile)):
+            return None
+        return CascadeLaunch(self.program, self.frame, self._known, tile)
+
+    def fall_back(self, error: Exception) -> None:
+        """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
+        if self.options.backend == "triton":
+            raise error
+        warn(f"{self!r} runs by blocks: its kernel cannot be made ({first_line(error)})")
+        self.__dict__.update(launch=None, backward=None, _replays=None)
+
+    @cached_property
+    def backward(self) -> BackwardLaunch | None:
+        """The launch of the kernels for gradients, where the forward pass runs in one."""
+        if self.launch is None or not differentiates(self.program, self.frame):
+            return None
+        return BackwardLaunch(self.program, self.frame, self._known, self.launch.tile.hopper)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -199,44 +225,98 @@ class CascadePlan:
         self, *tensors: Any, operands: Mapping[str, Any] | None = None
     ) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
+        if (replayed := self._replayed(tensors, operands)) is not None:
+            return replayed
         with call_context(lambda: f"CascadePlan({self.notation})"):
             if operands is not None and not isinstance(operands, Mapping):
                 raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
             given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
             named = {name: as_tensor(f"operand '{name}'", each) for name, each in (operands or {}).items()}
-            found = self.run(given, named)
+            found = self._made(given, named)
         return returned(source_of(*tensors), None, found, False) if tensors else found
 
     def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results of tensors that are read."""
+        replayed = self._replayed(tensors, operands)
+        return self._made(tensors, operands) if replayed is None else replayed
+
+    def _replayed(self, tensors: Sequence[Any], operands: Mapping[str, Any] | None) -> Tensor | None:
+        """The result of a call like one before, without all that this has settled."""
+        if not self._replays:
+            return None
+        replay = self._replays.get(layouts_of(tensors, operands, self._names))
+        if replay is None:
+            return None
+        return replay([*tensors, *(() if operands is None else map(operands.__getitem__, self._names))])
+
+    def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         self._check(tensors, operands)
         if self.options.backend == "reference":
             return referred(self, *tensors, operands=operands)
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         orders = [frame.first.x, frame.first.y]
-        groups = [frame.first, frame.first]
         if frame.swapped:
             orders.reverse()
         if frame.second is not None:
             orders.append(frame.second.y)
-            groups.append(frame.second)
-        product = frame.products.product
-        ready = []
-        for at, (tensor, term, order) in enumerate(zip(tensors, labels, orders, strict=True)):
-            made = arranged(tensor, term, order, self.extents).to(product)
-            roles = groups[at]
-            inner = len(order) - len(roles.batch) - len(roles.k)
-            ready.append(as_it_lies(made, (len(roles.batch), inner, len(roles.k))))
+        made = [
+            arranged(tensor, term, order, self.extents).to(frame.products.product)
+            for tensor, term, order in zip(tensors, labels, orders, strict=True)
+        ]
         if frame.swapped:
-            ready[0], ready[1] = ready[1], ready[0]
+            made[0], made[1] = made[1], made[0]
+        ready = [self._as_read(each, at) for at, each in enumerate(made)]
         given = [
             arranged(operands[name], terms, frame.order, self.extents)
             for name, (terms, _, _) in self.said.operands.items()
         ]
         found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
+        if self._replays is not None:
+            self._keep(tensors, operands, ready, given)
         return self._results(found)
 
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.said.operands)
+
+    @cached_property
+    def _replays(self) -> dict[Hashable, Replay] | None:
+        """Calls by their layouts; None where D is not all that kernels make."""
+        known = self.launch is not None and not self.program.prelude and not self.program.stages[0].known
+        alone = self.meets and len(self.between.outputs) == 1
+        alone = alone and self.launch is not None and not self.launch.tile.halves
+        served = known and alone and self.said.device.type == "cuda" and self.launch.functions.factor is not None  # type: ignore[union-attr]
+        return {} if served else None
+
+    def _keep(
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]
+    ) -> None:
+        """Keep a call, where kernels read operands as they lie."""
+        layouts = layouts_of(tensors, operands, self._names)
+        if layouts is None:
+            return
+        assert self._replays is not None
+        assert self.launch is not None
+        assert self.frame.second is not None
+        assert self.notation.d is not None
+        places = (1, 0, 2) if self.frame.swapped else (0, 1, 2)
+        as_they_lie = zip(map(tensors.__getitem__, places), ready, strict=True)
+        if all(each.data_ptr() == own.data_ptr() for each, own in as_they_lie) and len(self._replays) < _MOST_REPLAYS:
+            values = dict(zip(self.between.inputs[1:], (*given, *self.coordinates), strict=True))
+            order = [self.frame.second.result.index(label) for label in self.notation.d]
+            self._replays[layouts] = self.launch.replay(ready, values, places, order)
+
+    def _as_read(self, tensor: Tensor, at: int) -> Tensor:
+        """An arranged A, B or C in memory as products or the kernel read it."""
+        if self.launch is not None:
+            return self.launch.ready(as_it_lies(tensor, self.launch.arguments.groups(at)), at)
+        roles = self.frame.second if at == 2 else self.frame.first
+        assert roles is not None
+        inner = tensor.dim() - len(roles.batch) - len(roles.k)
+        return as_it_lies(tensor, (len(roles.batch), inner, len(roles.k)))
+
+    @cached_property
     def coordinates(self) -> list[Tensor]:
         """The coordinates along S, in the order of the function's parameters."""
         found = []
@@ -320,7 +400,11 @@ class CascadePlan:
             how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
             lines.append(f"loops       {how}")
         held, all_of_it = si(block * size, "B"), si(elements * size, "B")
-        lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
+        if self.launch is None:
+            lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
+        else:
+            lines.append(f"kernel      {self.launch.tile}")
+            lines.append(f"memory      S stays on the chip; all of it would be {all_of_it}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -330,3 +414,11 @@ class CascadePlan:
 def _processors(device: torch.device) -> int:
     """Multiprocessors of a GPU; 1 in Triton's interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _is_hopper(device: torch.device) -> bool:
+    """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
+    from weft.gpu.warp_specialized.gluon_probe import refusal
+    from weft.planner.target import target_of
+
+    return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None

@@ -25,7 +25,7 @@ def referred(plan: Any, *tensors: Tensor, operands: Mapping[str, Tensor] | None 
         arranged((operands or {})[name], terms, frame.order, plan.extents)
         for name, (terms, _, _) in plan.said.operands.items()
     ]
-    values.update(zip(between.inputs[1:], (*given, *plan.coordinates()), strict=True))
+    values.update(zip(between.inputs[1:], (*given, *plan.coordinates), strict=True))
     recipe = Recipe(between.calls, frozenset(between.graph.nodes))
     recipe.run(values, len(frame.order), reducing(between, frame, None), frame.device)
     results = []

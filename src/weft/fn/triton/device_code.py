@@ -5,14 +5,15 @@ from __future__ import annotations
 import linecache
 import re
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _compiled: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
-def jit_function(source: str) -> Any:
-    """The `@triton.jit` function of an emitted source text.
+def jit_function(source: str, names: Callable[[], Mapping[str, Any]] = dict) -> Any:
+    """The first `@triton.jit` or `@gluon.jit` function of an emitted source text; `names` gives what else it names.
 
     The text is registered with `linecache`, so `inspect.getsource`, tracebacks and Triton itself (whose cache key is
     the text) see it; the file name is made of the function's name and is the same in every process. Under
@@ -20,11 +21,11 @@ def jit_function(source: str) -> Any:
     """
     with _lock:
         if source not in _compiled:
-            _compiled[source] = _build(source)
+            _compiled[source] = _build(source, names())
         return _compiled[source]
 
 
-def _build(source: str) -> Any:
+def _build(source: str, names: Mapping[str, Any]) -> Any:
     import triton
     import triton.language as tl
 
@@ -32,7 +33,7 @@ def _build(source: str) -> Any:
     file = f"<weft {name}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[file] = (len(source), None, lines, file)  # no modification time: never dropped
-    namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl}
+    namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, **names}
     exec(compile(source, file, "exec"), namespace)
     function = namespace[name]
     namespace |= _math_libraries(interpreted=not isinstance(function, triton.runtime.JITFunction))

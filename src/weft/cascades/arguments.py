@@ -1,0 +1,153 @@
+"""Arguments of the kernels for cascades: labels by side, extents, strides, operands, and how each lies along S."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.elements import ElementFunctions
+from weft.cascades.forward import Values
+from weft.cascades.frame import Frame
+from weft.cascades.program import Program
+from weft.cascades.step import InputText, LabelText, StepForm, words_of
+from weft.gpu.common.constants import TRITON_TYPES
+from weft.spec import Label
+
+BYTES = 16  # that a tensor map's strides are multiples of
+LEAST_ROWS = 64  # of a label that has the rows of a tile to itself
+Outer = list[tuple[int, int, int]]
+
+
+class Sides(NamedTuple):
+    """Labels of the batch, of the rows, columns, terms of S and columns of D, as kernels take them."""
+
+    batch: tuple[Label, ...]
+    m: tuple[Label, ...]
+    n: tuple[Label, ...]
+    k: tuple[Label, ...]
+    e: tuple[Label, ...]
+
+    @classmethod
+    def of(cls, frame: Frame) -> Sides:
+        """The sides of a frame."""
+        first = frame.first
+        e = () if frame.second is None else frame.second.n
+        outer = len(first.m) - 1 if len(first.m) > 1 and frame.extents[first.m[-1]] >= LEAST_ROWS else 0
+        return cls((*first.batch, *first.m[:outer]), first.m[outer:], first.n, first.k, e)
+
+
+def size_of(frame: Frame, labels: Sequence[Label]) -> int:
+    return math.prod(frame.extents[label] for label in labels)
+
+
+class KernelArguments:
+    """The arguments that all kernels of a program take."""
+
+    def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label]) -> None:
+        self.frame, self.known = frame, known
+        self.functions = ElementFunctions(program, frame)
+        self.sides = Sides.of(frame)
+        self.sizes = tuple(size_of(frame, each) for each in self.sides)  # batch, m, n, k, e
+        pairs = (("batch", self.sides.batch), ("m", self.sides.m), ("n", self.sides.n))
+        self._group = {label: name for name, labels in pairs for label in labels}
+
+    def groups(self, at: int) -> tuple[int, ...]:
+        """The dimensions of an arranged A, B or C that are one stretch together."""
+        outer = len(self.sides.batch) if at == 0 else len(self.frame.first.batch)
+        inner = (self.sides.m, self.sides.n, self.sides.e)[at]
+        return *(1,) * outer, len(inner), len(self.sides.n if at == 2 else self.sides.k)
+
+    def outer(self, tensors: Sequence[Tensor | None]) -> list[Outer]:
+        """For A, B and C each: divisor in the batch's index, extent and stride of the labels that it moves along."""
+        batch, found = self.sides.batch, []
+        for at, tensor in enumerate(tensors):
+            own = batch if at == 0 else self.frame.first.batch
+            found.append([
+                (size_of(self.frame, batch[place + 1 :]), tensor.shape[place], tensor.stride(place))
+                for place in range(len(own))
+                if tensor is not None and tensor.shape[place] > 1
+            ])  # fmt: skip
+        return found
+
+    def steps(self, a: Tensor, b: Tensor, c: Tensor | None) -> tuple[int, int, int, int, int, int]:
+        """Strides of A along m and k, of B along n and k, of C along n and e."""
+        sides, found = self.sides, []
+        each = ((a, sides.m, sides.k), (b, sides.n, sides.k), (c, sides.e, sides.n))
+        for at, (tensor, inner, last) in enumerate(each):
+            if tensor is None:
+                found += [0, 0]
+            else:
+                found += [_step(tensor, len(self.groups(at)) - 2, len(inner)), _step(tensor, -len(last), len(last))]
+        a_m, a_k, b_n, b_k, c_e, c_n = found
+        return a_m, a_k, b_n, b_k, c_n, c_e
+
+    def operands(self, values: Values) -> list[Tensor]:
+        """The operands that the function takes."""
+        return [values[node] for node in self.functions.inputs if node not in self.known]
+
+    def form(self, values: Values) -> StepForm:
+        """The form of a step."""
+        functions = self.functions
+        inputs = tuple(self._input_text(node, values) for node in functions.inputs)
+        wide = self.frame.products.accumulate == torch.float64
+        return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), wide)
+
+    def _input_text(self, node: fx.Node, values: Values) -> InputText:
+        known, labels = node in self.known, []
+        for label in self._labels(node, values):
+            group = self._group[label]
+            along = getattr(self.sides, group)
+            at = along.index(label)
+            inner, outer = size_of(self.frame, along[at + 1 :]), size_of(self.frame, along[:at])
+            labels.append(LabelText(group, inner > 1, outer > 1))
+        reach = sum(extent * step for extent, step in zip(values[node].shape, values[node].stride(), strict=True))
+        return InputText(tuple(labels), known, not known and reach >= 2**31)
+
+    def _labels(self, node: fx.Node, values: Values) -> list[Label]:
+        """The labels that an input moves along."""
+        if node in self.known:
+            return [self.known[node]]
+        return [label for label, extent in zip(self.frame.order, values[node].shape, strict=True) if extent > 1]
+
+    def places(self, values: Values, form: StepForm) -> list[int]:
+        """The values of `step.parameters`."""
+        found = []
+        for node, text in zip(self.functions.inputs, form.inputs, strict=True):
+            for label, each in zip(self._labels(node, values), text.labels, strict=True):
+                along = getattr(self.sides, each.group)
+                numbers = {
+                    "div": size_of(self.frame, along[along.index(label) + 1 :]), "ext": self.frame.extents[label],
+                    "step": values[node].stride(self.frame.order.index(label)),
+                }  # fmt: skip
+                found += [numbers[word] for word in words_of(each, text.coordinate)]
+        return found
+
+
+def _step(tensor: Tensor, start: int, count: int) -> int:
+    """The stride of a group of dimensions: that of its last one with more than one index."""
+    start %= tensor.dim()
+    steps = [tensor.stride(dim) for dim in range(start, start + count) if tensor.shape[dim] > 1]
+    return steps[-1] if steps else 0
+
+
+def tensor_map(
+    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
+) -> Any:
+    """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
+
+    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
+    """
+    block = [*(1 for _ in outer), *tile]
+    shape = [*(extent for _, extent, _ in outer), *sides]
+    strides = [*(stride for _, _, stride in outer), step or BYTES, 1]
+    if not laid:
+        return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
+    layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
+    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    hopper = import_module("triton.experimental.gluon.nvidia.hopper")
+    return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

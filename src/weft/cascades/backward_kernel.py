@@ -1,0 +1,167 @@
+"""The texts of two Triton kernels for gradients of a cascade of one pass, which make S again, tile by tile.
+
+    rows       a program has a tile of rows, and goes along the columns          dA = dS B * alpha
+    columns    a program has a tile of columns, and goes along the rows,         dB = dS^T A * alpha
+               with tiles of (columns, rows)                                     dC = (P factor)^T dD
+
+`PULL` takes S, inputs, peaks, exponentials over them, the gradient of what meets C, which is ``(dD C^T) factor``, and
+those of sums: it makes P and dS. Both kernels add up in one order: results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft.cascades import step
+from weft.cascades.kernel import digest, indented, mask, offsets, outer_parameters
+from weft.cascades.step import StepForm, Words
+
+
+class BackwardForm(NamedTuple):
+    """All that the text of a kernel depends on."""
+
+    step: StepForm
+    columns: bool  # whether it is the one of the columns
+    factor: bool  # D has a factor
+    stretches: tuple[bool, bool, bool]
+    outer: tuple[int, int, int]  # labels of the batch that A, B and C have
+    whole: tuple[bool, bool, bool]  # whether tiles end where N, K and E do
+
+    @property
+    def words(self) -> Words:
+        return Words("tl", "BM", "BN", "", across=self.columns)
+
+
+CONSTANTS = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT", "PRECISION")
+
+
+def backward_text(form: BackwardForm) -> str:
+    """The source of one `@triton.jit` function, named by a digest of itself."""
+    body = "".join(f"    {line}\n" for line in (_columns(form) if form.columns else _rows(form)))
+    return f"@triton.jit\ndef {digest(body)}({', '.join(_parameters(form))}):\n{body}"
+
+
+def _parameters(form: BackwardForm) -> list[str]:
+    found = ["a", "b", "c", "d", "da", "db", "dc", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
+    found += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
+    found += ["stretches", "alpha", "B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
+    found += [*outer_parameters(form.outer), *step.parameters(form.step)]
+    return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
+
+
+def vectors(form: StepForm) -> list[str]:
+    """Peaks, and gradients of sums, of each row."""
+    return [*(f"shift{at}" for at in range(len(form.peaks))), *(f"grad{at}" for at in range(len(form.sums)))]
+
+
+def _beginning(form: BackwardForm) -> list[str]:
+    axis, extent, size = ("n", "N", "BN") if form.columns else ("m", "M", "BM")
+    return [
+        f"tiles = tl.cdiv({extent}, {size})",
+        "tile = tiles - 1 - tl.program_id(0) % tiles" if not form.columns else "tile = tl.program_id(0) % tiles",
+        "batch = (tl.program_id(0) // tiles).to(tl.int64)",
+        f"{axis} = tile * {size} + tl.arange(0, {size})",
+        f"{axis}_in = {axis} < {extent}",
+        "k = tl.arange(0, BK)",
+        "e = tl.arange(0, BE)",
+        *offsets(form.outer),
+        "d += batch * M * E",
+        "stretches += tile * 4",
+        *(f"at{at} = tl.load(stretches + {at})" for at in range(4)),
+        *step.beginning(form.step, form.words),
+    ]
+
+
+def _of_rows(form: BackwardForm) -> list[str]:
+    """Tiles of A and of dD, and what is known of each row."""
+    there = ("m_in[:, None]", False)
+    lines = [
+        "row = batch * M + m",
+        f"q = tl.load(a + m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k"
+        f"{mask(there, ('(k[None, :] < K)', form.whole[1]))}).to(PRODUCT)",
+    ]
+    if form.step.meets:
+        place = "d + m.to(tl.int64)[:, None] * E + e[None, :]"
+        lines.append(f"do = tl.load({place}{mask(there, ('(e[None, :] < E)', form.whole[2]))}).to(PRODUCT)")
+    known = [*vectors(form.step), *(["factor"] if form.factor else [])]
+    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=0.0)" for name in known]
+    lines += [f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in range(len(form.step.peaks))]
+    return lines
+
+
+def _of_columns(form: BackwardForm, there: tuple[str, bool]) -> list[str]:
+    """Tiles of B and C, (columns, k) and (columns, e)."""
+    lines = [
+        "keys = tl.load(b + n.to(tl.int64)[:, None] * sb_n + k[None, :] * sb_k"
+        f"{mask(there, ('(k[None, :] < K)', form.whole[1]))}).to(PRODUCT)"
+    ]
+    if form.step.meets:
+        place = "c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e"
+        lines.append(f"third = tl.load({place}{mask(there, ('(e[None, :] < E)', form.whole[2]))}).to(PRODUCT)")
+    return lines
+
+
+def _pulled(form: BackwardForm, inside: bool) -> list[str]:
+    """P times its factor, `p`, and the gradient of a tile of S, `ds`."""
+    words, moves = form.words, form.words.inside
+    pairs = ("q, tl.trans(keys)", "do, tl.trans(third)")
+    if form.columns:
+        pairs = ("keys, tl.trans(q)", "third, tl.trans(do)")
+    dot = "tl.dot({}, input_precision=PRECISION, out_dtype=SUMS)"
+    lines = [f"t = {dot.format(pairs[0])}", "s = t * alpha", *step.moving(form.step, words)]
+    lines += step.exponents(form.step, words, inside)
+    for at, peak in enumerate(form.step.peaks):
+        if peak.weighs:
+            lines.append(step.exponential(form.step, at, words))
+    given = step.given(form.step, words)
+    if form.step.meets:
+        factor = f" * {words.row('factor')}" if form.factor else ""
+        lines.append(f"dp = {dot.format(pairs[1])}{factor}")
+        given.append("dp")
+    given += [words.row(f"grad{at}") for at in range(len(form.step.sums))]
+    results = ("p", "ds") if form.step.meets else ("ds",)
+    lines.append(f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
+    for name in results:
+        lines.append(f"{name} = {step.tile(name, words)}")
+        if not inside:
+            lines.append(f"{name} = tl.where({moves}, {name}, 0.0)")
+    if form.step.meets and form.factor:
+        lines.append(f"p = p * {words.row('factor')}")
+    return lines
+
+
+def _rows(form: BackwardForm) -> list[str]:
+    lines = [*_beginning(form), *_of_rows(form), "found = tl.zeros([BM, BK], SUMS)"]
+    for at, inside in enumerate((False, True, False)):
+        if form.stretches[at]:
+            lines.append(f"for n0 in tl.range(at{at}, at{at + 1}, BN):")
+            lines += indented([
+                "n = n0 + tl.arange(0, BN)", "n_in = n < N", *_of_columns(form, ("n_in[:, None]", inside)),
+                *_pulled(form, inside),
+                "found = tl.dot(ds.to(PRODUCT), keys, found, input_precision=PRECISION, out_dtype=SUMS)",
+            ])  # fmt: skip
+    return [*lines, _stored("da", "batch * M + m", "found * alpha", "m_in", "k", "K")]
+
+
+def _columns(form: BackwardForm) -> list[str]:
+    lines = [*_beginning(form), *_of_columns(form, ("n_in[:, None]", False)), "found = tl.zeros([BN, BK], SUMS)"]
+    if form.step.meets:
+        lines.append("of_c = tl.zeros([BN, BE], SUMS)")
+    for at, inside in enumerate((False, True, False)):
+        if form.stretches[at]:
+            lines.append(f"for m0 in tl.range(at{at}, at{at + 1}, BM):")
+            body = ["m = m0 + tl.arange(0, BM)", "m_in = m < M", *_of_rows(form), *_pulled(form, inside)]
+            if form.step.meets:
+                body.append("of_c = tl.dot(p.to(PRODUCT), do, of_c, input_precision=PRECISION, out_dtype=SUMS)")
+            body.append("found = tl.dot(ds.to(PRODUCT), q, found, input_precision=PRECISION, out_dtype=SUMS)")
+            lines += indented(body)
+    lines.append(_stored("db", "batch * N + n", "found * alpha", "n_in", "k", "K"))
+    if form.step.meets:
+        lines.append(_stored("dc", "batch * N + n", "of_c", "n_in", "e", "E"))
+    return lines
+
+
+def _stored(to: str, row: str, value: str, there: str, axis: str, extent: str) -> str:
+    place = f"{to} + ({row})[:, None] * {extent} + {axis}[None, :]"
+    inside = f"{there}[:, None] & ({axis}[None, :] < {extent})"
+    return f"tl.store({place}, ({value}).to({to}.dtype.element_ty), mask={inside})"

@@ -1,0 +1,184 @@
+"""The function of a cascade as Triton functions of one element of S, for kernels of one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.frame import Frame
+from weft.cascades.program import Program
+from weft.cascades.step import PeakText, SumText
+from weft.fn.derivative import pull, recorded
+from weft.fn.pointwise import Pointwise, RecordedFunction
+from weft.fn.reductions import is_reduction
+
+aten = torch.ops.aten
+
+
+class ElementFunctions:
+    """Functions of the stage of a program: of S, `inputs`, peaks and exponentials over those."""
+
+    def __init__(self, program: Program, frame: Frame) -> None:
+        self.between, self.frame, self.factor_node = program.between, frame, program.factor
+        (self.stage,) = program.stages
+        self.inputs = (*self.between.inputs[1:], *self.stage.known)
+        self.sums = [target for target in self.stage.targets if target.kind != "product"]
+        self.meets = [target for target in self.stage.targets if target.kind == "product"]
+        self.exponents = [node.all_input_nodes[0] for node in self.stage.peaks]
+
+    @cached_property
+    def peaks(self) -> tuple[PeakText, ...]:
+        """Peaks as kernels know them."""
+        return tuple(
+            PeakText(self.frame.alpha > 0 and self._is_plain(source), weight is not None)
+            for source, weight in zip(self.exponents, self._weights, strict=True)
+        )
+
+    @property
+    def sum_texts(self) -> tuple[SumText, ...]:
+        """Reductions as kernels know them."""
+        return tuple(SumText(each.kind, self._peak_of(each.scale)) for each in self.sums)
+
+    @property
+    def product(self) -> int:
+        """The number of the peak that the product with C is over, -1 for none; -2 where there is no product."""
+        return self._peak_of(self.meets[0].scale) if self.meets else -2
+
+    def _peak_of(self, node: fx.Node | None) -> int:
+        return -1 if node is None else self.stage.peaks.index(node)
+
+    def first(self, settled: Collection[fx.Node] = ()) -> RecordedFunction | None:
+        """The values that have peaks, of S and inputs. `settled` choices are their first alternative."""
+        return self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled) if self.exponents else None
+
+    def rest(self, settled: Collection[fx.Node] = ()) -> RecordedFunction:
+        """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
+        weights = [node for node in self._weights if node is not None]
+        given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
+        return self.written([target.node for target in (*self.sums, *self.meets)], given, settled)
+
+    def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
+        """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
+        s = self.between.inputs[0]
+        targets = [target.node for target in (*self.sums, *self.meets)]
+        rest = self.written(targets, (s, *self.inputs, *self.stage.peaks), settled)
+        wide = self.frame.products.accumulate
+        count, grads = len(rest.inputs), [f"grad{at}" for at in range(len(targets))]
+        inputs = dict(zip((f"x{at}" for at in range(count)), rest.dtypes, strict=True))
+
+        def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
+            tensors = list(values.values())
+            cotangents = [*tensors[count + len(self.meets) :], *tensors[count : count + len(self.meets)]]
+            found, results = pull(rest, tensors[:count], cotangents)
+            of_s = torch.zeros_like(tensors[0]) if found[0] is None else found[0]
+            return (results[-1], of_s) if self.meets else (of_s,)
+
+        made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
+        assert isinstance(made, RecordedFunction)
+        return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
+
+    @cached_property
+    def factor(self) -> RecordedFunction | None:
+        """The factor of D as a function of small inputs and of sums; None where it is made of more than those."""
+        node = self.factor_node
+        if not self.meets:
+            return None
+        small = [each for each in self.inputs if not self._is_of_columns(each)]
+        given = (*small, *self.stage.peaks, *(target.gives for target in self.sums))
+        if node is None:
+            return self.written([], given, (), one=True)
+        behind = self.between.ancestors([node], frozenset(given))
+        if any((is_reduction(each) or each.op == "placeholder") and each not in given for each in behind):
+            return None
+        return self.written([node], given, ())
+
+    def _is_of_columns(self, node: fx.Node) -> bool:
+        return any(label in self.between.modes[node] for label in self.frame.first.n)
+
+    @cached_property
+    def _weights(self) -> list[fx.Node | None]:
+        """The exponential over each peak of what it is the peak of."""
+        pairs = zip(self.stage.peaks, self.exponents, strict=True)
+        return [next((node for node in self.between.calls if _is_weight(node, *pair)), None) for pair in pairs]
+
+    def _is_plain(self, node: fx.Node) -> bool:
+        """Whether a value is S, or -inf where a condition on other values does not hold: it grows as S does."""
+        s = self.between.inputs[0]
+        if node is s:
+            return True
+        if node.target is not aten.where.self or not isinstance(node.args[1], fx.Node):
+            return False
+        free = s not in self.between.ancestors([node.args[0]], frozenset())  # type: ignore[list-item]
+        return free and _number(node.args[2]) == -torch.inf and self._is_plain(node.args[1])
+
+    def written(
+        self, results: Sequence[fx.Node], given: Sequence[fx.Node], settled: Collection[fx.Node], one: bool = False
+    ) -> RecordedFunction:
+        """Nodes of the graph as a function of others; settled choices are their first alternative."""
+        graph = fx.Graph()
+        new: dict[fx.Node, fx.Node] = {}
+        for at, node in enumerate(given):
+            new[node] = graph.placeholder(f"x{at}")
+            new[node].meta.update(dtype=node.meta["dtype"], scalar=False)
+        behind = self.between.ancestors(list(results), frozenset(given))
+        for node in self.between.calls:
+            if node in behind and node not in new:
+                first = node.args[1] if node in settled else None
+                new[node] = graph.node_copy(node, new.__getitem__) if first is None else new[first]  # type: ignore[index]
+        if one:
+            constant = graph.call_function(aten.scalar_tensor.default, (1.0,), {"dtype": torch.float32})
+            constant.meta.update(dtype=torch.float32, scalar=True)
+            graph.output(constant)
+        else:
+            found = tuple(new[node] for node in results)
+            graph.output(found if results != [self.factor_node] else found[0])
+        graph.eliminate_dead_code()
+        return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
+
+
+def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> RecordedFunction:
+    """A function with exponentials over peaks for parameters, behind peaks, which begin at parameter `first`."""
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    last = first + len(weighs)
+    new = fx.Graph()
+    made = {node: new.placeholder(f"x{at}") for at, node in enumerate(given[:last])}
+    weights = {given[first + at]: new.placeholder(f"weight{at}") for at, exists in enumerate(weighs) if exists}
+    made |= {node: new.placeholder(f"x{last + at}") for at, node in enumerate(given[last:])}
+    for node, copy in (*made.items(), *weights.items()):
+        copy.meta.update(node.meta)
+    for node in graph.nodes:
+        if node.op == "output":
+            new.output(fx.map_arg(node.args[0], made.__getitem__))
+        elif node.op == "call_function":
+            weight = weights.get(_peak_below(node))
+            made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
+    new.eliminate_dead_code()
+    return RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"])
+
+
+def _peak_below(node: fx.Node) -> Any:
+    """The value that is subtracted from an exponent."""
+    if node.target is not aten.exp.default or not isinstance(node.args[0], fx.Node):
+        return None
+    difference = node.args[0]
+    return difference.args[1] if difference.target is aten.sub.Tensor and not difference.kwargs else None
+
+
+def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:
+    """Whether a value is ``exp(source - peak)``."""
+    return _peak_below(node) is peak and node.args[0].args[0] is source  # type: ignore[union-attr]
+
+
+def _number(value: Any) -> float | None:
+    """The number that a value is everywhere."""
+    if isinstance(value, fx.Node):
+        name = value.target
+        if name is aten.full_like.default:
+            value = value.args[1]
+        elif name is aten.scalar_tensor.default:
+            value = value.args[0]
+    return float(value) if isinstance(value, (bool, int, float)) else None

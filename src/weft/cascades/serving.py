@@ -1,0 +1,139 @@
+"""Which programs kernels serve, and the tiles that they take."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
+from weft.cascades.frame import Frame
+from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
+from weft.cascades.program import Program
+from weft.gpu.common.constraints import power_of_two
+
+LEAST = 16  # of a side of `tl.dot`
+FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
+_KINDS = ("product", "sum", "amax", "amin")
+_LONGEST = 256  # of K and E in a tile that has all of either
+_LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
+_SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
+
+
+class CascadeTile(NamedTuple):
+    """Rows and columns of a tile of S, warps, stages of loads, and programs that share the columns of a row.
+
+    `k` and `e` are the indices of K and E that a tile has; `hopper`: the warp-specialised kernel; `maps`: stages of A
+    and B come by tensor maps where they can; `halves`: float32 products by three of float16.
+    """
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+    splits: int = 1
+    k: int = LEAST
+    e: int = 1
+    hopper: bool = False
+    maps: bool = False
+    halves: bool = False
+
+    def __str__(self) -> str:
+        kind = "warp-specialised" if self.hopper else "Triton"
+        shared = f", the columns of a row shared by {self.splits} programs" if self.splits > 1 else ""
+        return f"{kind}, tiles of {self.m} x {self.n}{shared}"
+
+
+def unserved(program: Program, frame: Frame) -> str | None:
+    """The reason why no kernel can run a program, in one sentence; None where one can."""
+    first, second = frame.first, frame.second
+    columns, rows = set(first.n), {*first.batch, *first.m}
+    if len(program.stages) != 1 or program.whole:
+        return f"the form is '{program.form}', and the kernel makes one pass"
+    (stage,) = program.stages
+    for target in stage.targets:
+        if target.kind not in _KINDS:
+            return f"the kernel has no '{target.kind}'"
+        if target.kind == "product":
+            continue
+        if set(program.between.reduced(target.gives)) != columns:
+            return "a reduction is not over the columns of S alone"
+        if program.between.modes[target.gives] != rows:
+            return "what is reduced lacks a mode of S"
+    if any(set(program.between.reduced(peak)) != columns for peak in stage.peaks):
+        return "a peak is not over the columns of S alone"
+    if second is not None and (second.batch, second.m, second.k) != (first.batch, first.m, first.n):
+        return "the second contraction does not sum the columns of S alone"
+    if frame.products.product not in _TYPES or frame.products.accumulate not in (torch.float32, torch.float64):
+        return "the kernel multiplies float16, bfloat16, float32 and float64"
+    if any(label not in (*first.batch, *first.m, *first.n) for label in frame.order) or not all(frame.extents.values()):
+        return "an extent is 0"
+    return None
+
+
+def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
+    """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
+
+    `hopper`: the warp-specialised kernel is at hand.
+    """
+    sides = Sides.of(frame)
+    tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
+    k = size_of(frame, sides.k)
+    tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
+    if tile.hopper:
+        return tile
+    pairs = ((sides.m, tile.m), (sides.e, tile.e))
+    programs = size_of(frame, sides.batch) * math.prod(-(-size_of(frame, side) // tiles) for side, tiles in pairs)
+    tiles = size_of(frame, sides.n) // tile.n
+    splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
+    return tile._replace(splits=max(splits, 1))
+
+
+def is_default(frame: Frame, tile: CascadeTile) -> bool:
+    """Whether the kernel serves on a Hopper GPU unasked: where it was measured to be faster than blocks.
+
+    Small cascades stay with blocks, as a kernel takes seconds to compile.
+    """
+    if size_of(frame, frame.order) < _WORTH:
+        return False
+    return tile.hopper or tile.maps or size_of(frame, frame.first.k) <= FEW or frame.products.product.itemsize == 2
+
+
+def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel; None for what it does not serve."""
+    k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
+    rows = size_of(frame, sides.m)
+    if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
+        return None
+    if not LEAST <= max(k, e) <= _LONGEST:
+        return None
+    k, e = (max(power_of_two(each), LEAST) for each in (k, e))
+    for n in (128, 64, 32):
+        shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
+        if shared <= _SHARED and e + n <= 256 + LEAST * 4:
+            return CascadeTile(GROUPS * ROWS, n, WARPS, STAGES, k=k, e=e, hopper=True)
+    return None
+
+
+def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
+    k, e = (size_of(frame, each) for each in (sides.k, sides.e))
+    item = frame.products.product.itemsize
+    staged = k > _LONGEST
+    deep = (64 if item == 2 else 32) if staged else max(power_of_two(k), LEAST)
+    broad = 1 if e == 1 else min(max(power_of_two(e), LEAST), _LONGEST if item < 8 else 64)
+    widest = max(deep, broad)
+    rows = max(power_of_two(size_of(frame, sides.m)), LEAST)
+    single = e == 1 and not sides.batch
+    if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
+        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
+    if item >= 4:
+        return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
+    if staged:
+        n = 256 if broad <= LEAST else 64
+        return CascadeTile(min(rows, 128), n, 8 if rows >= 128 else 4, 3, k=deep, e=broad)
+    m = min(rows, 128)
+    n = 128 if widest <= 64 else 64 if widest <= 128 else 32
+    return CascadeTile(m, n, 8 if m == 128 else 4, 3 if widest <= 128 else 2, k=deep, e=broad)
