@@ -8,7 +8,7 @@ are taken in parts, so that the workspace is bounded.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
+from weft.planner.split_schemes import refusal
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
@@ -32,7 +33,7 @@ LEAST = 1 << 20  # bytes of the parts that are for those who have little
 
 _FORMS = {
     "product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs",
-    "exponentials": "matrix products of exponentials",
+    "exponentials": "matrix products of exponentials", "split": "matrix products of shorter terms",
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ class LibrarySchedule:
     def __str__(self) -> str:
         form = _FORMS[self.form]
         parts = "" if self.parts is None else f" of parts of {' x '.join(map(str, self.parts))}"
-        return f"library: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
+        return f"{self.family}: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -71,12 +72,20 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    scheme = scheme_of(contraction, target.kind)
+    scheme = scheme_on(contraction, target)
     usual, _ = _schedule(scheme, _usual(scheme))
     if usual.workspace_bytes <= LEAST:
         return Candidates((usual,))
     small, _ = _schedule(scheme, LEAST)
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
+
+
+def scheme_on(contraction: Contraction, target: Target) -> LibraryScheme:
+    """The scheme on a target, whose matrix units may not be known."""
+    arithmetic = contraction.arithmetic
+    if arithmetic.split and refusal(target) is not None:
+        contraction = replace(contraction, arithmetic=replace(arithmetic, split=False))
+    return scheme_of(contraction, target.kind)
 
 
 def _usual(scheme: LibraryScheme) -> int:
@@ -97,16 +106,17 @@ def _packed_bytes(scheme: LibraryScheme) -> int:
 
 def _schedule(scheme: LibraryScheme, most: int) -> tuple[LibrarySchedule, LibraryPart]:
     found = cut(scheme, most)
-    return LibrarySchedule(scheme.form, found.extents, found.workspace_bytes), found.part
+    form = "split" if scheme.types.way == "split" else scheme.form
+    return LibrarySchedule(form, found.extents, found.workspace_bytes), found.part
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`."""
-    return seconds(scheme_of(contraction, target.kind), schedule.parts, schedule.workspace_bytes, target)
+    return seconds(scheme_on(contraction, target), schedule.parts, schedule.workspace_bytes, target)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-    scheme = scheme_of(contraction, target.kind)
+    scheme = scheme_on(contraction, target)
     if schedule.parts is not None:
         return PartsLaunch(scheme, schedule.parts, target)
     return _prepared(LibraryPart(scheme, Frame.whole(contraction)), target)
@@ -124,7 +134,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     """
     if (reason := supports(contraction, target)) is not None:
         return reason
-    scheme = scheme_of(contraction, target.kind)
+    scheme = scheme_on(contraction, target)
     most = _usual(scheme)
     schedule, part = _schedule(scheme, most if workspace_limit is None else min(most, workspace_limit))
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:

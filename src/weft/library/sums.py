@@ -18,6 +18,7 @@ from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, wrapped
 from weft.library.scheme import LibraryScheme
+from weft.library.split import SplitProducts
 from weft.library.views import A, B, C, D, Frame, Group
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
@@ -114,7 +115,11 @@ class Matrices(OfMatrices):
         batched = bool(order.batch)
         self.kept = order.kept
         self._swapped = order.swapped
-        self._products = MatrixProducts(scheme.types, batched, scheme.kind)
+        self._products: MatrixProducts | SplitProducts = (
+            SplitProducts(batched, scheme.kind, frame.size(order.k))
+            if scheme.types.way == "split"
+            else MatrixProducts(scheme.types, batched, scheme.kind)
+        )
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
@@ -139,10 +144,20 @@ class Matrices(OfMatrices):
         seen_whole = all(isinstance(each, Seen) and each.is_whole for each in (self._left, self._right))
         #: Writes the product of A and B to D, each as it lies; None where one is to be seen otherwise.
         self.plain: Callable[[Tensor, Tensor, Tensor], None] | None = None
-        if seen_whole and self._d is not None and self._d.whole:
+        if seen_whole and self._d is not None and self._d.whole and isinstance(self._products, MatrixProducts):
             self.plain = self._products.plain(self._swapped)
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
+
+    def prepare(self, target: Target) -> None:
+        super().prepare(target)
+        if isinstance(self._products, SplitProducts):
+            self._products.prepare(target)
+
+    @property
+    def states(self) -> list[str]:
+        found = super().states
+        return [*found, self._products.state] if isinstance(self._products, SplitProducts) else found
 
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:
@@ -159,6 +174,7 @@ class Matrices(OfMatrices):
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
+        assert isinstance(self._products, MatrixProducts), "terms add nothing"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
 
 
