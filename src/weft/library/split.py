@@ -61,7 +61,7 @@ class SplitProducts:
         """One sentence for `explain`: the terms, and their bound over that of an IEEE sum."""
         k, served = self._k, [each for each in (FP16X3, BF16X6) if each.admitted(self._k)]
         shares = " or ".join([f"{each.loss(k) / k:.2f} by {each.name}" for each in served])
-        return f"terms, whose bound over that of an IEEE sum is {shares}"
+        return f"terms, of an IEEE sum's bound {shares}"
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
         """Workspace bytes of a product, besides its result."""

@@ -20,7 +20,7 @@ from weft.library.family import LibrarySchedule
 from weft.planner import program
 from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.planner.split_schemes import BF16X6, refusal
+from weft.planner.split_schemes import BF16X6, STEPS, refusal
 from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
                 found.append(replace(each, family=NAME))
     else:
         excluded.append(reason)
-    if not BF16X6.admitted_by_steps(contraction.k):
+    if not BF16X6.admitted(contraction.k, STEPS):
         excluded.append(f"sums of {contraction.k} products are too short for a bound as that of IEEE sums")
     else:
         try:
-            found += map(_program, _in_registers(contraction, target))
+            found += [_program(each, contraction.k) for each in _in_registers(contraction, target)]
         except UnsupportedError as error:
             excluded.append(str(error))
     return Candidates(tuple(found), tuple(excluded))
@@ -66,8 +66,10 @@ def _in_registers(contraction: Contraction, target: Target) -> list[Choice]:
     return list(product.led_by_each(product.ranked[:KEPT]))
 
 
-def _program(product: Choice) -> Program:
-    return Program(NAME, (as_called(product, SLOT_A, SLOT_B),), 0, f"{NAME} {BF16X6.name} in registers; {{0}}")
+def _program(product: Choice, k: int) -> Program:
+    share = BF16X6.loss(k, STEPS) / k
+    form = f"{NAME} {BF16X6.name} in registers, {share:.2f} of an IEEE sum's bound; {{0}}"
+    return Program(NAME, (as_called(product, SLOT_A, SLOT_B),), 0, form)
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> float:

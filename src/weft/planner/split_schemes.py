@@ -86,21 +86,20 @@ class SplitScheme(NamedTuple):
         """Digits of a term's significand."""
         return 1 - int(torch.tensor(torch.finfo(self.term).eps).log2())
 
-    def loss(self, count: int) -> float:
-        """The bound of a sum of `count` products, relative to u times the sum of magnitudes."""
-        return _loss(self, count)
+    def loss(self, count: int, runs: tuple[int, ...] = (RUN,)) -> float:
+        """The bound of a sum of `count` products, relative to u times the sum of magnitudes.
 
-    def admitted(self, count: int) -> bool:
+        `runs` are how many products matrix units may add up before their sum is added in float32.
+        """
+        return max(_loss(self, count, run) for run in runs)
+
+    def admitted(self, count: int, runs: tuple[int, ...] = (RUN,)) -> bool:
         """Whether the bound is not above that of an IEEE sum."""
-        return self.loss(count) <= count
-
-    def admitted_by_steps(self, count: int) -> bool:
-        """Whether it is for kernels that add the sum of each of `STEPS` in float32."""
-        return all(_loss(self, count, step) <= count for step in STEPS)
+        return self.loss(count, runs) <= count
 
 
 @lru_cache(maxsize=4096)
-def _loss(scheme: SplitScheme, count: int, run: int = RUN) -> float:
+def _loss(scheme: SplitScheme, count: int, run: int) -> float:
     step = 2.0**-scheme.digits
     size = [step**at / (2 ** (at - 1) if at else 1) for at in range(scheme.terms)]  # of each term, relative to a
     held = sum([scheme.digits + at for at in range(1, scheme.terms)], scheme.digits)  # each but the first holds a sign
