@@ -44,6 +44,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
     from weft.networks.network import Network
     from weft.networks.public import einsum, network
     from weft.oracle.bounds import error_bound
+    from weft.planner.validity import precision, set_precision
     from weft.plans.bound import BoundCall
     from weft.plans.contraction import Plan
     from weft.plans.explain.data import Report
@@ -130,8 +131,10 @@ __all__ = [
     "plan_cascade",
     "plan_grouped",
     "plan_permute",
+    "precision",
     "profile",
     "reference",
+    "set_precision",
     "softmax",
     "sum",
     "tensordot",

@@ -32,7 +32,8 @@ OPERATORS: dict[int, Callable[[Any], Any]] = {
     9: np.conj,
     12: np.tanh,
 }  # cutensorOperator_t
-SCALARS = {"32F": {"f": 0, "c": 4}, "TF32": {"f": 0, "c": 4}, "3XTF32": {"f": 0, "c": 4}, "64F": {"f": 1, "c": 5}}
+SCALARS = {"32F": {"f": 0, "c": 4}, "TF32": {"f": 0, "c": 4}, "3XTF32": {"f": 0, "c": 4},
+           "9X16BF": {"f": 0, "c": 4}, "64F": {"f": 1, "c": 5}, "8XINT8": {"f": 1, "c": 5}}  # fmt: skip
 ALGORITHMS = {-6, -4, -3, -2, -1}
 WORKSPACE = {-2: 4096}
 

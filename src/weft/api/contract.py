@@ -128,9 +128,10 @@ def contract(
     Types and algebra:
 
     * `out_dtype`: D's number type. Default: `out`'s, else the operands'.
-    * `precision`: how products are made: ``"ieee"`` (default: float32 is never rounded to TF32), ``"tf32"``,
-      ``"tf32x3"``, ``"3m"`` (complex products may be of three real ones), or a number type that values are rounded to
-      before they are multiplied.
+    * `precision`: how products are made: ``"ieee"`` (float32 is never rounded to TF32), ``"ieee_bound"`` (in any way
+      whose proven bound is not above that of an IEEE sum), ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex products may be
+      of three real ones), or a number type that values are rounded to before they are multiplied. Default: that of
+      `weft.precision` or `weft.set_precision`, ``"ieee"`` where neither says otherwise.
     * `accumulate`: number type of the sum. Default: float32 for fp16, bf16 and fp32; of integers int32, but int64 where
       D is int64, or where D is floating and the sum might leave int32.
     * `promote`: True multiplies operands of different types in the type that torch promotes them to (NumPy arrays: in

@@ -21,7 +21,7 @@ from weft.spec.type_names import DTypeLike
 Equation: TypeAlias = str | Sequence[Sequence[Label]]
 Function: TypeAlias = Callable[..., Any]
 Backend: TypeAlias = Literal["auto", "triton", "cpu", "reference"]
-Precision: TypeAlias = Literal["ieee", "tf32", "tf32x3", "3m"]
+Precision: TypeAlias = Literal["ieee", "ieee_bound", "tf32", "tf32x3", "3m"]
 Tune: TypeAlias = Literal["model", "measure"]
 Specialize: TypeAlias = Literal["auto", "now", "never", "library"]
 OutDtype: TypeAlias = "DTypeLike | tuple[DTypeLike | None, ...] | None"

@@ -26,6 +26,8 @@ ONE = "1"  # the source of an operand that is the number one
 
 Tensors = dict[str, torch.Tensor]
 
+_OF_SINGLE = ("tf32", "tf32x3", "ieee_bound")  # ways to make products of float32
+
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
@@ -78,7 +80,7 @@ class GradientStep:
             )  # fmt: skip
             if right is not None and left != right:
                 options = replace(options, promote=True)
-            elif options.precision in ("tf32", "tf32x3") and left in HALF_TYPES:  # the other one was longer
+            elif options.precision in _OF_SINGLE and left in HALF_TYPES:  # the other one was longer
                 options = replace(options, precision=torch.float32)
             found = self.said[left, right] = options, words_of(self.text, options)
         return found

@@ -110,7 +110,7 @@ def explain(
     extents: Annotated[str, typer.Option(help="Of every label: a=16,b=16,...")],
     dtype: Annotated[str, typer.Option(help="Of both operands.")] = "float32",
     out_dtype: Annotated[str | None, typer.Option(help="Of the result; the operands' by default.")] = None,
-    precision: Annotated[str | None, typer.Option(help="ieee, tf32, tf32x3, or the type of products.")] = None,
+    precision: Annotated[str | None, typer.Option(help="ieee, ieee_bound, tf32, tf32x3, or a type.")] = None,
     accumulate: Annotated[str | None, typer.Option(help="Type of the sums.")] = None,
     a_fn: FunctionName = None,
     b_fn: FunctionName = None,

@@ -25,7 +25,7 @@ from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
-from weft.plans.intermediates import is_of_halves, step_changes
+from weft.plans.intermediates import EXACT, is_of_halves, step_changes
 
 #: Keywords that the choice of a path depends on.
 _OF_PATHS = ("precision", "accumulate", "algebra", "backend", "promote")
@@ -229,7 +229,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     )
     asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
     halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
-    halves = halves and asked("precision") in (None, "ieee")
+    halves = halves and asked("precision") in EXACT
     each = {name: value for name, value in keywords.items() if name not in LAST and name not in HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in HOOKS}
     for _, step, left, right in steps[:-1]:

@@ -167,6 +167,8 @@ def _types(arithmetic: Arithmetic, storage: torch.dtype) -> dict[str, str]:
     found = {"accumulate": dtype_name(arithmetic.accumulate)}
     if arithmetic.three:
         found["precision"] = "3m"
+    elif arithmetic.split:
+        found["precision"] = "ieee_bound"
     elif arithmetic.precision != "ieee":
         found["precision"] = arithmetic.precision
     elif arithmetic.product != (torch.float16 if storage in FP8 else storage):

@@ -8,7 +8,7 @@ are taken in parts, so that the workspace is bounded.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
+from weft.planner.split_schemes import refusal
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
@@ -33,7 +34,7 @@ LEAST = 1 << 20  # bytes of the parts that are for those who have little
 
 _FORMS = {
     "product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs",
-    "exponentials": "matrix products of exponentials",
+    "exponentials": "matrix products of exponentials", "split": "matrix products of shorter terms",
 }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class LibrarySchedule:
     def __str__(self) -> str:
         form = _FORMS[self.form]
         parts = "" if self.parts is None else f" of parts of {' x '.join(map(str, self.parts))}"
-        return f"library: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
+        return f"{self.family}: {form}{parts} by torch; workspace {self.workspace_bytes / 1024:.0f} KiB"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -79,25 +80,33 @@ class _Described(NamedTuple):
         return launch if self.fold is None else FoldedLaunch(launch, self.fold)
 
 
-def _described(contraction: Contraction, kind: str, *, whole: bool = True) -> _Described:
+def _described(contraction: Contraction, target: Target, *, whole: bool = True) -> _Described:
     """The scheme in which products compute the epilogue, where one call adds all of it; else as described.
 
     Parts, not `whole`, compute it behind their sums.
     """
     if whole and (fold := folded(contraction)) is not None:
-        scheme = scheme_of(fold.contraction, kind)._replace(clamps=fold.clamps)
+        scheme = scheme_on(fold.contraction, target)._replace(clamps=fold.clamps)
         part = LibraryPart(scheme, Frame.whole(fold.contraction))
         if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):
             return _Described(scheme, fold._replace(clamps=fold.clamps and not part.clamps))
-    return _Described(scheme_of(contraction, kind))
+    return _Described(scheme_on(contraction, target))
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    usual = _built(contraction, target.kind).schedule
+    usual = _built(contraction, target).schedule
     if usual.workspace_bytes <= LEAST:
         return Candidates((usual,))
-    small = _built(contraction, target.kind, LEAST).schedule
+    small = _built(contraction, target, LEAST).schedule
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
+
+
+def scheme_on(contraction: Contraction, target: Target) -> LibraryScheme:
+    """The scheme on a target, whose matrix units may not be known."""
+    arithmetic = contraction.arithmetic
+    if arithmetic.split and refusal(target) is not None:
+        contraction = replace(contraction, arithmetic=replace(arithmetic, split=False))
+    return scheme_of(contraction, target.kind)
 
 
 def _usual(scheme: LibraryScheme) -> int:
@@ -122,27 +131,28 @@ class _Built(NamedTuple):
     part: LibraryPart
 
 
-def _built(contraction: Contraction, kind: str, most: int | None = None) -> _Built:
+def _built(contraction: Contraction, target: Target, most: int | None = None) -> _Built:
     """The schedule of at most so many bytes of workspace, as far as parts can be small; else as usual."""
-    described = _described(contraction, kind)
+    described = _described(contraction, target)
     usual = _usual(described.scheme)
     most = usual if most is None else min(most, usual)
     found = cut(described.scheme, most)
     if found.extents is not None and described.fold is not None:
-        described = _described(contraction, kind, whole=False)
+        described = _described(contraction, target, whole=False)
         found = cut(described.scheme, most)
-    schedule = LibrarySchedule(described.scheme.form, found.extents, found.workspace_bytes)
+    form = "split" if described.scheme.types.way == "split" else described.scheme.form
+    schedule = LibrarySchedule(form, found.extents, found.workspace_bytes)
     return _Built(described, schedule, found.part)
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`."""
-    described = _described(contraction, target.kind, whole=schedule.parts is None)
+    described = _described(contraction, target, whole=schedule.parts is None)
     return seconds(described.scheme, schedule.parts, schedule.workspace_bytes, target)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-    described = _described(contraction, target.kind, whole=schedule.parts is None)
+    described = _described(contraction, target, whole=schedule.parts is None)
     scheme = described.scheme
     if schedule.parts is not None:
         return PartsLaunch(scheme, schedule.parts, target)
@@ -161,7 +171,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     """
     if (reason := supports(contraction, target)) is not None:
         return reason
-    described, schedule, part = _built(contraction, target.kind, workspace_limit)
+    described, schedule, part = _built(contraction, target, workspace_limit)
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
     family: Any = _BuiltFamily(described, part) if schedule.parts is None else sys.modules[__name__]

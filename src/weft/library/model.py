@@ -20,6 +20,7 @@ from weft.machine.ceilings import rate_name
 from weft.machine.datasheets import datasheet
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
+from weft.planner.split_schemes import split_bytes, split_seconds
 
 _CALLED, _LAUNCH = 14e-6, 6e-6  # seconds of the host: of a call, and of each operation that it launches on a GPU
 _KERNEL = 2e-6  # seconds of a kernel that does next to nothing
@@ -93,9 +94,12 @@ def _on_a_gpu(scheme: LibraryScheme, parts: int, workspace: int, target: Target)
         products, steps = 0, steps._replace(operations=steps.operations + 4, moved=steps.moved + tables)
     if scheme.types.way == "limbs":
         products *= (scheme.accumulate.itemsize // 2) ** 2
+    multiplied = split_seconds(batch, m, n, k) if scheme.types.way == "split" else products / rate
     host, device = _CALLED + parts * steps.operations * _LAUNCH, parts * steps.operations * _KERNEL
+    if scheme.types.way == "split":  # whose terms are counted
+        workspace -= split_bytes(batch, m, n, k)
     between = max(steps.between, 2 * parts * workspace)  # what stands in the workspace is written and read
-    return max(host, device + max(steps.moved / memory, products / rate) + between / memory)
+    return max(host, device + max(steps.moved / memory, multiplied) + between / memory)
 
 
 def fuses(target: Target) -> bool:

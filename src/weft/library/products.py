@@ -6,6 +6,7 @@ limbs       integers on a GPU, for which torch has no product: digits of 16 bits
 brains      bfloat16 on a CPU with instructions for it, whose sums are of single precision
 bytes       int8 on a CPU with instructions for it
 parts       a real matrix times a complex one, whose parts are columns of a real one
+split       float32 on a GPU as terms of a shorter type: `weft.library.split`
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from weft.machine.exactness import guarded
 from weft.planner.schedule import Scalar
 from weft.spec import Arithmetic
 
-Way = Literal["plain", "widening", "limbs", "brains", "bytes", "parts"]
+Way = Literal["plain", "widening", "limbs", "brains", "bytes", "parts", "split"]
 _HALVES = (torch.float16, torch.bfloat16)
 _TILE = 256  # rows and columns
 _DIGIT = 16  # bits

@@ -19,6 +19,7 @@ from weft.library.exponentials import LEAST_PAIRS, LEAST_SIDE
 from weft.library.products import ProductTypes, factors_of, types_of
 from weft.library.views import FIRST, A, B, Group
 from weft.planner.exponentials import exponent_of
+from weft.planner.split_schemes import is_worth
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
 
@@ -110,6 +111,8 @@ def _types(
     short: bool,
 ) -> ProductTypes:
     accumulate = contraction.arithmetic.accumulate
+    if splits(contraction, roles, form, kind):
+        return ProductTypes(torch.float32, torch.float32, torch.float32, "split")
     if form in ("algebra", "exponentials"):
         return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if form == "pairs":
@@ -127,6 +130,15 @@ def _types(
     elif contraction.c is not None:  # where the product does not add it, see `LibraryScheme.wide`
         short = short and widens()
     return types_of(contraction.arithmetic, values, kind, short)
+
+
+def splits(contraction: Contraction, roles: RoleNumbers, form: Form, kind: str) -> bool:
+    """Whether float32 products are made of shorter terms."""
+    allowed = contraction.arithmetic.split and contraction.arithmetic.accumulate is torch.float32
+    if not allowed or form != "product" or kind != "cuda" or not widens() or 0 in (contraction.m, contraction.n):
+        return False
+    k = math.prod([contraction.modes[at].extent for at in roles.k])
+    return is_worth(contraction.batch, contraction.m, contraction.n, k)
 
 
 def _roles(contraction: Contraction) -> RoleNumbers:

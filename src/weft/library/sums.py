@@ -20,6 +20,7 @@ from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, clamps, wrapped
 from weft.library.scheme import LibraryScheme
+from weft.library.split import SplitProducts
 from weft.library.views import A, B, C, D, Frame, Group, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
@@ -161,7 +162,11 @@ class Matrices(OfMatrices):
         self._swapped = order.swapped
         #: Whether negative values become 0 in the product.
         self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
-        self._products = MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
+        self._products: MatrixProducts | SplitProducts = (
+            SplitProducts(batched, scheme.kind, frame.size(order.k))
+            if scheme.types.way == "split"
+            else MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
+        )
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
         self._left, self._right = (
@@ -182,18 +187,23 @@ class Matrices(OfMatrices):
         self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
         self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
         self.direct = self._direct(contraction)
-        if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
+        products = self._products
+        if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
+            contraction.d.dtype == scheme.types.result
+        ):
             given = contraction.a, contraction.b, contraction.c, contraction.d
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
             if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
-                self.direct, self.returns = linear(self._products, self.direct), True
+                self.direct, self.returns = linear(products, self.direct), True
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
 
     def _direct(self, contraction: Contraction) -> Direct | None:
         """None where an operand is no matrix as it lies, or a vendor's library has a quicker way."""
-        left, right, place, addend = self._left, self._right, self._d, self._c
+        left, right, place, addend, products = self._left, self._right, self._d, self._c, self._products
         if not (isinstance(left, Seen) and isinstance(right, Seen)) or place is None:
+            return None
+        if not isinstance(products, MatrixProducts):
             return None
         adds = contraction.c is not None
         if adds and not self.adds:
@@ -207,22 +217,35 @@ class Matrices(OfMatrices):
             return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
         of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
         return direct(
-            self._products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
+            products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
 
     @property
     def _is_of_vectors(self) -> bool:
         """Whether D is a number, and torch's product of vectors makes it."""
-        return self._d is not None and self._d.shape == (1, 1) and self._c is None and self._products.is_plain
+        products = self._products
+        is_plain = isinstance(products, MatrixProducts) and products.is_plain
+        return is_plain and self._d is not None and self._d.shape == (1, 1) and self._c is None
 
     def _without_place(self, contraction: Contraction) -> Direct | None:
-        left, right = self._left, self._right
+        left, right, products = self._left, self._right, self._products
         if not (isinstance(left, Seen) and isinstance(right, Seen)) or left.view.start or right.view.start:
+            return None
+        if not isinstance(products, MatrixProducts):
             return None
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
         seen = seeing(left.view, a), seeing(right.view, b)
-        return direct(self._products, *seen, None, None, swapped=self._swapped, adds=False)
+        return direct(products, *seen, None, None, swapped=self._swapped, adds=False)
+    def prepare(self, target: Target) -> None:
+        super().prepare(target)
+        if isinstance(self._products, SplitProducts):
+            self._products.prepare(target)
+
+    @property
+    def states(self) -> list[str]:
+        found = super().states
+        return [*found, self._products.state] if isinstance(self._products, SplitProducts) else found
 
     def _factors(self, a: Tensor, b: Tensor, aux: AuxTensors) -> tuple[Tensor, Tensor]:
         if self._swapped:
@@ -246,6 +269,7 @@ class Matrices(OfMatrices):
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
+        assert isinstance(self._products, MatrixProducts), "terms add nothing"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
 
 

@@ -82,12 +82,13 @@ class Ceilings:
     def rate(self, name: str) -> float | None:
         """FLOP/s of matrix products by `rate_name`, or None where the device showed none.
 
-        "tf32x3" makes each product of three in TF32, so it is a third of that.
+        "tf32x3" makes each product of three in TF32, and "fp16x3" of three in float16, so it is a third of that.
         """
-        if name == "tf32x3":
-            tf32 = self.matrix.get("tf32")
-            return tf32 / 3 if tf32 is not None else None
-        return self.matrix.get(name)
+        of_terms = {"tf32x3": "tf32", "fp16x3": "float16"}.get(name)
+        if of_terms is None:
+            return self.matrix.get(name)
+        rate = self.matrix.get(of_terms)
+        return rate / 3 if rate is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Probe:
 
 
 def rate_name(product: torch.dtype, accumulate: torch.dtype, precision: str = "ieee") -> str:
-    """Which matrix rate bounds products of one type summed in another: a name in `Ceilings.matrix` or "tf32x3".
+    """Which matrix rate bounds products of one type summed in another: a name that `Ceilings.rate` takes.
 
     Complex products go by their real type, each multiply-add counting as four real ones; sums in float64 go at the
     rate of float64.

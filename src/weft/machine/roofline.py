@@ -76,7 +76,7 @@ def contraction_floor(
     Where no matrix rate is known for the contraction's types, memory and launch alone bound it.
     """
     arithmetic = contraction.arithmetic
-    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
+    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.fastest)
     return work_floor(contraction_work(contraction, beta=beta), ceilings, peak=ceilings.rate(name), in_graph=in_graph)
 
 

@@ -17,6 +17,7 @@ from weft.cpu.host import costs as cpu_costs
 from weft.networks.tree import Tree, TreeStep
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
+from weft.planner.split_schemes import BF16X6, RATES, refusal
 from weft.spec.dtypes import PRECISIONS
 from weft.spec.type_names import read_mode
 
@@ -90,6 +91,8 @@ def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
     rate = rates.get(name, rates["float32"])
     if precision == "tf32":
         rate = library("tf32_rate")
+    elif precision == "ieee_bound" and name in ("float32", "complex64") and refusal(target) is None:
+        rate = RATES[BF16X6.name]
     return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor, _GPU_TILE)
 
 

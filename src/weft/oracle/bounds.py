@@ -81,9 +81,10 @@ def error_bound(
     carried through the epilogue and rounded to D's type: ``+ eps_D / 2 * (|D| + bound) + t_D``. S is the sum of
     ``|a_k b_k|`` and S' the same with each factor as far off as its function and a shortened product type ("tf32",
     "tf32x3") leave it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive
-    value of D's type. A complex product counts as four. Products in fp8 on tensor cores add ``FP8_LOSS S``. Sources:
-    `weft.oracle.rounding`. It is a worst case, and grows with K as the error's worst case does; typical
-    errors grow with the square root of K.
+    value of D's type. A complex product counts as four. Products in fp8 on tensor cores add ``FP8_LOSS S``. Of
+    "ieee_bound" the bound is the same, but for factors of 2^127 and more and for S of half of float32's range, where it
+    is infinite, and for factors below 2^-110, which may be off by 2^-133. Sources: `weft.oracle.rounding`. It is a
+    worst case, and grows with K as the error's worst case does; typical errors grow with the square root of K.
 
     A function's own error is taken as four times that of the same function in eager PyTorch, at the worst of seven
     near arguments, plus four units in the last place. What it does to an error that it is given is found by evaluating
@@ -223,7 +224,7 @@ class _Reading:
         if function is not None:
             [(values, off, _)] = through(function, values, off, dtype, there.aux_args, self._stored(there.aux_args))
         off = (off + shortening(arithmetic, values)).expand(values.shape)
-        exact = function is None and arithmetic.precision not in SHORTENED
+        exact = function is None and arithmetic.precision not in SHORTENED and not arithmetic.split
         return Factor(replace(there, stored=values, aux_args={}), replace(there, stored=off, aux_args={}), exact)
 
     def addend(self, c: torch.Tensor, total: torch.dtype) -> _Addend:

@@ -6,7 +6,7 @@ u is the unit roundoff of the accumulator. In the standard model fl(x op y) = (x
 products is off by at most gamma_n sum |a_k b_k|, gamma_n = n u / (1 - n u), in any order of summation (Higham, Accuracy
 and Stability of Numerical Algorithms, 2nd edition, section 3.1); n u does as well, without restriction on n (Jeannerod
 and Rump, 2013). The bound takes a whole machine epsilon for u, which covers gamma_n while n u <= 1/2, and tensor cores,
-which cut off where the model rounds.
+which cut off where the model rounds. Of "ieee_bound" the bound is the same: `weft.planner.split_schemes` has the proof.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 import torch
 
 from weft.oracle.reference import wide
+from weft.planner.split_schemes import LARGEST, LEAST, LOST
 from weft.spec import Arithmetic
 from weft.spec.dtypes import FP8
 
@@ -33,6 +34,8 @@ FP8_LOSS = 4 * 33 * 2.0**-13
 # How many times worse than its measure a fused function may be, and units in the last place that it may lose beside.
 _FUNCTION_FACTOR = 4.0
 _FUNCTION_ULPS = 4.0
+
+_ANYTHING = 1e300
 
 NUDGES = (-3, -2, -1, 1, 2, 3)  # units in the last place by which a function's argument is varied to measure it
 
@@ -52,8 +55,12 @@ def is_inexact(dtype: torch.dtype) -> bool:
 
 
 def shortening(arithmetic: Arithmetic, values: torch.Tensor) -> torch.Tensor:
-    """How far a factor may be from its value in the type that its products are shortened to."""
-    return SHORTENED.get(arithmetic.precision, 0.0) * values.abs().double()
+    """How far a factor may be from its value in the type, or in the terms, that its products are made of."""
+    size = values.abs().double()
+    if arithmetic.split:  # a factor without terms may be anything; 0 times it stays 0
+        off = torch.where((size > 0) & (size < LEAST), LOST, 0.0)
+        return torch.where(size.isfinite() & (size >= LARGEST), _ANYTHING, off)
+    return SHORTENED.get(arithmetic.precision, 0.0) * size
 
 
 def sum_bound(
@@ -77,7 +84,8 @@ def sum_bound(
         bound = bound + FP8_LOSS * furthest
     bound = abs(alpha) * (bound + 3 * epsilon(total) * furthest)
     # What may leave the accumulator's range may be anything; infinite operands lead to infinities, and only to those.
-    leaves = furthest.isfinite() & (max(1.0, abs(alpha)) * furthest > torch.finfo(total).max)
+    room = 2.0 if arithmetic.split else 1.0  # an order of terms may be as large again as the sum
+    leaves = furthest.isfinite() & (room * max(1.0, abs(alpha)) * furthest > torch.finfo(total).max)
     return torch.where(leaves, math.inf, bound)
 
 

@@ -114,8 +114,9 @@ def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Option
 
 def types_of(types: Arithmetic) -> tuple[Any, torch.dtype]:
     """`precision` and `accumulate` that ask for this arithmetic."""
-    precision = types.precision if types.precision != "ieee" else "3m" if types.three else types.product
-    return precision, types.accumulate
+    if types.precision != "ieee":
+        return types.precision, types.accumulate
+    return "3m" if types.three else "ieee_bound" if types.split else types.product, types.accumulate
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------

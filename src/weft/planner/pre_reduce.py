@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.planner.program import SLOT_A, SLOT_B, Program, ProgramStep, as_called, build, number_slot, predict, work
 from weft.planner.schedule import Candidates, Target
-from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -151,10 +151,10 @@ def _product(contraction: Contraction, sums: Sequence[SummedOperand | None]) -> 
             continue  # a single-operand mode, summed by now
         modes.append(mode._replace(strides=Strides(a, b, *mode.strides[2:])))
     a_sums, b_sums = sums
-    accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
+    arithmetic, accumulate = contraction.arithmetic, contraction.arithmetic.accumulate
     return canonical(
         replace(
-            contraction, modes=tuple(modes), arithmetic=Arithmetic(accumulate, accumulate, precision),
+            contraction, modes=tuple(modes), arithmetic=replace(arithmetic, product=accumulate),
             a=a_sums.layout if a_sums is not None else contraction.a,
             b=b_sums.layout if b_sums is not None else contraction.b,
             a_fn=contraction.a_fn if a_sums is None else None,

@@ -34,6 +34,7 @@ FAMILIES = {
         "weft.gpu.composite.scatter.family",
         "weft.gpu.composite.logsumexp.family",
         "weft.gpu.composite.counting.family",
+        "weft.library.split_family",
         "weft.gpu.complex.direct.family",
         "weft.gpu.complex.real_forms.family",
     ),

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
-from weft.planner.validity import generation
+from weft.planner.validity import call_state
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
@@ -27,13 +27,13 @@ _LOW = 1 << 36  # an address below may be an offset into memory that was freed: 
 
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """The key of a call: an entry for each tensor, None for one that is not given; at the end the generation.
+    """The key of a call: an entry for each tensor, None for one that is not given; at the end the state.
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
-    tensor and must be looked at in each call. With the generation of `weft.planner.validity` what was found for a
-    signature is not found once plans are outdated. The signature is None where something else than a strided tensor is
-    given: it must be read first; and so must all inside a transform of torch.func. It is None, too, where torch wants
-    to see the call: within a dispatch mode, and of tensors without memory.
+    tensor and must be looked at in each call. With the state of `weft.planner.validity` what was found for a signature
+    is not found once plans are outdated, nor under another default precision. The signature is None where something
+    else than a strided tensor is given: it must be read first; and so must all inside a transform of torch.func. It is
+    None, too, where torch wants to see the call: within a dispatch mode, and of tensors without memory.
     """
     if dispatch_modes() or is_transforming():
         return None
@@ -56,7 +56,7 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
             return None  # its memory was freed: what has no other fault is refused where it is read
         found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
-    return (*found, generation())
+    return (*found, call_state())
 
 
 def is_plain(signature: tuple[Any, ...]) -> bool:

@@ -15,6 +15,8 @@ import torch
 from weft.planner.options import Options
 from weft.spec.whole_sums import between
 
+EXACT = (None, "ieee", "ieee_bound")  # precisions of products as they are
+
 
 def intermediate_type(own: torch.dtype, asked: Any, accumulate: torch.dtype | None) -> torch.dtype:
     """The type of an intermediate of operands of type `own`, where `asked` is the requested type of the result."""
@@ -28,7 +30,7 @@ def is_of_halves(dtypes: Iterable[torch.dtype]) -> bool:
 
 def step_options(options: Options, a: torch.dtype, b: torch.dtype, halves: bool) -> Options:
     """Options of a step whose operands have these types; `halves`: of contractions whose operands are all float16."""
-    halves = halves and options.algebra is None and options.accumulate is None and options.precision in (None, "ieee")
+    halves = halves and options.algebra is None and options.accumulate is None and options.precision in EXACT
     changes = step_changes(a, b, halves)
     return replace(options, **changes) if changes else options
 

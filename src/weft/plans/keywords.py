@@ -14,6 +14,7 @@ from weft.errors import ArgumentError
 from weft.planner.options import OF_NAME, TAKEN, Options
 from weft.planner.request import HOOKS, Results
 from weft.planner.schedule import Scalar
+from weft.planner.validity import default_precision
 from weft.spec.whole_sums import result_types
 
 
@@ -114,14 +115,17 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
     the call does not take, else what the reading of each raises.
     """
     specialize = OF_NAME["specialize"].default_of(call)
-    if not keywords and target is None:
+    default = default_precision()
+    if not keywords and target is None and default == "ieee":
         return _BARE[specialize]
     refuse_unknown(call, keywords)
-    found = {"specialize": specialize, "out_dtype": result_types(target)}
+    found: dict[str, Any] = {"specialize": specialize, "out_dtype": result_types(target)}
     for name, value in keywords.items():
         read = OF_NAME[name].read
         if read is not None and (value is not None or name != "out_dtype"):
             found[name] = read(name, value)
+    if default != "ieee" and "precision" in TAKEN[call] and found.get("precision") is None:
+        found["precision"] = default
     return Options(functions=tuple([keywords.get(hook) for hook in HOOKS]), **found)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import forward_ad
 
 from weft.base.arrays import dispatch_modes, is_transforming
-from weft.planner.validity import generation
+from weft.planner.validity import call_state
 
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 _ALIGNED = 15  # bits of addresses that are 0 in calls that are kept here
@@ -29,7 +29,7 @@ class LateCall(NamedTuple):
     """A known call, and what its tensors are guarded by."""
 
     guards: Any
-    generation: tuple[int, int]
+    state: tuple[int, int, str]
     gradients: bool | None  # whether they were recorded; None where no tensor requires one
     call: Any
 
@@ -65,9 +65,9 @@ class Lately:
             return None
         if bits & _ALIGNED:
             return None
-        now, recording = generation(), torch.is_grad_enabled()
+        now, recording = call_state(), torch.is_grad_enabled()
         for each in known:
-            fits = each.generation == now and (each.gradients is None or each.gradients is recording)
+            fits = each.state == now and (each.gradients is None or each.gradients is recording)
             if fits and each.guards.check(*tensors):
                 return each.call
         return None
@@ -78,8 +78,8 @@ class Lately:
             return
         if len(tensors) == 2 and tensors[0] is tensors[1]:  # guards tell no two names of one tensor apart
             words, tensors = (words, "twice"), tensors[:1]
-        now, known = generation(), self._calls.get(words, ())
-        if known and known[0].generation != now:
+        now, known = call_state(), self._calls.get(words, ())
+        if known and known[0].state != now:
             known = ()
             self._misses[words] = count()
         if len(self._misses) >= 2 * self._size:

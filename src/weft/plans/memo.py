@@ -2,8 +2,9 @@
 
 Plans depend on what no call says: the schedules that tuning stored, the families whose self-test failed, the number of
 torch's threads. `weft.planner.validity.generation` counts the changes. A `Memo` writes it into each key itself; keys of
-a `CallCache` are made of `call_signature`, which has it. An entry of an earlier generation is never found again, and
-goes when another is kept. Nothing is kept of calls inside a dispatch mode or a transform, which have no signature.
+a `CallCache` are made of `call_signature`, which has it and the default precision. An entry of an earlier generation is
+never found again, and goes when another is kept. Nothing is kept of calls inside a dispatch mode or a transform, which
+have no signature.
 
 What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
 """

@@ -100,6 +100,11 @@ def _transforms_in_memory(_: Any, schedule: Any) -> bool:
     return getattr(schedule, "consumers", None) == SMEM_TRANSFORM
 
 
+def _in_memory(split: bool) -> Kernel:
+    """Operands are split in memory; else in the registers of another family's product, a step of a program."""
+    return lambda _, schedule: hasattr(schedule, "steps") != split
+
+
 def _in_pipelines(split: bool) -> Kernel:
     """Both operands come in pipelines, and functions are applied in registers."""
 
@@ -200,6 +205,7 @@ _HAND_PERMUTE = "weft.gpu.permute.generic"
 _TTGT, _SCATTER, _LOG, _COUNTING = (
     f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp", "counting")
 )
+_SPLIT = "weft.library.split_family"
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
 # The CPU's kernels are compiled for the type that they compute in: a case for each, so that no other is compiled.
@@ -293,6 +299,12 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         ), like=_product_by_library),
         Trial(_LOG, from_letters("float32", "mk,kn->mn", m=264, n=264, k=136, algebra="log")),
         Trial(_COUNTING, from_letters("truth values", "mk,kn->mn", m=67, n=35, k=330, **_OR_AND)),
+        Trial(_SPLIT, from_letters(
+            "split in memory", "mk,kn->nm", m=1800, n=1544, k=1601, precision="ieee_bound",
+        ), _in_memory(True)),
+        Trial(_SPLIT, from_letters(
+            "split in registers", "mk,kn->nm", m=67, n=35, k=331, precision="ieee_bound",
+        ), _in_memory(False)),
         Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _moves, _in_tiles(1024)),
         Trial(_PERMUTE, PermuteCase("float32, large tiles", "abc->cab", (67, 130, 35)), _moves, _in_tiles(1024)),
         Trial(_PERMUTE, PermuteCase(

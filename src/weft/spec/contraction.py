@@ -146,13 +146,20 @@ class Arithmetic:
 
     `product` is the type in which A and B are multiplied and which `a_fn` and `b_fn` see; `accumulate` the type of
     the sum, which `c_fn` and `epilogue` see; `precision` how fp32 products use the hardware; `three` whether a complex
-    product may be made of three real ones.
+    product may be made of three real ones; `split` whether a product may be made of those of shorter terms, see
+    `weft.planner.split_schemes`.
     """
 
     product: torch.dtype
     accumulate: torch.dtype
-    precision: str = "ieee"  # or "tf32", "tf32x3"
+    precision: str = "ieee"  # or "tf32", "tf32x3"; of a step of another schedule "bf16x6"
     three: bool = False
+    split: bool = False
+
+    @property
+    def fastest(self) -> str:
+        """The fastest way that products may be made: `precision`, or of what terms."""
+        return "fp16x3" if self.split else self.precision
 
 
 @dataclass(frozen=True, slots=True)

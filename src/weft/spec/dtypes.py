@@ -16,7 +16,7 @@ from weft.spec.contraction import Arithmetic
 from weft.spec.type_names import NAMES, read_dtype, read_mode
 from weft.spec.whole_sums import NARROW, sum_type
 
-PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
+PRECISIONS = ("ieee", "ieee_bound", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # The accumulators each product type may have, its default first.
@@ -119,8 +119,9 @@ def resolve(
     """The types of products and sums for operands stored as `a` and `b`; `results` and `count`: the types that a sum's
     results have, and its length.
 
-    `precision` None or "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands
-    only): it may be made of three. "tf32" and "tf32x3" (float32 and complex64 only): the tensor cores' shortened
+    `precision` None or "ieee": products in the storage type, a complex one of four real ones. "ieee_bound": the same,
+    or any way to make float32 products whose proven bound is not above theirs. "3m" (complex operands only): a product
+    may be made of three. "tf32" and "tf32x3" (float32 and complex64 only): the tensor cores' shortened
     float32, or three products of them that recover most of its digits; sums in float64 are of IEEE products. A dtype:
     values are rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8
     types exactly and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer
@@ -152,7 +153,7 @@ def resolve(
         if not storage.is_complex:
             raise DTypeError(f"precision '3m' is for complex products, the operands are {dtype_name(storage)}")
         three = True
-    elif precision not in (None, "ieee"):
+    elif precision not in (None, "ieee", "ieee_bound"):
         raise DTypeError(
             f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype"
             f"{nearest(str(precision), PRECISIONS)}"
@@ -167,7 +168,8 @@ def resolve(
         mode = "ieee"  # no tensor core adds shortened products up in double precision
     if accumulate is None:
         accumulate = sum_type(product, results, count) if product in NARROW else allowed[0]
-    return Arithmetic(product, accumulate, mode, three)
+    split = precision == "ieee_bound" and algebra is None and accumulate in (torch.float32, torch.complex64)
+    return Arithmetic(product, accumulate, mode, three, split and REAL_OF.get(product, product) is torch.float32)
 
 
 def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:

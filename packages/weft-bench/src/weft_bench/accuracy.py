@@ -37,6 +37,7 @@ class Precision:
 
 PRECISIONS = (
     Precision("float32 ieee", torch.float32),
+    Precision("float32 ieee_bound", torch.float32, "ieee_bound", on_cpu=False),
     Precision("float32 tf32x3", torch.float32, "tf32x3", on_cpu=False),
     Precision("float32 tf32", torch.float32, "tf32", on_cpu=False),
     Precision("float16", torch.float16),

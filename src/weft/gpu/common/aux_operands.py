@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ def strides_of_parts(modes: Sequence[Mode]) -> list[Mode]:
 
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     """The arithmetic of the real products that complex ones are made of."""
-    return Arithmetic(real(arithmetic.product), real(arithmetic.accumulate), arithmetic.precision)
+    return replace(arithmetic, product=real(arithmetic.product), accumulate=real(arithmetic.accumulate), three=False)
 
 
 class AuxEntry(NamedTuple):

@@ -28,6 +28,7 @@ from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SECTOR, SHA
 from weft.gpu.common.tiling import MAX_DIVISOR, A, B, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
+from weft.planner.split_schemes import BF16X6, SHALLOW, STEPS
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
@@ -329,6 +330,8 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
         rate /= SINGLE_ALONG_K
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
         rate *= ACROSS_K
+    if arithmetic.precision == BF16X6.name and work.tile[2] <= STEPS[0]:
+        rate *= SHALLOW
     return rate / by.rearranged if work.rearranged else rate
 
 

@@ -136,6 +136,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     size = product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
+    apart = contraction.arithmetic.precision == "bf16x6"
     narrow = size == 2 and min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
     for shape in (*_SHAPES[size], *(_NARROW if narrow else ())):
         reason = _misfit(contraction, shape, size, shared)
@@ -147,7 +148,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for m in outer_axes(m_modes, A, shape.m):
             for n in outer_axes(n_modes, B, shape.n):
                 for k in k_axes(k_modes, depth):
-                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8)
+                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
                     tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
                     if tiles > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None

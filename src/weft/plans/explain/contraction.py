@@ -76,7 +76,7 @@ def types(contraction: Contraction) -> list[str]:
     stored = ", ".join(
         f"{name} {dtype_name(layout.dtype)}" for name, layout in _layouts(contraction) if layout is not None
     )
-    how = "3m" if arithmetic.three else arithmetic.precision
+    how = "3m" if arithmetic.three else "ieee_bound" if arithmetic.split else arithmetic.precision
     return [
         f"stored {stored}; products {dtype_name(arithmetic.product)} ({how}), "
         f"summed in {dtype_name(arithmetic.accumulate)}"
@@ -138,7 +138,7 @@ def tiles(contraction: Contraction, schedule: Schedule) -> dict[str, Any]:
 
 def roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:
     arithmetic = contraction.arithmetic
-    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
+    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.fastest)
     peak = known.rate(name)
     read, write = (si(rate, "B/s") for rate in (known.best_read, known.best_write))
     of_copy = " (a copy's)" if known.best_write > known.write else ""

@@ -33,7 +33,7 @@ def explain(
     """The text of a plan's `explain`, at most forty lines.
 
     `description` is the canonical form that was planned. `choice` is None for the reference backend, which chooses
-    nothing. `tier` says which kind of kernel serves, `behind` what computes its functions. Nothing is measured here:
+    nothing. `tier` says which kind of kernel serves, `behind` what its passes do. Nothing is measured here:
     ceilings are those kept from an earlier measurement, or a datasheet's.
     """
     about: Any = permutation if isinstance(description, Permutation) else contraction
@@ -82,7 +82,7 @@ def _tiles(description: Description, choice: Choice) -> list[str]:
 
 def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:
     """Which tier serves, why, what computes functions there, and from which call on another tier does."""
-    lines = [f"{tier.name}: {tier.why}", *([f"functions: {behind}"] if behind is not None else [])]
+    lines = [f"{tier.name}: {tier.why}", *([f"passes: {behind}"] if behind is not None else [])]
     if tier.look_at is not None:
         lines.append(f"call {tier.look_at} looks for a better kernel")
     elif tier.switch_at is not None:

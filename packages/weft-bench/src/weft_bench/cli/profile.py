@@ -93,7 +93,7 @@ def profile(
     extents: Annotated[str | None, typer.Option(help="Of every label: a=16,b=16,...; a case has its own.")] = None,
     dtype: Annotated[str, typer.Option(help="Of both operands.")] = "float16",
     out_dtype: Annotated[str | None, typer.Option(help="Of the result; float32 for half precision.")] = None,
-    precision: Annotated[str | None, typer.Option(help="ieee, tf32, tf32x3, or the type of products.")] = None,
+    precision: Annotated[str | None, typer.Option(help="ieee, ieee_bound, tf32, tf32x3, or a type.")] = None,
     functions: Annotated[str | None, typer.Option(help="By hook: a_fn=relu,epilogue=elu.")] = None,
     algebra: Annotated[str, typer.Option(help="max_plus, min_plus, log, ...")] = "plus_times",
     against: Annotated[str | None, typer.Option(help="torch, cutensor, cublas, ..., or a schedule of weft's.")] = None,

@@ -14,6 +14,7 @@ Each such kernel reads and writes every element once, no more than in-place kern
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _SURE_ALIGNMENT = {"cuda": 128, "meta": 128, "cpu": 16}
 _WORKSPACE_SHARE = 4  # of the free memory, one part in so many
 COMPILING_WORKSPACE = 1 << 34  # bytes: kernels that are compiled ahead may count on as much
 
-_FLOAT_COMPUTE = {"tf32": "TF32", "tf32x3": "3XTF32"}
+_FLOAT_COMPUTE = {"tf32": ("TF32",), "tf32x3": ("3XTF32",), "ieee_bound": ("32F", "9X16BF", "3XTF32")}
 _COMPUTE = {
     torch.float16: "32F",
     torch.bfloat16: "32F",
@@ -112,20 +113,21 @@ class Cutensor(CutensorPeer):
     """Contractions. `quick` tries the modes that won on an H200: no numbered kernels, two algorithms just in time."""
 
     def _ways(self, case: Case, tensors: Tensors, library: Library) -> Prepared | str:
-        compute = compute_name(case)
+        computes = compute_names(case)
         _refuse(case, tensors)
         ways: list[Way] = []
         refused: dict[str, str] = {}
-        for fused in fusions(case):
+        for compute, fused in itertools.product(computes, fusions(case)):
+            extra = fusion_text(case, fused) + (f" {compute}" if len(computes) > 1 else "")
             try:
-                self._plans(case, tensors, library, compute, fused, ways, refused)
+                self._plans(case, tensors, library, compute, fused, extra, ways, refused)
             except (CutensorError, UnsupportedError) as error:
-                refused[f"every mode{fusion_text(case, fused)}"] = str(error)
+                refused[f"every mode{extra}"] = str(error)
         if not ways:
             return "; ".join(dict.fromkeys(refused.values()))
         summed = _modes_alone(case, 0)[1] or _modes_alone(case, 1)[1]
         stored = torch.promote_types(*case.dtypes[:2]) if summed else case.dtypes[2]
-        return Prepared(ways, refused, stored=stored, note=f"cuTENSOR {library.version}, compute {compute}")
+        return Prepared(ways, refused, stored=stored, note=f"cuTENSOR {library.version}, compute {', '.join(computes)}")
 
     def _plans(
         self,
@@ -134,13 +136,16 @@ class Cutensor(CutensorPeer):
         library: Library,
         compute: str,
         fused: frozenset[str],
+        extra: str,
         ways: list[Way],
         refused: dict[str, str],
     ) -> None:
-        """Every mode's plan of one choice of fused functions, added to `ways` or `refused`."""
+        """Every mode's plan of one choice of sums and fused functions, added to `ways` or `refused`.
+
+        `extra` says that choice in labels.
+        """
         a, b, operation = _operation(case, tensors, library, compute, fused)
         limit = _workspace_limit(tensors.a.device)
-        extra = fusion_text(case, fused)
         for name, algorithm, jit in self._modes():
             label = f"{name}{'+jit' if jit else ''}{extra}"
             try:
@@ -156,8 +161,8 @@ class Cutensor(CutensorPeer):
         library = self.opened()
         if library is None:
             raise UnsupportedError(self._absent)
-        for fused in fusions(case):
-            _, _, operation = _operation(case, tensors, library, compute_name(case), fused)
+        for compute, fused in itertools.product(compute_names(case), fusions(case)):
+            _, _, operation = _operation(case, tensors, library, compute, fused)
             for _, algorithm, jit in self._modes():
                 if jit:
                     operation.plan(algorithm, jit, COMPILING_WORKSPACE)
@@ -172,16 +177,20 @@ class Cutensor(CutensorPeer):
                 yield f"kernel-{kernel}", kernel, cutensor_library.NO_JIT
 
 
-def compute_name(case: Case) -> str:
-    """The compute descriptor that sums as the case asks; `UnsupportedError` where cuTENSOR has none."""
+def compute_names(case: Case) -> tuple[str, ...]:
+    """The compute descriptors that sum as the case asks; `UnsupportedError` where cuTENSOR has none.
+
+    Of "ieee_bound" those that emulate as well: results past the bound of an IEEE sum are refused as wrong.
+    """
     common = torch.promote_types(*case.dtypes[:2])
     if isinstance(case.precision, torch.dtype) and case.precision is not common:
         raise UnsupportedError(f"cuTENSOR does not round {common} operands to {case.precision}")
     if case.accumulate is torch.float64 or common not in _COMPUTE:
         raise UnsupportedError(f"cuTENSOR has no sums of {common} in {case.accumulate or 'that type'}")
     if common in (torch.float32, torch.complex64) and isinstance(case.precision, str):
-        return _FLOAT_COMPUTE.get(case.precision, "32F")
-    return _COMPUTE[common]
+        return _FLOAT_COMPUTE.get(case.precision, ("32F",))
+    emulated = ("8XINT8",) if case.precision == "ieee_bound" and _COMPUTE[common] == "64F" else ()
+    return (_COMPUTE[common], *emulated)
 
 
 def fusions(case: Case) -> list[frozenset[str]]:

@@ -151,7 +151,7 @@ def _work(description: Any, known: Ceilings | None, on_gpu: bool) -> tuple[Work,
         work = permutation_work(description.x, description.d, description.fn)
         return work, work_floor(work, known, in_graph=on_gpu) if known is not None else None, ""
     arithmetic = description.arithmetic
-    rate = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
+    rate = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.fastest)
     floor = contraction_floor(description, known, in_graph=on_gpu) if known is not None else None
     return contraction_work(description), floor, rate
 

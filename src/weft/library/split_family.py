@@ -1,0 +1,106 @@
+"""float32 products of "ieee_bound" made of shorter terms, see `weft.planner.split_schemes`.
+
+By passes: operands are packed, passed through their functions and split in memory, cuBLAS multiplies terms, and what
+follows on the sums is one more pass. That is the library's schedule, here among those of kernels.
+
+In registers: the product of another family that splits tiles as it multiplies them, and adds each step along k in
+float32. Nothing is packed for it, and functions before and after are fused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from weft.errors import UnsupportedError
+from weft.library import family as library
+from weft.library.family import LibrarySchedule
+from weft.planner import program
+from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.planner.split_schemes import BF16X6, STEPS, refusal
+from weft.spec import Contraction, Layout
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+
+NAME = "split"
+KEPT = 4  # schedules of a product in registers that are proposed
+AROUND = ("pre_reduce", "ttgt", "scatter")  # families whose products are split themselves
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    if not contraction.arithmetic.split:
+        return 'products are made of shorter terms where precision is "ieee_bound"'
+    if contraction.arithmetic.product.is_complex:
+        return "complex products are made of real ones first"
+    return refusal(target)
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[LibrarySchedule | Program] = []
+    excluded: list[str] = []
+    if (reason := library.supports(contraction, target)) is None:
+        for each in library.schedules(contraction, target).schedules:
+            if isinstance(each, LibrarySchedule) and each.form == "split":
+                found.append(replace(each, family=NAME))
+    else:
+        excluded.append(reason)
+    if not BF16X6.admitted(contraction.k, STEPS):
+        excluded.append(f"sums of {contraction.k} products are too short for a bound as that of IEEE sums")
+    else:
+        try:
+            found += [_program(each, contraction.k) for each in _in_registers(contraction, target)]
+        except UnsupportedError as error:
+            excluded.append(str(error))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _in_registers(contraction: Contraction, target: Target) -> list[Choice]:
+    from weft.planner.planner import choose
+
+    arithmetic = replace(contraction.arithmetic, precision=BF16X6.name, split=False)
+    product = choose(replace(contraction, arithmetic=arithmetic), "triton", target, without=(NAME, *AROUND))
+    return list(product.led_by_each(product.ranked[:KEPT]))
+
+
+def _program(product: Choice, k: int) -> Program:
+    share = BF16X6.loss(k, STEPS) / k
+    form = f"{NAME} {BF16X6.name} in registers, {share:.2f} of an IEEE sum's bound; {{0}}"
+    return Program(NAME, (as_called(product, SLOT_A, SLOT_B),), 0, form)
+
+
+def predict(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> float:
+    return schedule.seconds if isinstance(schedule, Program) else library.predict(contraction, schedule, target)
+
+
+def build(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> Launch:
+    if isinstance(schedule, Program):
+        return program.build(contraction, schedule, target)
+    return SplitLaunch(contraction, library.build(contraction, schedule, target))
+
+
+class SplitLaunch:
+    """The library's launch on tensors of a call, or of a step, whose intermediates are rows of elements."""
+
+    def __init__(self, contraction: Contraction, launch: Launch) -> None:
+        self._launch = launch
+        self._layouts = contraction.a, contraction.b, contraction.c, contraction.d
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        a, b, c, d = (_in_layout(*pair) for pair in zip((a, b, c, d), self._layouts, strict=True))
+        self._launch(a, b, c, d, alpha, beta, aux)
+
+    @property
+    def state(self) -> str | None:
+        return getattr(self._launch, "state", None)
+
+
+def _in_layout(tensor: Any, layout: Layout | None) -> Any:
+    if tensor is None or layout is None or tensor.shape == layout.shape:
+        return tensor
+    return tensor.as_strided(layout.shape, layout.strides)
