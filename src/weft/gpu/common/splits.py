@@ -17,6 +17,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
+from weft.spec import Contraction
+
+RUN = 4096  # bytes of each operand along k, which are added up in one go where bits are not to depend on extents
+
+
+def product_bytes(contraction: Contraction) -> int:
+    """Bytes of an element as matrix units take it."""
+    arithmetic = contraction.arithmetic
+    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
+
+
+def run_count(contraction: Contraction) -> int:
+    """Runs of each sum where bits are not to depend on extents."""
+    return max(-(-contraction.k * product_bytes(contraction) // RUN), 1)
+
 
 class TailSplits(NamedTuple):
     """Parts of the sum of the last output tile, where those are fewer than of others; 0 where not."""
