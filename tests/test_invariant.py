@@ -31,7 +31,8 @@ class Pair:
         draw = random.Random(seed)
         self.draw, self.values = draw, torch.Generator().manual_seed(seed)
         self.rows = "mp"[: draw.choice((1, 1, 2))]
-        columns, batch, summed = "no"[: draw.choice((0, 1, 1, 2))], "b"[: draw.choice((0, 0, 1))], "xyz"[: draw.choice((1, 1, 2, 3))]
+        columns, batch = "no"[: draw.choice((0, 1, 1, 2))], "b"[: draw.choice((0, 0, 1))]
+        summed = "xyz"[: draw.choice((1, 1, 2, 3))]
         long = draw.choice((20, 20, 200, 1500, 5000))
         self.extents = {label: draw.choice((1, 2, 3, 7, 16, 33, 70)) for label in self.rows + columns + batch}
         left = long
@@ -85,7 +86,7 @@ class Pair:
         fewer = {"c": None if c is None else self.fewer(c, self.terms[2])}
         whole = {"c": c}
         if options.get("operands"):
-            term = self.draw.choice([label for label in self.terms[2]] or [""])
+            term = self.draw.choice(self.terms[2])
             scale = self.tensor(term)
             whole["operands"], fewer["operands"] = {"scale": (term, scale)}, {"scale": (term, self.fewer(scale, term))}
             options.pop("operands")
@@ -95,7 +96,8 @@ class Pair:
             x = x.contiguous()
         part = weft.contract(self.equation, x, y, **options, **fewer)
         expected = self.fewer(found, self.terms[2])
-        assert torch.equal(part.view(torch.uint8), expected.contiguous().view(torch.uint8)), (self.equation, self.extents, self.few)
+        same = torch.equal(part.view(torch.uint8), expected.contiguous().view(torch.uint8))
+        assert same, (self.equation, self.extents, self.few)
 
 
 @pytest.mark.parametrize("seed", range(6))

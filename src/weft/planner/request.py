@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
@@ -174,6 +175,11 @@ class Request:
         wide = self.arithmetic.accumulate is torch.int64 and self.arithmetic.product in NARROW
         return wide and self.algebra is None and self.functions.epilogue is None
 
+    def _elements_of_a_row(self, extents: dict[Label, int]) -> int:
+        """Elements of D for each index of the labels whose extents no bit may depend on; 0 where there are none."""
+        others = [extents[label] for label in self.notation.output if label not in self.invariant]
+        return max(math.prod(others), 1) if self.invariant else 0
+
     def _narrowed(self, c: Layout | None, extents: dict[Label, int]) -> Arithmetic:
         short = c is None and fits_int32(self.arithmetic.product, summed(self.notation, extents))
         return replace(self.arithmetic, accumulate=torch.int32) if short else self.arithmetic
@@ -239,7 +245,7 @@ class Request:
                 algebra=self.algebra,
                 text=self.text,
                 peak=self.peak,
-                invariant=bool(self.invariant),
+                invariant=self._elements_of_a_row(extents),
             )
         )
 

@@ -36,7 +36,7 @@ Description: TypeAlias = Contraction | Permutation
 
 def is_invariant(description: Description) -> bool:
     """Whether the bits of an element are to follow from its own products alone."""
-    return isinstance(description, Contraction) and description.invariant
+    return isinstance(description, Contraction) and description.invariant > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ import torch
 
 from weft.spec import Contraction
 
-RUN = 4096  # bytes of each operand along k, which are added up in one go where bits are not to depend on extents
+# Where bits are not to depend on extents: programs that the sums of one row are to have, output elements of each, and
+# the fewest products of a run. Constants of the contraction alone: no device's, so that bits do not depend on it.
+PROGRAMS, WIDTH, FEWEST = 64, 64, 1024
 
 
 def product_bytes(contraction: Contraction) -> int:
@@ -31,8 +33,9 @@ def product_bytes(contraction: Contraction) -> int:
 
 
 def run_count(contraction: Contraction) -> int:
-    """Runs of each sum where bits are not to depend on extents."""
-    return max(-(-contraction.k * product_bytes(contraction) // RUN), 1)
+    """Runs of each sum where bits are not to depend on extents: programs may share them, where rows are few."""
+    tiles = -(-contraction.invariant // WIDTH)
+    return max(min(-(-PROGRAMS // tiles), contraction.k // FEWEST), 1)
 
 
 class TailSplits(NamedTuple):

@@ -219,8 +219,9 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
     known = (aux_a, aux_b)
     if PARAMS.runs > 1:
-        acc = tl.zeros((PARAMS.m.tile, PARAMS.n.tile), dtype=OP.accumulate)
-        for run in range(PARAMS.runs):
+        TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
+        acc = tl.zeros(TILE, dtype=OP.accumulate)
+        for run in range(0, PARAMS.runs):
             steps = (run * PARAMS.steps, tl.minimum((run + 1) * PARAMS.steps, PARAMS.k.blocks))
             acc += sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS, OP)
     else:

@@ -120,7 +120,7 @@ _NARROW = (
     TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
 )  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
-_ONE_DEPTH = {1: (128,), 2: (64,), 4: (32,), 8: (16,)}
+_ONE_DEPTH = {1: 128, 2: 64, 4: 32, 8: 16}  # a tile along k, by bytes of a product
 _RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
 
 
@@ -130,12 +130,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     size = product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
-    narrow = size == 2 and min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
-    depths = _depths(contraction)
-    for shape in (*_SHAPES[size], *(_NARROW if narrow else ())):
-        if depths and shape.k not in depths:
-            continue
-        reason = _misfit(contraction, shape, size, shared, 2 * LEAST_DOT if depths else LEAST_DOT)
+    shapes = _tiles(contraction)
+    least = (GROUP_ROWS, 2 * LEAST_DOT) if contraction.invariant else (LEAST_DOT, LEAST_DOT)
+    for shape in shapes:
+        reason = _misfit(contraction, shape, size, shared, least)
         if reason is not None:
             excluded[reason] = None
             continue
@@ -181,26 +179,30 @@ def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
         yield (TiledAxis(others, tile // 8), TiledAxis((near_b,), 8))
 
 
-def _depths(contraction: Contraction) -> tuple[int, ...]:
-    """The tiles along k that one order of additions allows; empty where all do.
+def _tiles(contraction: Contraction) -> Sequence[TileShape]:
+    """Tiles that are tried, along m, n and k: all, or those that add as every other one does.
 
-    Three products for one, and sums of fp8 products, are rounded once for each tile. Other sums are rounded once for
-    each instruction, whatever the tile; runs of a sum end where tiles end.
+    Sums are rounded once for each instruction, whatever the tile. But three products for one are rounded once for each
+    tile along k, runs of a sum end where tiles do, and for operands stored in fewer bytes than they are multiplied in
+    an instruction for few rows takes k in an order of its own.
     """
-    if not contraction.invariant:
-        return ()
     size = product_bytes(contraction)
+    narrow = min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    shapes = (*_SHAPES[size], *(_NARROW if narrow and size == 2 else ()))
+    if not contraction.invariant:
+        return shapes
     if contraction.arithmetic.precision == "tf32x3" or size == 1 or run_count(contraction) > 1:
-        return _ONE_DEPTH[size]
-    return ()
+        shapes = tuple(shape for shape in shapes if shape.k == _ONE_DEPTH[size])
+    return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
 
 
-def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int, least: int) -> str | None:
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int, least: tuple[int, int]) -> str | None:
     """Why a tile shape cannot or should not be used here, in one sentence."""
     if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
         return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
-    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > least and tile >= 2 * power_of_two(extent):
+    sides = (("m", shape.m, contraction.m, least[0]), ("n", shape.n, contraction.n, least[1]))
+    for name, tile, extent, few in sides:
+        if tile > few and tile >= 2 * power_of_two(extent):
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
     return None
 

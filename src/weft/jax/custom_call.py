@@ -1,0 +1,194 @@
+"""Functions of torch tensors as custom calls of XLA: no copy, no callback of the host's Python through JAX.
+
+XLA calls a handler of C's calling convention, on a CPU in one of its threads, for a GPU when it comes to the call in
+the stream (https://openxla.org/xla/custom_call; the structures are those of `xla/ffi/api/c_api.h`, whose layout is
+stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import torch
+
+import jax
+from weft.base.bounded_cache import BoundedCache
+
+Address = int
+Tensors = list[torch.Tensor]
+Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the results
+
+_KNOWN = 256  # sets of buffers of one call, by their addresses
+_EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
+_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_handlers: list[Any] = []  # XLA keeps their addresses for ever
+
+
+class Spec(NamedTuple):
+    """The shape and type of a buffer."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Words(ctypes.Structure):
+    """The words of a call frame that are read; sizes and extensions of nested structures between them."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("api", ctypes.c_void_p), ("ctx", ctypes.c_void_p),
+        ("stage", ctypes.c_int64), ("args_head", ctypes.c_int64 * 4), ("args", ctypes.c_void_p),
+        ("rets_head", ctypes.c_int64 * 4), ("rets", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _Metadata(ctypes.Structure):
+    """What XLA asks a handler for when it is registered."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("version_head", ctypes.c_int64 * 2), ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )  # fmt: skip
+
+
+class _Question(ctypes.Structure):
+    """The arguments of the functions of XLA that are called: the last word is the answer, or the error code."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("given", ctypes.c_void_p),
+        ("answer", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _Api(ctypes.Structure):
+    """XLA's functions, by their places in its table."""
+
+    _fields_ = (
+        ("head", ctypes.c_int64 * 4), ("major", ctypes.c_int), ("minor", ctypes.c_int), ("internal", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 18),
+    )  # fmt: skip
+
+    ERROR, STREAM, ORDINAL = 0, 4, 17
+
+    def ask(self, function: int, given: int | None, answer: int | None = None) -> tuple[int | None, int | None]:
+        """The result of a function, and the last word of its arguments."""
+        question = _Question(ctypes.sizeof(_Question), None, given, answer)
+        found = _HANDLER(self.functions[function])(ctypes.addressof(question))
+        return found, question.answer
+
+
+def register(
+    name: str, platform: str, operands: Sequence[Spec], results: Sequence[Spec], run: Run, bound: Run
+) -> None:  # fmt: skip
+    """Make a custom call of this name, which is for ever.
+
+    `run` computes; `bound` makes a callable that computes on these very tensors, for buffers that come again.
+    """
+    known = BoundedCache(_KNOWN)
+    counts = len(operands), len(results)
+
+    def handle(frame_at: Address) -> int | None:
+        frame = _Words.from_address(frame_at)
+        if frame.extension:
+            _tell(frame)
+            return None
+        if frame.stage & 0xFFFFFFFF != _EXECUTE:
+            return None
+        api = _Api.from_address(frame.api)
+        try:
+            places = _places(frame.args, counts[0]), _places(frame.rets, counts[1])
+            stream = None if platform == "cpu" else _stream(api, frame.ctx)
+            device = torch.device("cpu") if stream is None else torch.device("cuda", stream[1])
+            call = known.get((places, device))
+            if call is None:
+                operands_here, results_here = (
+                    [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
+                    for specs, found in zip((operands, results), places, strict=True)
+                )
+                call = _Call(partial(run, operands_here, results_here), partial(bound, operands_here, results_here))
+                known.put((places, device), call)
+            with _on(stream):
+                call()
+        except Exception as error:  # XLA hands it on: nothing may leave a function of C
+            text = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
+            return api.ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
+        return None
+
+    handler = _HANDLER(handle)
+    _handlers.append(handler)
+    target = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value)
+    jax.ffi.register_ffi_target(name, target, platform="cpu" if platform == "cpu" else "CUDA")
+
+
+class _Call:
+    """A call of the same buffers: bound to them when they come for the second time."""
+
+    def __init__(self, run: Callable[[], Any], bound: Callable[[], Callable[[], Any]]) -> None:
+        self._run, self._came = run, False
+        self._bound: Callable[[], Callable[[], Any]] | None = bound
+
+    def __call__(self) -> None:
+        if self._came and self._bound is not None:
+            self._run, self._bound = self._bound(), None
+        self._came = True
+        self._run()
+
+
+def _tell(frame: _Words) -> None:
+    """The version of the interface, which is that of XLA itself: what is read here is in every one."""
+    metadata = _Metadata.from_address(ctypes.c_uint64.from_address(frame.extension + 24).value)
+    metadata.major, metadata.minor = 0, 1
+
+
+def _places(buffers: Address, count: int) -> tuple[Address, ...]:
+    """The addresses of the elements of buffers."""
+    if not count:
+        return ()
+    found = (ctypes.c_uint64 * count).from_address(buffers)
+    return tuple([ctypes.c_uint64.from_address(at + 24).value for at in found])
+
+
+def _tensor(spec: Spec, at: Address, device: torch.device) -> torch.Tensor:
+    """A buffer as a tensor, which does not own it."""
+    count = spec.dtype.itemsize
+    for extent in spec.shape:
+        count *= extent
+    if count == 0:
+        return torch.empty(spec.shape, dtype=spec.dtype, device=device)
+    if device.type == "cpu":
+        flat = torch.frombuffer((ctypes.c_char * count).from_address(at), dtype=torch.uint8)
+    else:
+        flat = torch.as_tensor(_OnDevice(at, count), device=device)
+    return flat.view(spec.dtype).view(spec.shape)
+
+
+class _OnDevice:
+    """Bytes of a GPU's memory."""
+
+    def __init__(self, at: Address, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (at, False), "version": 2}
+
+
+def _stream(api: _Api, ctx: Address) -> tuple[Address, int]:
+    """XLA's stream, and the number of its device."""
+    stream, ordinal = api.ask(_Api.STREAM, ctx)[1], api.ask(_Api.ORDINAL, ctx)[1]
+    return stream or 0, (ordinal or 0) & 0x7FFFFFFF
+
+
+def _on(stream: tuple[Address, int] | None) -> Any:
+    return _NOTHING if stream is None else torch.cuda.stream(_external(*stream))
+
+
+@lru_cache(maxsize=64)
+def _external(stream: Address, device: int) -> Any:
+    return torch.cuda.ExternalStream(stream, torch.device("cuda", device))
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+_NOTHING = _Nothing()
