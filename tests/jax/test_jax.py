@@ -74,7 +74,8 @@ def test_second_derivatives():
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [
-        ("ab,bc,cd->ad", ((3, 4), (4, 5), (5, 2))), ("ii->i", ((4, 4),)), ("ij->", ((4, 3),)), ("iij,jk->k", ((3, 3, 2), (2, 5))),
+        ("ab,bc,cd->ad", ((3, 4), (4, 5), (5, 2))), ("ii->i", ((4, 4),)), ("ij->", ((4, 3),)),
+        ("iij,jk->k", ((3, 3, 2), (2, 5))),
         ("ij,kj->ik", ((1, 3), (4, 3))), ("ij,jk->ik", ((4, 1), (3, 5))), ("...ij,jk->...ik", ((2, 3, 4), (4, 5))),
         ("ij,jk->ik", ((0, 3), (3, 2))), ("ij,jk->ik", ((2, 0), (0, 2))), ("i,i->", ((6,), (6,))),
     ],
@@ -179,20 +180,28 @@ def test_equal_calls_are_one_custom_call():
 A, B = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
 
 
+def product(a=A, b=B, **words):
+    return weft.jax.contract("mk,kn->mn", a, b, **words)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: weft.jax.contract("mk,kn->mn", A, A), ShapeError, "label 'k' has extent 4 in operand 0 and 3"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B.astype(np.float16)), DTypeError, "float32 and float16"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, alpha=2.0), ArgumentError, "'alpha': it is a term of the epilogue"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, optimise=1), ArgumentError, "no keyword 'optimise': it takes out_dtype"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, epilogue=lambda s: s if s > 0 else -s), FunctionError, "jnp.where"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, epilogue=lambda s: jnp.sort(s[None])[0]), FunctionError, "primitive"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, epilogue=lambda s: s + jnp.asarray(A)), FunctionError, "elements alone"),
-        (lambda: weft.jax.contract("mk,kn->mn", A, B, operands={"x": ("m", A[:, 0])}), FunctionError, "no function takes 'x'"),
+        (lambda: product(b=A), ShapeError, "label 'k' has extent 4 in operand 0 and 3"),
+        (lambda: product(b=B.astype(np.float16)), DTypeError, "float32 and float16"),
+        (lambda: product(alpha=2.0), ArgumentError, "'alpha': it is a term of the epilogue"),
+        (lambda: product(optimise=1), ArgumentError, "no keyword 'optimise': it takes out_dtype"),
+        (lambda: product(epilogue=lambda s: s if s > 0 else -s), FunctionError, "jnp.where"),
+        (lambda: product(epilogue=lambda s: jnp.sort(s[None])[0]), FunctionError, "primitive 'sort'"),
+        (lambda: product(epilogue=lambda s: s + jnp.asarray(A)), FunctionError, "elements alone"),
+        (lambda: product(operands={"x": ("m", A[:, 0])}), FunctionError, "no function takes 'x'"),
+        (lambda: product(invariant="k"), NotationError, "invariant names 'k'"),
         (lambda: weft.jax.einsum("ab,bc,cd->ad", A, B, B.T, a_fn=jnp.tanh), UnsupportedError, "two arrays alone"),
         (lambda: weft.jax.network("ab,bc->ac", A, A), ShapeError, "label 'b' has extent 4 in operand 0"),
-        (lambda: weft.jax.cascade("id,jd->ij", A, A, between=lambda s: weft.jax.softmax(s, "z")), NotationError, "reduces over 'z'"),
+        (
+            lambda: weft.jax.cascade("id,jd->ij", A, A, between=lambda s: weft.jax.softmax(s, "z")),
+            NotationError, "reduces over 'z'",
+        ),
     ],
 )  # fmt: skip
 def test_errors_come_where_jax_traces(call, error, message):

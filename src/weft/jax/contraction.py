@@ -80,7 +80,7 @@ class ContractOperation:
     def request(self, operands: Sequence[Spec]) -> Request:
         """All of it resolved, of tensors without memory; raises what is wrong."""
         a, b, *rest = [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in operands]
-        options = replace(read_options("plan", self.words(rest)), backend="reference", invariant=())
+        options = replace(read_options("plan", self.words(rest)), backend="reference")
         return resolved(parse(self.equation), self.equation, a, b, options)
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
