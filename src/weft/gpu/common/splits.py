@@ -22,8 +22,9 @@ import torch
 from weft.spec import Contraction
 
 # Where bits are not to depend on extents: programs that the sums of one row are to have, output elements of each, and
-# the fewest products of a run. Constants of the contraction alone: no device's, so that bits do not depend on it.
-PROGRAMS, WIDTH, FEWEST = 64, 64, 1024
+# the fewest products of a run, or of one where rows are short. None of them is the device's, so that no bit is.
+PROGRAMS, WIDTH, FEWEST, OF_SHORT = 64, 64, 1024, 256
+SHORT = 8 * WIDTH
 
 
 def product_bytes(contraction: Contraction) -> int:
@@ -35,7 +36,8 @@ def product_bytes(contraction: Contraction) -> int:
 def run_count(contraction: Contraction) -> int:
     """Runs of each sum where bits are not to depend on extents: programs may share them, where rows are few."""
     tiles = -(-contraction.invariant // WIDTH)
-    return max(min(-(-PROGRAMS // tiles), contraction.k // FEWEST), 1)
+    fewest = OF_SHORT if contraction.invariant < SHORT else FEWEST
+    return max(min(-(-PROGRAMS // tiles), contraction.k // fewest), 1)
 
 
 class TailSplits(NamedTuple):
