@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -74,9 +74,17 @@ class _Api(ctypes.Structure):
 
     def ask(self, function: int, given: int | None, answer: int | None = None) -> tuple[int | None, int | None]:
         """The result of a function, and the last word of its arguments."""
-        question = _Question(ctypes.sizeof(_Question), None, given, answer)
-        found = _HANDLER(self.functions[function])(ctypes.addressof(question))
+        question = _Question(_QUESTION, None, given, answer)
+        found = _function(self.functions[function])(ctypes.byref(question))
         return found, question.answer
+
+
+_QUESTION = ctypes.sizeof(_Question)
+
+
+@cache
+def _function(at: Address) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Question))(at)
 
 
 def register(
@@ -98,19 +106,21 @@ def register(
             return None
         api = _Api.from_address(frame.api)
         try:
-            places = _places(frame.args, counts[0]), _places(frame.rets, counts[1])
             stream = None if platform == "cpu" else _stream(api, frame.ctx)
-            device = torch.device("cpu") if stream is None else torch.device("cuda", stream[1])
-            call = known.get((places, device))
+            key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
+            call = known.get(key)
             if call is None:
-                operands_here, results_here = (
+                device = torch.device("cpu") if stream is None else stream.device
+                both = [
                     [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
-                    for specs, found in zip((operands, results), places, strict=True)
-                )
-                call = _Call(partial(run, operands_here, results_here), partial(bound, operands_here, results_here))
-                known.put((places, device), call)
-            with _on(stream):
+                    for specs, found in zip((operands, results), key[:2], strict=True)
+                ]
+                call = _Call(partial(run, *both), partial(bound, *both))
+                known.put(key, call)
+            if stream is None:
                 call()
+            else:
+                _on(stream, call)
         except Exception as error:  # XLA hands it on: nothing may leave a function of C
             text = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
             return api.ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
@@ -171,24 +181,27 @@ class _OnDevice:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (at, False), "version": 2}
 
 
-def _stream(api: _Api, ctx: Address) -> tuple[Address, int]:
-    """XLA's stream, and the number of its device."""
-    stream, ordinal = api.ask(_Api.STREAM, ctx)[1], api.ask(_Api.ORDINAL, ctx)[1]
-    return stream or 0, (ordinal or 0) & 0x7FFFFFFF
+def _stream(api: _Api, ctx: Address) -> Any:
+    """XLA's stream, as torch has it."""
+    return _external(api.ask(_Api.STREAM, ctx)[1] or 0, (api.ask(_Api.ORDINAL, ctx)[1] or 0) & 0x7FFFFFFF)
 
 
-def _on(stream: tuple[Address, int] | None) -> Any:
-    return _NOTHING if stream is None else torch.cuda.stream(_external(*stream))
-
-
-@lru_cache(maxsize=64)
+@cache
 def _external(stream: Address, device: int) -> Any:
     return torch.cuda.ExternalStream(stream, torch.device("cuda", device))
 
 
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: object) -> None: ...
+def _on(stream: Any, call: Callable[[], None]) -> None:
+    """The call on a stream, as in `torch.cuda.stream`, which takes as long as a launch."""
+    here, before = torch._C._cuda_getDevice(), torch._C._cuda_getCurrentStream(stream.device_index)
+    _set(stream.stream_id, stream.device_index, stream.device_type)
+    try:
+        call()
+    finally:
+        _set(*before)
+        if here != stream.device_index:
+            torch.cuda.set_device(here)
 
 
-_NOTHING = _Nothing()
+def _set(stream: int, device: int, kind: int) -> None:
+    torch._C._cuda_setStream(stream_id=stream, device_index=device, device_type=kind)
