@@ -187,7 +187,7 @@ def contract(
         plain, order = _read(equation, (a, b), given, read_indices(indices), keywords)
         arrays = (a, b, *(given[name][1] for name in order))
         if not any(functions.values()):
-            bind({}, [*given, *plain.indices])  # refuses what no function takes
+            bind({}, [*given, *(name for name, _ in plain.indices)])  # refuses what no function takes
             return _one(_apply(plain, *arrays))
         fused, taken = _fused(plain, arrays, functions)
         return _one(_differentiable(fused, functions, taken)(*arrays))
@@ -274,7 +274,7 @@ def _apart(
     fused: ContractOperation, functions: Mapping[str, Function | None], taken: Mapping[str, tuple[str, ...]],
     *arrays: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The same with functions that XLA applies before and after the contraction."""
+    """Results of a contraction whose functions XLA applies before and after it."""
     specs = [spec_of(each) for each in arrays]
     request, results = fused.request(specs), fused.results(specs)
     a_fn, b_fn, epilogue = functions.values()
@@ -300,7 +300,7 @@ def _apart(
 def _beside(
     fused: ContractOperation, names: Sequence[str], term: str, shape: Sequence[int], arrays: Sequence[Any]
 ) -> dict[str, Any]:
-    """What a function takes beside a value with the labels of `term`, along the value's dimensions."""
+    """Arrays that a function takes beside a value with the labels of `term`, along the value's dimensions."""
     found: dict[str, Any] = {}
     for (name, modes), array in zip(fused.operands, arrays, strict=True):
         if name in names:

@@ -45,7 +45,7 @@ class _Words(ctypes.Structure):
 
 
 class _Metadata(ctypes.Structure):
-    """What XLA asks a handler for when it is registered."""
+    """The version that XLA asks a handler for when it is registered."""
 
     _fields_ = (
         ("size", ctypes.c_size_t), ("version_head", ctypes.c_int64 * 2), ("major", ctypes.c_int),

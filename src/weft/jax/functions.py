@@ -126,7 +126,7 @@ def _dtype(variable: Any) -> torch.dtype:
 
 
 def _said(equation: Any) -> dict[str, Any]:
-    """What an operation has to know besides its values."""
+    """Keywords of an operation besides its values."""
     name, params = equation.primitive.name, equation.params
     if name == "convert_element_type":
         return {"dtype": _dtype(equation.outvars[0])}

@@ -20,7 +20,7 @@ from weft.spec.type_names import read_dtype
 
 
 class Operation(Hashable, Protocol):
-    """What is computed of arrays of any shape. Equal ones compute the same, and `text` tells them apart for ever."""
+    """A computation on arrays of any shape. Equal ones compute the same, and `text` tells them apart for ever."""
 
     @property
     def text(self) -> str: ...
@@ -117,7 +117,7 @@ batching.primitive_batchers[weft_p] = _batch
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Any) -> Any:
-    """Of what is linear in each operand."""
+    """The tangent of what is linear in each operand."""
     if not getattr(operation, "linear", False):
         raise UnsupportedError(
             "what torch derives has one derivative, in reverse mode: those of jax.contract and jax.einsum have all"

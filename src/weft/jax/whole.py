@@ -34,7 +34,7 @@ def _with(letter: str, term: str, at: int | None) -> str:
 
 
 class _Whole:
-    """What both operations do alike."""
+    """The base of both operations."""
 
     text: str
 
