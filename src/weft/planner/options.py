@@ -201,7 +201,7 @@ def _read_kept(name: str, value: Any) -> torch.dtype | None:
 _CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
 #: Calls that take the same options.
 _KIN = {
-    "contract": _CONTRACTIONS, "reducing": ("contract", "einsum", "permute", "grouped"),
+    "contract": _CONTRACTIONS, "pair": ("contract",), "reducing": ("contract", "einsum", "permute", "grouped"),
     "permute": ("permute", "plan_permute"),
     "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
     "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
@@ -261,7 +261,7 @@ OPTIONS: Sequence[Option] = (
            "coordinates for further parameters of the functions", lambda _, value: read_indices(value)),
     Option("algebra", "str | Algebra", "plus_times", "contract plan network",
            "the functions in place of product and sum", lambda _, value: find(value)),
-    Option("invariant", "str | Sequence[Label] | None", None, "contract_alone plan",
+    Option("invariant", "str | Sequence[Label] | None", None, "pair plan",
            "labels whose extents the bits of each element do not depend on", read_labels),
     Option("deterministic", "bool", True, "contract plan operator_sum network",
            "whether results are the same from run to run, as they are with either value", read_flag),
