@@ -8,8 +8,10 @@ stable). The handler looks at XLA's buffers as torch tensors and launches weft's
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +26,7 @@ Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the re
 _KNOWN = 256  # sets of buffers of one call, by their addresses
 _EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
 _HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_thread = threading.local()
 _handlers: list[Any] = []  # XLA keeps their addresses for ever
 
 
@@ -104,6 +107,8 @@ def register(
             return None
         if frame.stage & 0xFFFFFFFF != _EXECUTE:
             return None
+        if not hasattr(_thread, "stays"):
+            _stay()
         api = _Api.from_address(frame.api)
         try:
             stream = None if platform == "cpu" else _stream(api, frame.ctx)
@@ -146,6 +151,12 @@ class _Call:
         self._run()
 
 
+def _stay() -> None:
+    """Keep Python's state of this thread, which is XLA's: made anew for each call it takes longer than a launch."""
+    ctypes.pythonapi.PyGILState_Ensure()
+    _thread.stays = True
+
+
 def _tell(frame: _Words) -> None:
     """The version of the interface, which is that of XLA itself: what is read here is in every one."""
     metadata = _Metadata.from_address(ctypes.c_uint64.from_address(frame.extension + 24).value)
@@ -156,22 +167,31 @@ def _places(buffers: Address, count: int) -> tuple[Address, ...]:
     """The addresses of the elements of buffers."""
     if not count:
         return ()
-    found = (ctypes.c_uint64 * count).from_address(buffers)
-    return tuple([ctypes.c_uint64.from_address(at + 24).value for at in found])
+    return tuple([_word(at + 24).value for at in _words(count).from_address(buffers)])
+
+
+_word = ctypes.c_uint64.from_address
+
+
+@lru_cache(maxsize=256)
+def _words(count: int) -> Any:
+    return ctypes.c_uint64 * count
 
 
 def _tensor(spec: Spec, at: Address, device: torch.device) -> torch.Tensor:
     """A buffer as a tensor, which does not own it."""
-    count = spec.dtype.itemsize
-    for extent in spec.shape:
-        count *= extent
+    count = math.prod(spec.shape) * spec.dtype.itemsize
     if count == 0:
         return torch.empty(spec.shape, dtype=spec.dtype, device=device)
     if device.type == "cpu":
-        flat = torch.frombuffer((ctypes.c_char * count).from_address(at), dtype=torch.uint8)
-    else:
-        flat = torch.as_tensor(_OnDevice(at, count), device=device)
-    return flat.view(spec.dtype).view(spec.shape)
+        return torch.frombuffer(_bytes(count).from_address(at), dtype=spec.dtype).view(spec.shape)
+    return torch.as_tensor(_OnDevice(at, count), device=device).view(spec.dtype).view(spec.shape)
+
+
+@lru_cache(maxsize=4096)
+def _bytes(count: int) -> Any:
+    """The type of so many bytes, which ctypes takes longer to make than a launch takes."""
+    return ctypes.c_char * count
 
 
 class _OnDevice:
