@@ -29,7 +29,7 @@ ROOMS = (
     *("gpu.permute", "gpu.generic", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),
     *("autograd", "distributed", "networks", "groups", "blocks", "cascades"),
-    *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
+    *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn", "jax"),
     "cli",
 )
 # Of the distribution beside it, which may import all of weft. Its own files at the top are the room "".

@@ -172,6 +172,9 @@ def contract(
       numbers follow from predicted times alone (`Plan.explain` shows them). `WEFT_TIERS=0` begins with compiled ones.
     * `schedule`: one of the schedules that `Plan.report` lists, as the object or its printed form. Default None: weft
       chooses. `UnsupportedError` names the nearest one where there is no such schedule.
+    * `invariant`: labels of D (text or a sequence) whose extents the bits of no element depend on: a row's are the same
+      alone and among others. Products are added in one order then, whatever the kernel. `UnsupportedError` where no
+      kernel does that. Default None: the fastest order.
     * `deterministic`: default True. Results do not change from run to run with either value.
 
     Checks and gradients:

@@ -52,6 +52,7 @@ class PlanKeywords(PermuteKeywords, total=False):
     algebra: str | Algebra
     deterministic: bool
     kept_dtype: DTypeLike | None
+    invariant: str | Sequence[Label] | None
 
 
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):

@@ -171,6 +171,8 @@ def check_selected(request: Request, added: bool) -> bool:
         raise UnsupportedError("return_arg finds a pair of A and B: c has no place along a reduced mode")
     if request.outputs is not None:
         raise UnsupportedError("return_arg is for an epilogue of one value")
+    if request.invariant:
+        raise UnsupportedError("return_arg takes no invariant=: what selects is exact whatever the extents")
     return largest
 
 

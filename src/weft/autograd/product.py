@@ -85,7 +85,7 @@ class Product:
     def options(self) -> Options:
         """Options of the forward call, but for operands and coordinates."""
         spec = with_sums(self.spec) if self.kept else self.spec
-        how = spec.asked() if self.kept else spec.how
+        how = replace(spec.how, schedule=None) if self.kept else spec.how
         types = spec.results if len(spec.results) > 1 else spec.results[0]
         return replace(how, out_dtype=types, functions=spec.functions, **arithmetic(spec))
 

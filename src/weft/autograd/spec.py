@@ -91,8 +91,8 @@ class Spec:
         }
 
     def asked(self, **options: Any) -> Options:
-        """The options of a step, with those given; a forced schedule is for the forward call alone."""
-        return replace(self.how, schedule=None, **options)
+        """The options of a step, with those given; a forced schedule and bits are for the forward call alone."""
+        return replace(self.how, schedule=None, invariant=(), **options)
 
     def passing(self, **options: Any) -> Options:
         """The options of a pass over elements, in the type of sums."""
@@ -225,7 +225,7 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
         how=Options(
             backend=backend, workspace_limit=request.workspace_limit, tune=request.tune,
             specialize=request.specialize, schedule=request.schedule, promote=request.promote,
-            kept_dtype=request.kept,
+            kept_dtype=request.kept, invariant=tuple(letter.text(request.invariant)),
         ),
         algebra=request.raw_algebra,
     )  # fmt: skip

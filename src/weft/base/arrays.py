@@ -283,8 +283,19 @@ def returned(source: Any, out: Any, result: Any, places: bool) -> Any:
     """
     if places:
         value, where = result
-        return (out if out is not None else like(source, value)), like_each(source, where)
-    return out if out is not None else like_each(source, result)
+        return returned(source, out, value, False), like_each(source, where)
+    if out is None:
+        return like_each(source, result)
+    _let_wait(out, result)
+    return out
+
+
+def _let_wait(out: Any, result: Any) -> None:
+    """Make the current stream of the library that places belong to wait for torch's, where their kernels are: handing
+    a tensor over does."""
+    for place, tensor in zip(*(x if isinstance(x, (tuple, list)) else (x,) for x in (out, result)), strict=True):
+        if not isinstance(place, torch.Tensor) and tensor.is_cuda:
+            like(place, tensor)
 
 
 def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Tensor:

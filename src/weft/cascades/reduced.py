@@ -22,7 +22,7 @@ from weft.base.arrays import as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.base.dispatch import taken_by
 from weft.cascades.public import cascade
-from weft.errors import ArgumentError, FunctionError, NotationError, call_context
+from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError, call_context
 from weft.fn import reductions
 from weft.fn.binding import parameters
 from weft.fn.fingerprint import READY
@@ -83,6 +83,8 @@ class Reductions:
 def contracted(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """``contract(equation, a, b, **keywords)`` and its reductions by name."""
     with call_context(lambda: describe_call("contract", equation, a=a, b=b)):
+        if keywords.get("invariant"):
+            raise UnsupportedError("reduce= takes no invariant=: reductions add over rows")
         ranks = [as_tensor(name, each, True).dim() for name, each in (("a", a), ("b", b))]
         reductions, left = _shared(reduce, expand(read_notation(equation), ranks).output, keywords)
         d = contract(equation, a, b, **left)

@@ -99,6 +99,7 @@ def text_of(
         "operands": [[name, "".join(names[label] for label in named[name].term)] for name in order],
         "indices": {name: names[found.term[0]] for name, found in named.items() if found.layout is None},
         "functions": {hook: portable.written(graph) for hook, graph in graphs if graph is not None},
+        "invariant": [names[label] for label in request.invariant],
         "results": [dtype_name(dtype) for dtype in types],
         "several": request.outputs is not None,
         "places": places,
@@ -120,6 +121,7 @@ def read(text: str) -> DescribedCall:
     options = read_plain(
         said, out_dtype=types if said.get("several") else types[0],
         functions=tuple(map(functions.get, HOOKS)), indices=said.get("indices", {}),
+        invariant=tuple(said.get("invariant", ())),
         algebra=_read_algebra(said["algebra"]) if "algebra" in said else None,
         **{name: getattr(torch, said[name], said[name]) for name in ("accumulate", "precision") if name in said},
     )  # fmt: skip

@@ -54,6 +54,7 @@ class Options:
     promote: bool = False
     kept_dtype: torch.dtype | None = None  # in which sums are kept for a gradient
     peak: bool = False  # launches find the largest magnitude of D, too; no keyword of a call sets it
+    invariant: tuple[Label, ...] = ()  # labels of D whose extents the bits of an element do not depend on
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -68,7 +69,7 @@ class Options:
     def of_steps(self) -> Options:
         """Options for each of several contractions, without those that only the last one takes."""
         return replace(
-            self, out_dtype=None, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None
+            self, out_dtype=None, functions=NO_FUNCTIONS, operands={}, indices={}, kept_dtype=None, invariant=()
         )  # fmt: skip
 
     def said(self) -> tuple[Hashable, ...] | None:
@@ -93,7 +94,7 @@ class Options:
         return (
             self.out_dtype, self.precision, self.accumulate, prints, placed, tuple(self.indices.items()), algebra,
             self.deterministic, self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
-            self.kept_dtype, self.peak,
+            self.kept_dtype, self.peak, self.invariant,
         )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Option
         {each.name: each.term[0] for each in request.named if each.layout is None},
         request.raw_algebra,
         backend=request.backend, workspace_limit=request.workspace_limit, tune=request.tune,
-        specialize=request.specialize, promote=request.promote, kept_dtype=request.kept,
+        specialize=request.specialize, promote=request.promote, kept_dtype=request.kept, invariant=request.invariant,
     )  # fmt: skip
 
 
@@ -152,6 +153,15 @@ def read_indices(indices: Any) -> dict[str, Label]:
     return dict(indices)
 
 
+def read_labels(name: str, labels: Any) -> tuple[Label, ...]:
+    """Text or a sequence of labels; nothing for None."""
+    if labels is not None and not isinstance(labels, (str, list, tuple)):
+        raise ArgumentError(f"{name} is text or a sequence of labels, not {type(labels).__name__}")
+    found = tuple(labels or ())
+    _check_hashable(name, found)
+    return found
+
+
 def _check_hashable(what: str, value: Any) -> None:
     try:
         hash(value)
@@ -192,7 +202,7 @@ def _read_kept(name: str, value: Any) -> torch.dtype | None:
 _CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
 #: Calls that take the same options.
 _KIN = {
-    "contract": _CONTRACTIONS, "reducing": ("contract", "einsum", "permute", "grouped"),
+    "contract": _CONTRACTIONS, "pair": ("contract",), "reducing": ("contract", "einsum", "permute", "grouped"),
     "permute": ("permute", "plan_permute"),
     "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
     "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
@@ -252,6 +262,8 @@ OPTIONS: Sequence[Option] = (
            "coordinates for further parameters of the functions", lambda _, value: read_indices(value)),
     Option("algebra", "str | Algebra", "plus_times", "contract plan network",
            "the functions in place of product and sum", lambda _, value: find(value)),
+    Option("invariant", "str | Sequence[Label] | None", None, "pair plan",
+           "labels whose extents the bits of each element do not depend on", read_labels),
     Option("deterministic", "bool", True, "contract plan operator_sum network",
            "whether results are the same from run to run, as they are with either value", read_flag),
     Option("workspace_limit", "int | None", None, "contract plan permute cascade",

@@ -15,7 +15,7 @@ from weft.errors import UnsupportedError, WorkspaceError
 from weft.planner.coefficients import coefficients
 from weft.planner.peak import without_peak
 from weft.planner.registry import blames_triton, families, family_names, first_line, missing, versions
-from weft.planner.schedule import Candidates, Description, Origin, Ranked, ResourceError, Target
+from weft.planner.schedule import Candidates, Description, Origin, Ranked, ResourceError, Target, is_invariant
 from weft.planner.verdicts import failures
 from weft.spec.permutation import Permutation
 
@@ -114,7 +114,11 @@ def _chosen(
     description: Description, backend: str, target: Target, workspace_limit: int | None, without: Collection[str]
 ) -> Choice:
     found = [family for family in families(description, backend) if family.NAME not in without]
-    return choose_among(found, description, backend, target, workspace_limit, missing(description, backend))
+    broken = missing(description, backend)
+    if is_invariant(description):
+        found = [family for family in found if hasattr(family, "adds_in_order")]
+        broken.append("the bits of other families and schedules depend on extents")
+    return choose_among(found, description, backend, target, workspace_limit, broken)
 
 
 def choose_among(
@@ -162,7 +166,13 @@ def _offered(family: Any, description: Description, target: Target) -> Candidate
     """Schedules of a family for a description, or why there are none."""
     try:
         reason: str | None = family.supports(description, target)
-        return reason if reason is not None else family.schedules(description, target)
+        if reason is not None:
+            return reason
+        found: Candidates = family.schedules(description, target)
+        if is_invariant(description):
+            kept = tuple(each for each in found.schedules if family.adds_in_order(description, each))
+            found = replace(found, schedules=kept)
+        return found
     except UnsupportedError as error:  # of a step that no family is left for
         return str(error)
     except (ImportError, AttributeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
@@ -114,6 +115,7 @@ class Request:
     promote: bool = False
     kept: torch.dtype | None = None  # of the sums that a gradient needs; None: as `weft.autograd` finds best
     peak: bool = False  # see `Contraction`: launches take the place of D's peak
+    invariant: tuple[Label, ...] = ()  # labels of D whose extents the bits of an element do not depend on
     #: A permutation: elements of A arrive as they are, but for `a_fn`, whose values have the accumulator's type. B is a
     #: one, repeated along modes that A lacks or has with extent 1.
     moves: bool = False
@@ -172,6 +174,11 @@ class Request:
         them. Matrix instructions add in int32 alone."""
         wide = self.arithmetic.accumulate is torch.int64 and self.arithmetic.product in NARROW
         return wide and self.algebra is None and self.functions.epilogue is None
+
+    def _elements_of_a_row(self, extents: dict[Label, int]) -> int:
+        """Elements of D for each index of the labels whose extents no bit may depend on; 0 where there are none."""
+        others = [extents[label] for label in self.notation.output if label not in self.invariant]
+        return max(math.prod(others), 1) if self.invariant else 0
 
     def _narrowed(self, c: Layout | None, extents: dict[Label, int]) -> Arithmetic:
         short = c is None and fits_int32(self.arithmetic.product, summed(self.notation, extents))
@@ -238,6 +245,7 @@ class Request:
                 algebra=self.algebra,
                 text=self.text,
                 peak=self.peak,
+                invariant=self._elements_of_a_row(extents),
             )
         )
 

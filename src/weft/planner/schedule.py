@@ -9,6 +9,10 @@ A *family* is a module of kernels with four doors; what is described is a contra
 
 Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 
+A family may have a fifth door, ``adds_in_order(description, schedule)``: whether a schedule of an invariant description
+(`Contraction.invariant`) adds the products of each element as all such schedules do, whatever the extents of D.
+Families without it serve no invariant description.
+
 A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is read when it
 builds, and never before: schedules and their predicted times are those of the description without a peak.
 """
@@ -28,6 +32,11 @@ from weft.spec.permutation import Permutation
 Scalar = int | float | complex
 AuxTensors: TypeAlias = tuple[torch.Tensor | None, ...]
 Description: TypeAlias = Contraction | Permutation
+
+
+def is_invariant(description: Description) -> bool:
+    """Whether the bits of an element are to follow from its own products alone."""
+    return isinstance(description, Contraction) and description.invariant > 0
 
 
 @dataclass(frozen=True, slots=True)

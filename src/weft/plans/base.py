@@ -13,6 +13,7 @@ from weft.algebra import Algebra
 from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import folded
+from weft.errors import UnsupportedError
 from weft.fn.watched import Watched
 from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
@@ -258,6 +259,8 @@ class PlanBase:
         """The request for a variant of a description; None for the backend that chooses nothing."""
         request = self._request
         if request.backend == "reference":
+            if getattr(request, "invariant", ()):
+                raise UnsupportedError("the reference takes no invariant=: it adds as torch does")
             return None
         asked = ServiceRequest(
             description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule

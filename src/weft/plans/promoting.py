@@ -27,6 +27,7 @@ from weft.planner import promotion
 from weft.planner.planner import Choice
 from weft.planner.program import number
 from weft.planner.promotion import SPECIALISED, Tier
+from weft.planner.schedule import is_invariant
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
@@ -274,7 +275,7 @@ def promotes(asked: ServiceRequest, specialize: str, tier: Tier) -> bool:
     if tier.switch_at is not None or tier.look_at is not None:
         return True
     free = specialize == "auto" and asked.schedule is None and asked.tune is None
-    return free and guard.watches(asked.target)
+    return free and guard.watches(asked.target) and not is_invariant(asked.description)
 
 
 def is_faster(choice: Choice, seconds: float) -> bool:

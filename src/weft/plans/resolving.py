@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.base.figures import counted
-from weft.errors import DTypeError, FunctionError, ShapeError
+from weft.errors import DTypeError, FunctionError, NotationError, ShapeError
 from weft.fn import Pointwise, trace
 from weft.fn.binding import bind
 from weft.planner.options import Options, OutDtype
@@ -19,7 +19,7 @@ from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents, summed
 from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, storage_type
-from weft.spec.notation import expand
+from weft.spec.notation import expand, label_text
 from weft.spec.whole_sums import results_of
 
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
@@ -69,7 +69,18 @@ def resolved(
         promote=options.promote,
         kept=_kept(options.kept_dtype, arithmetic.accumulate),
         peak=options.peak,
+        invariant=_invariant(notation, options),
     )
+
+
+def _invariant(notation: Notation, options: Options) -> tuple[Label, ...]:
+    """The labels whose extents no bit may depend on, which D has."""
+    for label in options.invariant:
+        if label not in notation.output:
+            raise NotationError(
+                f"invariant names '{label_text(label)}', which D does not have: the bits of a sum depend on its length"
+            )
+    return options.invariant
 
 
 def _named(

@@ -28,7 +28,7 @@ from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, beside, imported
-from weft.planner.schedule import Description, Ranked, Schedule, Target
+from weft.planner.schedule import Description, Ranked, Schedule, Target, is_invariant
 from weft.planner.tuned import kept_here
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
@@ -109,6 +109,10 @@ _listening: list[dict[ServiceRequest, Served]] = []
 def _served(asked: ServiceRequest, specialize: str) -> Served:
     if asked.schedule is not None:
         return _specialised(asked, "its schedule is forced")
+    if is_invariant(asked.description):
+        if specialize == LIBRARY:
+            raise UnsupportedError("the library tier cannot do this: the bits of torch's operations depend on extents")
+        return _specialised(asked, "its bits may not depend on extents")
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
     if specialize == "auto" and (tuned := kept_here(*asked[:4])) is not None:

@@ -15,10 +15,19 @@ _ORDER = {Role.BATCH: 0, Role.M: 1, Role.N: 2, Role.K: 3}
 
 
 def canonical(contraction: Contraction) -> Contraction:
-    """An equal contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
+    """An equal contraction with the fewest modes, outermost first within each role (in D; in A for k).
+
+    An invariant contraction has its modes of k in the order in which they come, whatever the layouts.
+    """
     modes = [_classed_by_strides(mode, contraction) for mode in contraction.modes if mode.extent != 1]
+    summed: list[Mode] = []
+    if contraction.invariant:
+        for mode in modes:
+            if mode.role is Role.K:
+                summed[-1:] = merged([*summed[-1:], mode])
+        modes = [mode for mode in modes if mode.role is not Role.K]
     modes.sort(key=_outermost_first)
-    return replace(contraction, modes=tuple(merged(modes)))
+    return replace(contraction, modes=(*merged(modes), *summed))
 
 
 def _classed_by_strides(mode: Mode, contraction: Contraction) -> Mode:

@@ -174,6 +174,9 @@ class Contraction:
 
     `peak`: the largest magnitude of the values that D gets is found as well. A launch takes the place of that number
     after all auxiliary operands, see `peak_layout`.
+
+    `invariant`: 0, or elements of D for each index of the modes whose extents no bit may depend on. The bits of an
+    element follow from its own products and from that number then.
     """
 
     modes: tuple[Mode, ...]
@@ -196,6 +199,7 @@ class Contraction:
     algebra: TracedAlgebra | None = None
     text: str = field(default="", compare=False)  # the equation as given, for messages
     peak: bool = field(default=False, metadata={"stored": False})  # no choice depends on it
+    invariant: int = 0
 
     @property
     def outputs(self) -> tuple[int, ...]:

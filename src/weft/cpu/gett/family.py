@@ -48,15 +48,20 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     for role in (Role.M, Role.N, Role.K):
         if contraction.extent_of(role) > LONGEST:
             return f"its {role.value} modes are longer than {LONGEST}"
-    waste = _waste(contraction)
-    products = contraction.batch * contraction.m * contraction.n * contraction.k
-    if (waste > WASTE and waste * products > LITTLE) or (_is_single_sum(contraction) and products > LONGEST_SUM):
+    if not contraction.invariant and _is_for_others(contraction):
         return "it has too few rows and columns for register blocks"
     if len(contraction.aux) > AUX:
         return f"functions take more than {AUX} operands"
     if contraction.algebra is not None:
         return _algebra_fault(contraction)
     return _plus_times_fault(contraction)
+
+
+def _is_for_others(contraction: Contraction) -> bool:
+    """Whether others are quicker, or round less."""
+    waste = _waste(contraction)
+    products = contraction.batch * contraction.m * contraction.n * contraction.k
+    return (waste > WASTE and waste * products > LITTLE) or (_is_single_sum(contraction) and products > LONGEST_SUM)
 
 
 def _waste(contraction: Contraction) -> float:
@@ -112,11 +117,16 @@ def _name(dtype: torch.dtype) -> str:
 NAME = "gett"
 FINDS_PEAKS = True
 
-__all__ = ["FINDS_PEAKS", "NAME", "CpuGettSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "CpuGettSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates((best_schedule(contraction, max(target.processors, 1)),))
+
+
+def adds_in_order(contraction: Contraction, schedule: CpuGettSchedule) -> bool:
+    """A sum is made of blocks along k, which follow from the length of k."""
+    return True
 
 
 def predict(contraction: Contraction, schedule: CpuGettSchedule, target: Target) -> float:

@@ -91,7 +91,8 @@ def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = N
     outer, rows, slots, k = groups
     by_d = lambda axis: -axis.steps[D_BASE]  # noqa: E731
     bigger = SLOT_BASE if size(slots) >= size(rows) else ROW_BASE
-    k = sorted(k, key=lambda axis: -axis.steps[bigger])
+    if not contraction.invariant:  # else in the order in which they come
+        k = sorted(k, key=lambda axis: -axis.steps[bigger])
     bases = len(widths)
     if parts > 1:
         groups = [[GettAxis(axis.extent, (*axis.steps, 0)) for axis in g] for g in (outer, rows, slots, k)]

@@ -129,7 +129,7 @@ def best_schedule(contraction: Contraction, threads: int) -> CpuGettSchedule:
     work = outer * rows * lanes * (k + 3)
     threads = threads if work > SMALL else 1
     tiles = outer * (rows // height) * (lanes // (VECTORS * form.lanes))
-    if tiles < threads and (splits := parts_of(contraction, threads // tiles)) > 1:
+    if tiles < threads and not contraction.invariant and (splits := parts_of(contraction, threads // tiles)) > 1:
         found = best_schedule(steps_of(contraction, splits).parts, threads)
         between = splits * contraction.batch * contraction.m * contraction.n * item
         return replace(found, splits=splits, workspace_bytes=found.workspace_bytes + between)

@@ -35,6 +35,7 @@ REFUSED = {
     "schedule": "parts of several shapes have schedules of their own",
     "promote": "convert the operands to one type",
     "out": "the part of D is new in every call",
+    "invariant": "weft.contract(..., invariant=) of this rank's rows has the bits that all rows would have",
 }
 
 

@@ -17,6 +17,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
+from weft.spec import Contraction
+
+# Where bits are not to depend on extents: programs that the sums of one row are to have, output elements of each, and
+# the fewest products of a run, or of one where rows are short. None of them is the device's, so that no bit is.
+PROGRAMS, WIDTH, FEWEST, OF_SHORT = 64, 64, 1024, 256
+SHORT = 8 * WIDTH
+
+
+def product_bytes(contraction: Contraction) -> int:
+    """Bytes of an element as matrix units take it."""
+    arithmetic = contraction.arithmetic
+    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
+
+
+def run_count(contraction: Contraction) -> int:
+    """Runs of each sum where bits are not to depend on extents: programs may share them, where rows are few."""
+    tiles = -(-contraction.invariant // WIDTH)
+    fewest = OF_SHORT if contraction.invariant < SHORT else FEWEST
+    return max(min(-(-PROGRAMS // tiles), contraction.k // fewest), 1)
+
 
 class TailSplits(NamedTuple):
     """Parts of the sum of the last output tile, where those are fewer than of others; 0 where not."""

@@ -50,6 +50,7 @@ class GenericGettParams(NamedTuple):
     widen: bool  # products are made in the accumulator's type
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     splits: int = 1  # parts of a sum are stored as another D is
+    runs: int = 1
     masked: tuple[bool, bool] = (True, True)
     transposed: tuple[bool, bool] = (False, False)  # via registers
     swap_k: bool = False

@@ -25,7 +25,7 @@ from weft.spec.dtypes import dtype_name
 
 KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
 
-__all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 FINDS_PEAKS = True
 
@@ -49,11 +49,26 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     narrowest = min((contraction.a.dtype, contraction.b.dtype, product), key=lambda dtype: dtype.itemsize)
     if narrowest.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
         return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
+    if contraction.invariant:
+        return _unknown_bits(target)
     if is_product_of_vectors(contraction):
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
     if contraction.m == contraction.n == 1 and product.is_floating_point and contraction.arithmetic.precision == "ieee":
         return "a single sum has nothing for a matrix instruction to share"
     return None
+
+
+def _unknown_bits(target: Target) -> str | None:
+    """Why bits might depend on extents: Hopper's two kinds of matrix instructions were measured to add alike, earlier
+    devices have one kind."""
+    if target.kind in ("cuda", "interpreter") and target.capability <= 90:
+        return None
+    return "its matrix instructions are of several kinds, and whether these add alike was not measured"
+
+
+def adds_in_order(contraction: Contraction, schedule: GettSchedule) -> bool:
+    """Products enter a sum one instruction after the other, in runs of one length."""
+    return True
 
 
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:

@@ -145,34 +145,14 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
 
 
 @triton.jit
-def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
+def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The products of the steps along k from the first to before the last, added one after the other from zero.
 
-    `operands` are (A, B), `lanes` the indices along m, n and k within a tile. `program` is its number; by numbers, that
-    of its part of the sum.
+    `starts` is what `rows_and_columns` gives; by numbers, the numbers. `known` is what the functions of A and B take
+    that does not move along k.
     """
     batch_at, m_at, n_at = place
     K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = OP.aux.a
-    AUX_B: tl.constexpr = OP.aux.b
-    rows, columns, depth = lanes
-
-    # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
-    if K.generic:
-        numbers = batch_at[1]
-        first_step = program * numbers[0]
-        last_step = tl.minimum(first_step + numbers[0], numbers[1])
-        origin = ((0,), numbers)
-    else:
-        numbers = None
-        first_step = 0
-        last_step = K.blocks
-        if PARAMS.splits > 1:
-            first_step = program // PARAMS.blocks * PARAMS.steps
-            last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
-        origin = 0
-        starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
-
     # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
     A_COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.transposed[0] or PARAMS.swap_k
@@ -180,20 +160,20 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     HELD: tl.constexpr = not K.generic and A_COMPUTED and K.blocks == 1
     IN_TURN: tl.constexpr = HELD or (not K.generic and B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
+    depth = tl.arange(0, K.tile)
     acc = tl.zeros(TILE, dtype=OP.accumulate)
-    aux_a = gathered(pointers, (batch_at, m_at, origin), AUX_A, PARAMS, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
-    for step in range(first_step, last_step):
-        k_at = step_place(step, numbers, PARAMS)
+    for step in range(steps[0], steps[1]):
         # (3.1) Load tiles of A and B, each along its own contiguous mode.
         if K.generic:
+            k_at = step_place(step, starts, PARAMS)
             x = load_generic_a(operands[0], (batch_at, m_at, k_at), PARAMS)
             a_inside = dim_mask(k_at, depth, K)
             b_inside = a_inside
         else:
+            k_at = step_place(step, None, PARAMS)
             x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
         # (3.2) Apply A's function and bring A's order of k to B's.
-        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_at, m_at, k_at), PARAMS, OP)
+        x = factor_of_a(x, a_inside, known[0], pointers, (batch_at, m_at, k_at), PARAMS, OP)
         if HELD:
             x = materialize(x)
         if IN_TURN:
@@ -201,11 +181,51 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
         # (3.3) Apply B's function. Addresses by numbers take registers: not held while A's is computed.
         if K.generic:
             y = load_generic_b(operands[1], (batch_at, n_at, k_at), PARAMS)
-        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_at, n_at, k_at), PARAMS, OP)
+        y = factor_of_b(y, b_inside, known[1], pointers, (batch_at, n_at, k_at), PARAMS, OP)
         if HELD:
             y = materialize(y)
         # (3.4) Multiply and accumulate.
         acc = multiply_add(acc, x, y, PARAMS, OP)
+    return acc
+
+
+@triton.jit
+def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
+
+    `operands` are (A, B), `lanes` the indices along m and n within a tile. `program` is its number; by numbers, that of
+    its part of the sum. A sum in runs is the sum of what each run adds up to, as if programs shared it.
+    """
+    batch_at, m_at, n_at = place
+    AUX_A: tl.constexpr = OP.aux.a
+    AUX_B: tl.constexpr = OP.aux.b
+    rows, columns = lanes
+
+    # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
+    if PARAMS.k.generic:
+        starts = batch_at[1]
+        first_step = program * starts[0]
+        last_step = tl.minimum(first_step + starts[0], starts[1])
+        origin = ((0,), starts)
+    else:
+        first_step = 0
+        last_step = PARAMS.k.blocks
+        if PARAMS.splits > 1:
+            first_step = program // PARAMS.blocks * PARAMS.steps
+            last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks)
+        origin = 0
+        starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
+    aux_a = gathered(pointers, (batch_at, m_at, origin), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
+    known = (aux_a, aux_b)
+    if PARAMS.runs > 1:
+        TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
+        acc = tl.zeros(TILE, dtype=OP.accumulate)
+        for run in range(0, PARAMS.runs):
+            steps = (run * PARAMS.steps, tl.minimum((run + 1) * PARAMS.steps, PARAMS.k.blocks))
+            acc += sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS, OP)
+    else:
+        acc = sum_of_steps((first_step, last_step), operands, starts, known, pointers, place, PARAMS, OP)
     return acc
 
 
@@ -237,7 +257,7 @@ def gett_kernel(
 ):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
-    lanes = (tl.arange(0, PARAMS.m.tile), tl.arange(0, PARAMS.n.tile), tl.arange(0, PARAMS.k.tile))
+    lanes = (tl.arange(0, PARAMS.m.tile), tl.arange(0, PARAMS.n.tile))
     # (1) Find this program's output tile and its part of the sum.
     program = tl.program_id(0)
     if PARAMS.wide_index:

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
-import torch
-
 from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
 from weft.gpu.common.cost import KernelWork, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
-from weft.gpu.common.splits import split_counts
+from weft.gpu.common.splits import product_bytes, run_count, split_counts
 from weft.gpu.common.tiling import (
     TENSORS,
     A,
@@ -52,6 +50,7 @@ class GettSchedule:
     stages: int
     group: int  # output tiles along m that programs take before they go on along n; along n where it is negative
     splits: int = 1
+    runs: int = 1  # of each sum: one program adds them up as `splits` programs would
     apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
     workspace_bytes: int = 0  # of split-K partials
     family: str = NAME
@@ -68,7 +67,7 @@ class GettSchedule:
     def __str__(self) -> str:
         m, n, k = self.tile
         dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"
-        split = f" split_k={self.splits}" if self.splits > 1 else ""
+        split = f" split_k={self.splits}" if self.splits > 1 else f" runs={self.runs}" if self.runs > 1 else ""
         split += " apart" if self.apart else ""
         return f"gett {m}x{n}x{k} {dims} warps={self.warps} stages={self.stages} group={self.group}{split}"
 
@@ -121,13 +120,8 @@ _NARROW = (
     TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
 )  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+_ONE_DEPTH = {1: 128, 2: 64, 4: 32, 8: 16}  # a tile along k, by bytes of a product
 _RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
-
-
-def product_bytes(contraction: Contraction) -> int:
-    """Bytes of an element as matrix units take it."""
-    arithmetic = contraction.arithmetic
-    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -137,21 +131,25 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     size = product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
     apart = contraction.arithmetic.precision == "bf16x6"
-    narrow = size == 2 and min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
-    for shape in (*_SHAPES[size], *(_NARROW if narrow else ())):
-        reason = _misfit(contraction, shape, size, shared)
+    least = (GROUP_ROWS, 2 * LEAST_DOT) if contraction.invariant else (LEAST_DOT, LEAST_DOT)
+    for shape in _tiles(contraction):
+        reason = _misfit(contraction, shape, size, shared, least)
         if reason is not None:
             excluded[reason] = None
             continue
         depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
+        in_order = (TiledAxis(k_modes[::-1], depth),)
+        k_orders = [in_order] if contraction.invariant else list(k_axes(k_modes, depth))
         for m in outer_axes(m_modes, A, shape.m):
             for n in outer_axes(n_modes, B, shape.n):
-                for k in k_axes(k_modes, depth):
+                for k in k_orders:
                     schedule = GettSchedule(m, n, k, shape.warps, stages, group=8, apart=apart)
                     tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
                     if tiles > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    elif contraction.invariant:
+                        found.extend(_in_runs(contraction, schedule, tiles))
                     else:
                         found.append(schedule)
                         found.extend(_split(contraction, schedule, tiles, target))
@@ -181,12 +179,30 @@ def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
         yield (TiledAxis(others, tile // 8), TiledAxis((near_b,), 8))
 
 
-def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) -> str | None:
+def _tiles(contraction: Contraction) -> Sequence[TileShape]:
+    """Tiles that are tried, along m, n and k: all, or those that add as every other one does.
+
+    Sums are rounded once for each instruction, whatever the tile. But three products for one are rounded once for each
+    tile along k, runs of a sum end where tiles do, and for operands stored in fewer bytes than they are multiplied in
+    an instruction for few rows takes k in an order of its own.
+    """
+    size = product_bytes(contraction)
+    narrow = min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    shapes = (*_SHAPES[size], *(_NARROW if narrow and size == 2 else ()))
+    if not contraction.invariant:
+        return shapes
+    if contraction.arithmetic.precision == "tf32x3" or size == 1 or run_count(contraction) > 1:
+        shapes = tuple(shape for shape in shapes if shape.k == _ONE_DEPTH[size])
+    return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
+
+
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int, least: tuple[int, int]) -> str | None:
     """Why a tile shape cannot or should not be used here, in one sentence."""
     if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
         return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
-    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > LEAST_DOT and tile >= 2 * power_of_two(extent):
+    sides = (("m", shape.m, contraction.m, least[0]), ("n", shape.n, contraction.n, least[1]))
+    for name, tile, extent, few in sides:
+        if tile > few and tile >= 2 * power_of_two(extent):
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
     return None
 
@@ -203,6 +219,17 @@ def _split(contraction: Contraction, schedule: GettSchedule, tiles: int, target:
         yield replace(schedule, splits=splits, workspace_bytes=size)
 
 
+def _in_runs(contraction: Contraction, schedule: GettSchedule, tiles: int) -> Iterator[GettSchedule]:
+    """The tiles with every sum in runs of one length, added up by one program or shared by as many programs."""
+    steps = -(-contraction.k // schedule.tile[2])
+    runs = -(-steps // -(-steps // run_count(contraction)))
+    yield replace(schedule, runs=runs)
+    if runs > 1:
+        tile_m, tile_n, _ = schedule.tile
+        size = runs * tiles * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+        yield replace(schedule, splits=runs, workspace_bytes=size)
+
+
 class GettParams(NamedTuple):
     batch: TiledDim
     m: TiledDim
@@ -214,6 +241,7 @@ class GettParams(NamedTuple):
     group: int
     blocks: int  # output tiles
     splits: int  # programs that share the sum of each output tile
+    runs: int  # of each sum, which one program adds up
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
     masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
@@ -240,7 +268,8 @@ def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target
         group=schedule.group,
         blocks=contraction.batch * m.blocks * n.blocks,
         splits=schedule.splits,
-        steps=-(-k.blocks // schedule.splits),
+        runs=schedule.runs,
+        steps=-(-k.blocks // max(schedule.splits, schedule.runs)),
         widen=widened(contraction, target),
         masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
         apart=schedule.apart,
@@ -265,7 +294,7 @@ def _transposed(contraction: Contraction) -> tuple[bool, bool]:
 def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
     """Seconds, see `common.cost.direct_seconds`."""
     params = gett_params(contraction, schedule, target)
-    programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps
+    programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps * params.runs
     tile_m, tile_n, tile_k = schedule.tile
     loaded, of_d = programs * steps, (*params.m.axes, *params.n.axes)
     elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D

@@ -23,13 +23,14 @@ from weft.gpu.common.launch import (
 )
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
+from weft.gpu.common.splits import product_bytes, run_count
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.model import predict, tma_params
 from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, n_parts, tensor_map
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
 KERNEL = DeviceFunction("weft.gpu.tma.kernel", "tma_kernel")
@@ -94,9 +95,15 @@ class TmaLaunch:
         return c, d, partials
 
 
-__all__ = ["FINDS_PEAKS", "NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "TmaSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 FINDS_PEAKS = True
+
+
+def adds_in_order(contraction: Contraction, schedule: TmaSchedule) -> bool:
+    """Whether products enter a sum as those of `gett` do: along one mode of k, in one run."""
+    alone = len(contraction.of_role(Role.K)) == 1 and run_count(contraction) == 1 and product_bytes(contraction) > 1
+    return alone and schedule.splits == 1 and contraction.arithmetic.precision != "tf32x3"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -77,7 +77,7 @@ SMEM_TRANSFORM_KERNEL = DeviceFunction(f"{_ROOM}.smem_transform_kernel", "smem_t
 STATIONARY_KERNEL = DeviceFunction(f"{_ROOM}.stationary_kernel", "stationary_kernel")
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 
-__all__ = ["NAME", "WsSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "WsSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -109,6 +109,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         *stationary_candidates(swapped, target, swap_ab=True).schedules,
     )
     return Candidates(found, (*pipelined.excluded, *stationary.excluded))
+
+
+def adds_in_order(contraction: Contraction, schedule: WsSchedule | StationarySchedule) -> bool:
+    """As `tma`; a stationary operand has an order of its own."""
+    return not isinstance(schedule, StationarySchedule) and tma.adds_in_order(contraction, schedule)
 
 
 def predict(contraction: Contraction, schedule: WsSchedule | StationarySchedule, target: Target) -> float:

@@ -1,0 +1,227 @@
+"""Functions of torch tensors as custom calls of XLA: no copy, no callback of the host's Python through JAX.
+
+XLA calls a handler of C's calling convention, on a CPU in one of its threads, for a GPU when it comes to the call in
+the stream (https://openxla.org/xla/custom_call; the structures are those of `xla/ffi/api/c_api.h`, whose layout is
+stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
+
+import torch
+
+import jax
+from weft.base.bounded_cache import BoundedCache
+
+Address = int
+Tensors = list[torch.Tensor]
+Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the results
+
+_KNOWN = 256  # sets of buffers of one call, by their addresses
+_EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
+_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_thread = threading.local()
+_handlers: list[Any] = []  # XLA keeps their addresses for ever
+
+
+class Spec(NamedTuple):
+    """The shape and type of a buffer."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _Words(ctypes.Structure):
+    """The words of a call frame that are read; sizes and extensions of nested structures between them."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("api", ctypes.c_void_p), ("ctx", ctypes.c_void_p),
+        ("stage", ctypes.c_int64), ("args_head", ctypes.c_int64 * 4), ("args", ctypes.c_void_p),
+        ("rets_head", ctypes.c_int64 * 4), ("rets", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _Metadata(ctypes.Structure):
+    """The version that XLA asks a handler for when it is registered."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("version_head", ctypes.c_int64 * 2), ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )  # fmt: skip
+
+
+class _Question(ctypes.Structure):
+    """The arguments of the functions of XLA that are called: the last word is the answer, or the error code."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("given", ctypes.c_void_p),
+        ("answer", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _Api(ctypes.Structure):
+    """XLA's functions, by their places in its table."""
+
+    _fields_ = (
+        ("head", ctypes.c_int64 * 4), ("major", ctypes.c_int), ("minor", ctypes.c_int), ("internal", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 18),
+    )  # fmt: skip
+
+    ERROR, STREAM, ORDINAL = 0, 4, 17
+
+    def ask(self, function: int, given: int | None, answer: int | None = None) -> tuple[int | None, int | None]:
+        """The result of a function, and the last word of its arguments."""
+        question = _Question(_QUESTION, None, given, answer)
+        found = _function(self.functions[function])(ctypes.byref(question))
+        return found, question.answer
+
+
+_QUESTION = ctypes.sizeof(_Question)
+
+
+@cache
+def _function(at: Address) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Question))(at)
+
+
+def register(
+    name: str, platform: str, operands: Sequence[Spec], results: Sequence[Spec], run: Run, bound: Run
+) -> None:  # fmt: skip
+    """Make a custom call of this name, which is for ever.
+
+    `run` computes; `bound` makes a callable that computes on these very tensors, for buffers that come again.
+    """
+    known = BoundedCache(_KNOWN)
+    counts = len(operands), len(results)
+
+    def handle(frame_at: Address) -> int | None:
+        frame = _Words.from_address(frame_at)
+        if frame.extension:
+            _tell(frame)
+            return None
+        if frame.stage & 0xFFFFFFFF != _EXECUTE:
+            return None
+        if not hasattr(_thread, "stays"):
+            _stay()
+        api = _Api.from_address(frame.api)
+        try:
+            stream = None if platform == "cpu" else _stream(api, frame.ctx)
+            key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
+            call = known.get(key)
+            if call is None:
+                device = torch.device("cpu") if stream is None else stream.device
+                both = [
+                    [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
+                    for specs, found in zip((operands, results), key[:2], strict=True)
+                ]
+                call = _Call(partial(run, *both), partial(bound, *both))
+                known.put(key, call)
+            if stream is None:
+                call()
+            else:
+                _on(stream, call)
+        except Exception as error:  # XLA hands it on: nothing may leave a function of C
+            text = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
+            return api.ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
+        return None
+
+    handler = _HANDLER(handle)
+    _handlers.append(handler)
+    target = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value)
+    jax.ffi.register_ffi_target(name, target, platform="cpu" if platform == "cpu" else "CUDA")
+
+
+class _Call:
+    """A call of the same buffers: bound to them when they come for the second time."""
+
+    def __init__(self, run: Callable[[], Any], bound: Callable[[], Callable[[], Any]]) -> None:
+        self._run, self._came = run, False
+        self._bound: Callable[[], Callable[[], Any]] | None = bound
+
+    def __call__(self) -> None:
+        if self._came and self._bound is not None:
+            self._run, self._bound = self._bound(), None
+        self._came = True
+        self._run()
+
+
+def _stay() -> None:
+    """Keep Python's state of this thread, which is XLA's: made anew for each call it takes longer than a launch."""
+    ctypes.pythonapi.PyGILState_Ensure()
+    _thread.stays = True
+
+
+def _tell(frame: _Words) -> None:
+    """The version of the interface, which is that of XLA itself: what is read here is in every one."""
+    metadata = _Metadata.from_address(ctypes.c_uint64.from_address(frame.extension + 24).value)
+    metadata.major, metadata.minor = 0, 1
+
+
+def _places(buffers: Address, count: int) -> tuple[Address, ...]:
+    """The addresses of the elements of buffers."""
+    if not count:
+        return ()
+    return tuple([_word(at + 24).value for at in _words(count).from_address(buffers)])
+
+
+_word = ctypes.c_uint64.from_address
+
+
+@lru_cache(maxsize=256)
+def _words(count: int) -> Any:
+    return ctypes.c_uint64 * count
+
+
+def _tensor(spec: Spec, at: Address, device: torch.device) -> torch.Tensor:
+    """A buffer as a tensor, which does not own it."""
+    count = math.prod(spec.shape) * spec.dtype.itemsize
+    if count == 0:
+        return torch.empty(spec.shape, dtype=spec.dtype, device=device)
+    if device.type == "cpu":
+        return torch.frombuffer(_bytes(count).from_address(at), dtype=spec.dtype).view(spec.shape)
+    return torch.as_tensor(_OnDevice(at, count), device=device).view(spec.dtype).view(spec.shape)
+
+
+@lru_cache(maxsize=4096)
+def _bytes(count: int) -> Any:
+    """The type of so many bytes, which ctypes takes longer to make than a launch takes."""
+    return ctypes.c_char * count
+
+
+class _OnDevice:
+    """Bytes of a GPU's memory."""
+
+    def __init__(self, at: Address, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (at, False), "version": 2}
+
+
+def _stream(api: _Api, ctx: Address) -> Any:
+    """XLA's stream, as torch has it."""
+    return _external(api.ask(_Api.STREAM, ctx)[1] or 0, (api.ask(_Api.ORDINAL, ctx)[1] or 0) & 0x7FFFFFFF)
+
+
+@cache
+def _external(stream: Address, device: int) -> Any:
+    return torch.cuda.ExternalStream(stream, torch.device("cuda", device))
+
+
+def _on(stream: Any, call: Callable[[], None]) -> None:
+    """The call on a stream, as in `torch.cuda.stream`, which takes as long as a launch."""
+    here, before = torch._C._cuda_getDevice(), torch._C._cuda_getCurrentStream(stream.device_index)
+    _set(stream.stream_id, stream.device_index, stream.device_type)
+    try:
+        call()
+    finally:
+        _set(*before)
+        if here != stream.device_index:
+            torch.cuda.set_device(here)
+
+
+def _set(stream: int, device: int, kind: int) -> None:
+    torch._C._cuda_setStream(stream_id=stream, device_index=device, device_type=kind)

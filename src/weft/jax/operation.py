@@ -1,0 +1,205 @@
+"""One primitive of JAX for all that weft computes, and its rules: shapes, lowering, batches, derivatives."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any, Protocol
+
+import jax.extend
+import numpy as np
+import torch
+from jax.interpreters import ad, batching, mlir
+
+import jax
+from weft.errors import UnsupportedError
+from weft.jax.custom_call import Spec, Tensors, register
+from weft.spec.type_names import read_dtype
+
+
+class Operation(Hashable, Protocol):
+    """A computation on arrays of any shape. Equal ones compute the same, and `text` tells them apart for ever."""
+
+    @property
+    def text(self) -> str: ...
+
+    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        """Shapes and types of the results; raises what is wrong with those of the operands."""
+
+    def run(self, operands: Tensors, results: Tensors) -> object:
+        """Compute, into the results."""
+
+    def bound(self, operands: Tensors, results: Tensors) -> Callable[[], object]:
+        """The run on these very tensors, each time that it is called."""
+
+    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> Operation | None:
+        """The operation along one more mode, which the operands have at these places and every result first; None where
+        each index is computed by itself."""
+
+
+weft_p = jax.extend.core.Primitive("weft")
+weft_p.multiple_results = True
+
+
+def apply(operation: Operation, *operands: Any) -> tuple[Any, ...]:
+    """The results as arrays of JAX."""
+    found: tuple[Any, ...] = tuple(weft_p.bind(*operands, operation=operation))
+    return found
+
+
+def spec_of(value: Any) -> Spec:
+    """The shape and type of an array, or of what stands for one."""
+    return Spec(tuple(value.shape), read_dtype("an operand", value.dtype.name))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@weft_p.def_abstract_eval
+def _abstract(*avals: Any, operation: Operation) -> list[Any]:
+    found = operation.results([spec_of(each) for each in avals])
+    return [jax.core.ShapedArray(each.shape, np.dtype(jax.numpy.dtype(name_of(each.dtype)))) for each in found]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(operation: Operation) -> Callable[..., Any]:
+    return jax.jit(lambda *operands: weft_p.bind(*operands, operation=operation))
+
+
+@weft_p.def_impl
+def _impl(*operands: Any, operation: Operation) -> Any:
+    return _compiled(operation)(*operands)
+
+
+def _lowering(platform: str) -> Callable[..., Any]:
+    def lower(ctx: Any, *operands: Any, operation: Operation) -> Any:
+        specs = tuple(tuple(map(spec_of, avals)) for avals in (ctx.avals_in, ctx.avals_out))
+        name = _registered(platform, operation, *specs)
+        return jax.ffi.ffi_lowering(name)(ctx, *operands)
+
+    return lower
+
+
+@cache
+def _registered(platform: str, operation: Operation, operands: tuple[Spec, ...], results: tuple[Spec, ...]) -> str:
+    """The name of the custom call, which says all that it computes: programs that JAX keeps on disk have it."""
+    text = f"{operation.text} {operands} {results}"
+    name = f"weft_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    register(name, platform, operands, results, operation.run, operation.bound)
+    return name
+
+
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(weft_p, _lowering(_platform), platform=_platform)
+
+
+def _batch(operands: Sequence[Any], places: Sequence[Any], *, operation: Operation) -> Any:
+    along = operation.batched(places, [spec_of(each) for each in operands])
+    if along is not None:
+        found = weft_p.bind(*operands, operation=along)
+    else:
+        pairs = zip(operands, places, strict=True)
+        mapped = [jax.numpy.moveaxis(each, place, 0) for each, place in pairs if place is not None]
+
+        def one(taken: Any) -> Any:
+            left = iter(taken)
+            each = [next(left) if place is not None else whole for whole, place in zip(operands, places, strict=True)]
+            return weft_p.bind(*each, operation=operation)
+
+        found = jax.lax.map(one, mapped)
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[weft_p] = _batch
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Any) -> Any:
+    """The tangent of what is linear in each operand."""
+    if not getattr(operation, "linear", False):
+        raise UnsupportedError(
+            "what torch derives has one derivative, in reverse mode: those of jax.contract and jax.einsum have all"
+        )
+    results = weft_p.bind(*primals, operation=operation)
+    parts = [
+        weft_p.bind(*primals[:at], tangent, *primals[at + 1 :], operation=operation)[0]
+        for at, tangent in enumerate(tangents)
+        if type(tangent) is not ad.Zero
+    ]
+    return results, [sum(parts[1:], parts[0])]
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, operation: Any) -> list[Any]:
+    found: list[Any] = [None] * len(operands)
+    (at,) = [at for at, each in enumerate(operands) if ad.is_undefined_primal(each)]
+    if type(cotangents[0]) is ad.Zero:
+        found[at] = ad.Zero(operands[at].aval)
+    else:
+        found[at] = operation.transposed(at, cotangents[0], operands[1 - at], operands[at].aval)
+    return found
+
+
+ad.primitive_jvps[weft_p] = _jvp
+ad.primitive_transposes[weft_p] = _transpose
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Gradients of the operands of another operation, of these and of its results' gradients: by torch's autograd.
+
+    Operands of `of` that have none, as they are integers, are left out.
+    """
+
+    of: Any
+    floating: tuple[bool, ...]  # of the operands
+
+    @property
+    def text(self) -> str:
+        return f"gradients of {self.of.text}"
+
+    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        return tuple(spec for spec, smooth in zip(operands, self.floating, strict=False) if smooth)
+
+    def run(self, operands: Tensors, results: Tensors) -> None:
+        given, cotangents = operands[: len(self.floating)], operands[len(self.floating) :]
+        leaves = [each.detach().requires_grad_(smooth) for each, smooth in zip(given, self.floating, strict=True)]
+        with torch.enable_grad():
+            found = self.of.computed(leaves)
+            asked = [each for each in leaves if each.requires_grad]
+            grads: tuple[torch.Tensor | None, ...] = torch.autograd.grad(found, asked, cotangents, allow_unused=True)
+        for place, grad in zip(results, grads, strict=True):
+            if grad is None:
+                place.zero_()
+            else:
+                place.copy_(grad)
+
+    def bound(self, operands: Tensors, results: Tensors) -> Callable[[], None]:
+        return partial(self.run, operands, results)
+
+    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> None:
+        return None
+
+
+def by_torch(operation: Any, *operands: Any) -> tuple[Any, ...]:
+    """The results of an operation that torch derives once; its `computed` makes them, and records how."""
+    floating = tuple(jax.numpy.issubdtype(each.dtype, jax.numpy.inexact) for each in operands)
+
+    @jax.custom_vjp
+    def call(*operands: Any) -> tuple[Any, ...]:
+        return apply(operation, *operands)
+
+    def forward(*operands: Any) -> Any:
+        return apply(operation, *operands), operands
+
+    def backward(operands: Any, cotangents: Any) -> Any:
+        found = iter(apply(Gradient(operation, floating), *operands, *cotangents))
+        return tuple(
+            next(found) if smooth else np.zeros(each.shape, jax.dtypes.float0)
+            for each, smooth in zip(operands, floating, strict=True)
+        )
+
+    call.defvjp(forward, backward)
+    found: tuple[Any, ...] = call(*operands)
+    return found

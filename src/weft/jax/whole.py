@@ -1,0 +1,237 @@
+"""`weft.jax.network` and `cascade`: what weft plans as a whole, with the gradients that torch derives of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from weft.base.describe import describe_many
+from weft.cascades import notation as cascades
+from weft.cascades.public import plan_cascade
+from weft.compiled.letters import letters, spelled_equation
+from weft.errors import ArgumentError, call_context
+from weft.fn.binding import bind
+from weft.jax.custom_call import Spec, Tensors
+from weft.jax.functions import TorchFunction, as_torch
+from weft.jax.operation import by_torch, spec_of
+from weft.networks.public import network as plan_network
+from weft.planner.options import read_indices
+from weft.spec import parse
+from weft.spec.aux_operands import read_modes
+from weft.spec.notation import expand
+from weft.spec.type_names import read_dtype
+
+_BATCH = ("batch",)  # a label that no user has
+
+
+def _with(letter: str, term: str, at: int | None) -> str:
+    return term if at is None else f"{term[:at]}{letter}{term[at:]}"
+
+
+class _Whole:
+    """The base of both operations."""
+
+    text: str
+
+    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
+    def run(self, operands: Tensors, results: Tensors) -> None:
+        with torch.no_grad():
+            for place, found in zip(results, self.computed(operands), strict=True):
+                place.copy_(found)
+
+    def bound(self, operands: Tensors, results: Tensors) -> Callable[[], None]:
+        return partial(self.run, operands, results)
+
+
+@dataclass(frozen=True)
+class NetworkOperation(_Whole):
+    """A network of any number of arrays."""
+
+    terms: tuple[str, ...]
+    output: str
+    keywords: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"network {self.terms} {self.output} {self.keywords}"
+
+    def plan(self, operands: Sequence[Spec], device: Any) -> Any:
+        return _network(self, tuple(operands), device)
+
+    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        extents: dict[str, int] = {}
+        for term, spec in zip(self.terms, operands, strict=True):
+            for label, extent in zip(term, spec.shape, strict=True):
+                extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
+        asked = dict(self.keywords).get("out_dtype")
+        dtype = operands[0].dtype if asked is None else read_dtype("out_dtype", asked)
+        return (Spec(tuple(extents[label] for label in self.output), dtype),)
+
+    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (self._of(operands)(*operands),)
+
+    def run(self, operands: Tensors, results: Tensors) -> None:
+        with torch.no_grad():
+            self._of(operands)(*operands, out=results[0])
+
+    def _of(self, operands: Sequence[torch.Tensor]) -> Any:
+        specs = tuple(Spec(tuple(each.shape), each.dtype) for each in operands)
+        return self.plan(specs, operands[0].device)
+
+    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> NetworkOperation:
+        letter = letters([*self.terms, self.output, (_BATCH,)])[_BATCH]
+        terms = tuple(_with(letter, term, at) for term, at in zip(self.terms, places, strict=True))
+        return replace(self, terms=terms, output=letter + self.output)
+
+
+@lru_cache(maxsize=256)
+def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: Any) -> Any:
+    equation = f"{','.join(operation.terms)}->{operation.output}"
+    dtypes = {spec.dtype for spec in operands}
+    if len(dtypes) > 1:
+        raise ArgumentError(f"the operands of jax.network have one type, not {', '.join(sorted(map(str, dtypes)))}")
+    shapes = [spec.shape for spec in operands]
+    return plan_network(equation, *shapes, dtype=dtypes.pop(), device=device, **dict(operation.keywords))
+
+
+@dataclass(frozen=True)
+class CascadeOperation(_Whole):
+    """A contraction, a function with reductions, and a second contraction."""
+
+    terms: tuple[str, ...]  # of A, B, S and, where there is a second contraction, C and D
+    between: TorchFunction | None = None
+    operands: tuple[tuple[str, str], ...] = ()
+    indices: tuple[tuple[str, str], ...] = ()
+    keywords: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        function = self.between and self.between.text
+        return f"cascade {self.terms} {function} {self.operands} {self.indices} {self.keywords}"
+
+    @cached_property
+    def count(self) -> int:
+        """How many arrays are contracted."""
+        return 2 if len(self.terms) == 3 else 3
+
+    def plan(self, operands: Sequence[torch.Tensor]) -> Any:
+        given = {name: (modes, each) for (name, modes), each in zip(self.operands, operands[self.count :], strict=True)}
+        function = None if self.between is None else self.between.of_torch
+        return plan_cascade(
+            self.terms, *(each.detach() for each in operands[: self.count]), between=function, operands=given or None,
+            indices=dict(self.indices) or None, **dict(self.keywords),
+        )  # fmt: skip
+
+    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        found = self.plan([torch.empty(each.shape, dtype=each.dtype) for each in operands])
+        notation, between = found.notation, found.between
+        specs = []
+        if found.meets:
+            specs.append(Spec(tuple(found.extents[label] for label in notation.d), found.result_type))
+        for node in between.outputs[1 if found.meets else 0 :]:
+            kept = [label for label in notation.s if label in between.modes[node]]
+            whole = len(kept) == len(notation.s)
+            dtype = found.result_type if whole else node.meta["dtype"]
+            specs.append(Spec(tuple(found.extents[label] for label in kept), dtype))
+        return tuple(specs)
+
+    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        specs = tuple((tuple(each.shape), each.dtype) for each in operands)
+        plan = _cascade(self, specs, operands[0].device)
+        given = {name: each for (name, _), each in zip(self.operands, operands[self.count :], strict=True)}
+        found = plan(*operands[: self.count], operands=given or None)
+        return found if isinstance(found, tuple) else (found,)
+
+    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> CascadeOperation | None:
+        letter = letters([*self.terms, (_BATCH,)])[_BATCH]
+        if all(at is None for at in places[:2]):
+            return None
+        a, b, s, *second = self.terms
+        terms = [_with(letter, a, places[0]), _with(letter, b, places[1]), letter + s]
+        if second:
+            terms += [_with(letter, second[0], places[2]), letter + second[1]]
+        beside = zip(self.operands, places[self.count :], strict=True)
+        named = tuple((name, _with(letter, modes, at)) for (name, modes), at in beside)
+        return replace(self, terms=tuple(terms), operands=named)
+
+
+@lru_cache(maxsize=256)
+def _cascade(operation: CascadeOperation, operands: tuple[Any, ...], device: Any) -> Any:
+    return operation.plan([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in operands])
+
+
+def network(equation: str, *arrays: Any, **keywords: Any) -> Any:
+    """A network of any number of arrays of JAX, planned once as a whole where JAX traces it.
+
+    Keywords are those of `weft.network` that are numbers and text: `optimize`, `memory_limit`, `slices`, `out_dtype`,
+    `precision`, `accumulate`, `algebra`, `specialize`, ... It may stand under `jit`, `vmap` and `grad`; gradients are
+    made by torch and have none of their own, for which there is `weft.jax.einsum`.
+
+    >>> import jax, weft.jax
+    >>> weft.jax.network("ab,bc,cd->ad", *[jax.numpy.ones((2, 2))] * 3, memory_limit="1GB")[0, 0].item()
+    4.0
+    """
+    values = [jnp.asarray(each) for each in arrays]
+    with call_context(lambda: describe_many("jax.network", equation, ())):
+        notation = expand(parse(equation), tuple(each.ndim for each in values))
+        inputs, output = spelled_equation(notation, letters((*notation.inputs, notation.output))).split("->")
+        operation = NetworkOperation(tuple(inputs.split(",")), output, _said(keywords))
+        operation.plan([spec_of(each) for each in values], torch.device("cpu"))  # tells now what is wrong
+    return by_torch(operation, *values)[0]
+
+
+def cascade(
+    equation: Any, a: Any, b: Any, c: Any = None, *, between: Callable[..., Any] | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None, indices: Mapping[str, Any] | None = None, **keywords: Any,
+) -> Any:  # fmt: skip
+    """A contraction, a function that may reduce, and a second contraction, of arrays of JAX, as `weft.cascade`.
+
+    `between` is a function of `jax.numpy` of one element of S. It reduces over modes by `weft.jax.softmax`,
+    `log_softmax`, `logsumexp`, `sum`, `mean`, `amax` and `amin`. It may stand under `jit`, `vmap` and `grad`; gradients
+    are made by torch and have none of their own.
+
+    >>> import jax, weft.jax
+    >>> q = jax.numpy.ones((4, 8))
+    >>> attend = lambda s: weft.jax.softmax(s, "j")
+    >>> weft.jax.cascade("id,jd->ij, ij,je->ie", q, q, q, between=attend)[0, 0].item()
+    1.0
+    """
+    values = [jnp.asarray(each) for each in (a, b, c) if each is not None]
+    given = {name: (modes, jnp.asarray(array)) for name, (modes, array) in (operands or {}).items()}
+    with call_context(lambda: describe_many("jax.cascade", equation, ())):
+        notation = cascades.read(equation, [each.ndim for each in values])
+        terms = tuple(term for term in (notation.a, notation.b, notation.s, notation.c, notation.d) if term is not None)
+        named = {name: read_modes(name, modes, array.ndim) for name, (modes, array) in given.items()}
+        places = read_indices(indices)
+        names = letters((*terms, *named.values(), tuple(places.values())))
+        beside = {name: spec_of(array).dtype for name, (_, array) in given.items()} | dict.fromkeys(places, torch.int32)
+        function = None
+        if between is not None:
+            double = spec_of(values[0]).dtype is torch.float64
+            value = read_dtype("accumulate", keywords.get("accumulate") or ("float64" if double else "float32"))
+            taken = bind({"between": between}, list(beside))["between"]
+            function = as_torch("between", between, value, taken, beside)
+        operation = CascadeOperation(
+            tuple("".join(names[label] for label in term) for term in terms), function,
+            tuple((name, "".join(names[label] for label in term)) for name, term in named.items()),
+            tuple((name, names[label]) for name, label in places.items()), _said(keywords),
+        )  # fmt: skip
+        found = by_torch(operation, *values, *(array for _, array in given.values()))
+    return found[0] if len(found) == 1 else found
+
+
+def _said(keywords: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Keywords as text says them."""
+    found = {}
+    for name, value in keywords.items():
+        if name in ("out_dtype", "precision", "accumulate") and not (value is None or isinstance(value, str)):
+            value = jnp.dtype(value).name
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return tuple(sorted(found.items()))

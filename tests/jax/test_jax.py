@@ -1,0 +1,220 @@
+"""`weft.jax` under JAX's transformations, against `jax.numpy`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+import weft.jax  # noqa: E402
+from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError  # noqa: E402
+
+
+def drawn(seed, *shapes):
+    keys = jax.random.split(jax.random.PRNGKey(seed), len(shapes))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def assert_close(found, expected, tolerance=1e-4):
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def loss(function):
+    return lambda *arrays: (function(*arrays) ** 2).sum()
+
+
+def layer(x, w, bias):
+    return weft.jax.contract(
+        "mk,kn->mn", x, w, epilogue=lambda s, bias: jax.nn.gelu(s + bias), operands={"bias": ("n", bias)}
+    )
+
+
+def plain_layer(x, w, bias):
+    return jax.nn.gelu(x @ w + bias)
+
+
+def prologues(x, w, bias):
+    """Functions of both operands, coordinates, and a mode that one operand alone has."""
+    return weft.jax.contract(
+        "amk,kn->nm", x[None], w, a_fn=jnp.tanh, b_fn=lambda b, j: jnp.where(j > 3, b, 2.0 * b),
+        epilogue=lambda s, i, bias: jax.nn.silu(s) * bias + i, operands={"bias": ("n", bias)},
+        indices={"i": "m", "j": "n"},
+    )  # fmt: skip
+
+
+def plain_prologues(x, w, bias):
+    scaled = jnp.where(jnp.arange(w.shape[1]) > 3, w, 2.0 * w)
+    return (jax.nn.silu(jnp.tanh(x) @ scaled) * bias + jnp.arange(x.shape[0])[:, None]).T
+
+
+@pytest.mark.parametrize(("ours", "plain"), [(layer, plain_layer), (prologues, plain_prologues)], ids=["layer", "both"])
+def test_contract_under_transformations(ours, plain):
+    x, w, bias, many, tangent = drawn(0, (5, 7), (7, 9), (9,), (3, 5, 7), (5, 7))
+    assert_close(ours(x, w, bias), plain(x, w, bias))
+    assert_close(jax.jit(ours)(x, w, bias), plain(x, w, bias))
+    for at in range(3):
+        assert_close(jax.jit(jax.grad(loss(ours), at))(x, w, bias), jax.grad(loss(plain), at)(x, w, bias), 1e-3)
+    places = (0, None, None)
+    assert_close(jax.vmap(ours, places)(many, w, bias), jax.vmap(plain, places)(many, w, bias))
+    per_example = jax.jit(jax.vmap(jax.grad(loss(ours), 1), places))
+    assert_close(per_example(many, w, bias), jax.vmap(jax.grad(loss(plain), 1), places)(many, w, bias), 1e-3)
+    given = (x, w, bias), (tangent, jnp.zeros_like(w), bias)
+    assert_close(jax.jvp(ours, *given)[1], jax.jvp(plain, *given)[1], 1e-3)
+
+
+def test_second_derivatives():
+    x, w, bias = drawn(1, (2, 3), (3, 4), (4,))
+    second, expected = (jax.hessian(loss(function))(x, w, bias) for function in (layer, plain_layer))
+    assert_close(second, expected, 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ab,bc,cd->ad", ((3, 4), (4, 5), (5, 2))), ("ii->i", ((4, 4),)), ("ij->", ((4, 3),)),
+        ("iij,jk->k", ((3, 3, 2), (2, 5))),
+        ("ij,kj->ik", ((1, 3), (4, 3))), ("ij,jk->ik", ((4, 1), (3, 5))), ("...ij,jk->...ik", ((2, 3, 4), (4, 5))),
+        ("ij,jk->ik", ((0, 3), (3, 2))), ("ij,jk->ik", ((2, 0), (0, 2))), ("i,i->", ((6,), (6,))),
+    ],
+)  # fmt: skip
+def test_einsum(equation, shapes):
+    arrays = drawn(2, *shapes)
+    assert_close(weft.jax.einsum(equation, *arrays), jnp.einsum(equation, *arrays))
+    for at in range(len(arrays)):
+        found = jax.grad(loss(lambda *x: weft.jax.einsum(equation, *x)), at)(*arrays)
+        assert_close(found, jax.grad(loss(lambda *x: jnp.einsum(equation, *x)), at)(*arrays), 1e-3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.complex64, jnp.int32, jnp.bool_])
+def test_types(dtype):
+    x, w = (value.astype(dtype) for value in drawn(3, (4, 6), (6, 5)))
+    words = {"algebra": "or_and"} if dtype == jnp.bool_ else {}
+    found = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, **words))(x, w)
+    expected = np.asarray(x).astype(np.complex128 if dtype == jnp.complex64 else np.float64)
+    expected = expected @ np.asarray(w).astype(expected.dtype)
+    assert found.dtype == dtype
+    expected = (expected > 0) if dtype == jnp.bool_ else expected
+    np.testing.assert_allclose(np.asarray(found).astype(expected.dtype), expected, rtol=2e-2, atol=6e-2)
+
+
+def test_gradients_of_complex_and_of_wider_results():
+    x, w = (a + 1j * b for a, b in zip(drawn(4, (3, 4), (4, 2)), drawn(5, (3, 4), (4, 2)), strict=True))
+    ours, plain = (lambda x, w, product=product: (abs(product(x, w)) ** 2).sum() for product in (
+        lambda x, w: weft.jax.contract("mk,kn->mn", x, w), jnp.matmul))  # fmt: skip
+    for at in range(2):
+        assert_close(jax.grad(ours, at)(x, w), jax.grad(plain, at)(x, w), 1e-3)
+    half = [value.astype(jnp.float16) for value in drawn(6, (3, 4), (4, 2))]
+    grad = jax.grad(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, out_dtype=jnp.float32).sum())(*half)
+    assert_close(grad, jnp.broadcast_to(half[1].sum(1), (3, 4)), 1e-2)
+
+
+def test_several_results_and_another_algebra():
+    x, w = drawn(7, (4, 3), (3, 5))
+    total, positive = weft.jax.contract("mk,kn->mn", x, w, epilogue=lambda s: (s, jnp.maximum(s, 0.0)))
+    assert_close(total, x @ w)
+    assert_close(positive, jax.nn.relu(x @ w))
+    far = lambda x, w: weft.jax.contract("mk,kn->mn", x, w, algebra="max_plus")  # noqa: E731
+    plain = lambda x, w: (x[:, :, None] + w[None]).max(1)  # noqa: E731
+    assert_close(far(x, w), plain(x, w))
+    assert_close(jax.grad(loss(far))(x, w), jax.grad(loss(plain))(x, w))
+
+
+def test_network():
+    a, b, c, many = drawn(8, (3, 4), (4, 5), (5, 2), (6, 3, 4))
+    ours, plain = (lambda a, b, c: weft.jax.network("ab,bc,cd->ad", a, b, c)), (lambda a, b, c: a @ b @ c)
+    assert_close(jax.jit(ours)(a, b, c), plain(a, b, c))
+    for at in range(3):
+        assert_close(jax.grad(loss(ours), at)(a, b, c), jax.grad(loss(plain), at)(a, b, c), 1e-3)
+    places = (0, None, None)
+    assert_close(jax.vmap(ours, places)(many, b, c), plain(many, b, c))
+    found = jax.vmap(jax.grad(loss(ours), 1), places)(many, b, c)
+    assert_close(found, jax.vmap(jax.grad(loss(plain), 1), places)(many, b, c), 1e-3)
+    with pytest.raises(UnsupportedError, match="has one derivative, in reverse mode"):
+        jax.hessian(loss(ours))(a, b, c)
+
+
+def test_attention():
+    q, k, v, many = drawn(9, (2, 6, 3, 4), (2, 6, 3, 4), (2, 6, 3, 5), (2, 2, 6, 3, 4))
+    mask = jnp.tril(jnp.ones((6, 6), bool))
+
+    def ours(q, k, v, mask):
+        between = lambda s, mask: weft.jax.softmax(jnp.where(mask, s / 2, -jnp.inf), "k")  # noqa: E731
+        return weft.jax.cascade(
+            "bqhd,bkhd->bqhk, bqhk,bkhe->bqhe", q, k, v, between=between, operands={"mask": ("qk", mask)}
+        )
+
+    def plain(q, k, v, mask):
+        scores = jnp.where(mask[None, :, None], jnp.einsum("bqhd,bkhd->bqhk", q, k) / 2, -jnp.inf)
+        return jnp.einsum("bqhk,bkhe->bqhe", jax.nn.softmax(scores), v)
+
+    assert_close(jax.jit(ours)(q, k, v, mask), plain(q, k, v, mask))
+    for at in range(3):
+        found = jax.jit(jax.grad(loss(ours), at))(q, k, v, mask)
+        assert_close(found, jax.grad(loss(plain), at)(q, k, v, mask), 1e-3)
+    places = (0, None, None, None)
+    assert_close(jax.vmap(ours, places)(many, k, v, mask), jax.vmap(plain, places)(many, k, v, mask))
+
+
+def test_reductions_alone():
+    x, w = drawn(10, (4, 6), (5, 6))
+    found = weft.jax.cascade("td,vd->tv", x, w, between=lambda s: (weft.jax.logsumexp(s, "v"), weft.jax.amax(s, "v")))
+    assert_close(found[0], jax.nn.logsumexp(x @ w.T, -1))
+    assert_close(found[1], (x @ w.T).max(-1))
+
+
+def test_equal_calls_are_one_custom_call():
+    """JAX keeps compiled programs on disk by their text: it names what is computed, and nothing of this process."""
+    x, w = drawn(11, (3, 4), (4, 5))
+
+    def lowered(scale):
+        call = lambda x, w: weft.jax.contract("mk,kn->mn", x, w, epilogue=lambda s: s * scale)  # noqa: E731
+        return jax.jit(call).lower(x, w).as_text()
+
+    assert lowered(2.0) == lowered(2.0)
+    assert lowered(2.0) != lowered(3.0)
+
+
+A, B = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
+
+
+def product(a=A, b=B, **words):
+    return weft.jax.contract("mk,kn->mn", a, b, **words)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: product(b=A), ShapeError, "label 'k' has extent 4 in operand 0 and 3"),
+        (lambda: product(b=B.astype(np.float16)), DTypeError, "float32 and float16"),
+        (lambda: product(alpha=2.0), ArgumentError, "'alpha': it is a term of the epilogue"),
+        (lambda: product(optimise=1), ArgumentError, "no keyword 'optimise': it takes out_dtype"),
+        (lambda: product(epilogue=lambda s: s if s > 0 else -s), FunctionError, "jnp.where"),
+        (lambda: product(epilogue=lambda s: jnp.sort(s[None])[0]), FunctionError, "primitive 'sort'"),
+        (lambda: product(epilogue=lambda s: s + jnp.asarray(A)), FunctionError, "elements alone"),
+        (lambda: product(operands={"x": ("m", A[:, 0])}), FunctionError, "no function takes 'x'"),
+        (lambda: product(invariant="k"), NotationError, "invariant names 'k'"),
+        (lambda: weft.jax.einsum("ab,bc,cd->ad", A, B, B.T, a_fn=jnp.tanh), UnsupportedError, "two arrays alone"),
+        (lambda: weft.jax.network("ab,bc->ac", A, A), ShapeError, "label 'b' has extent 4 in operand 0"),
+        (
+            lambda: weft.jax.cascade("id,jd->ij", A, A, between=lambda s: weft.jax.softmax(s, "z")),
+            NotationError, "reduces over 'z'",
+        ),
+    ],
+)  # fmt: skip
+def test_errors_come_where_jax_traces(call, error, message):
+    with pytest.raises(error, match=message):
+        jax.jit(call)()
+
+
+def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
+    from weft.jax.contraction import ContractOperation
+
+    def fail(*arguments):
+        raise MemoryError("no room for it")
+
+    monkeypatch.setattr(ContractOperation, "run", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="MemoryError: no room for it"):
+        weft.jax.contract("mk,kn->nm", A, B, epilogue=lambda s: s - 7).block_until_ready()
