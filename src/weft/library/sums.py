@@ -186,7 +186,8 @@ class Matrices(OfMatrices):
         if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
             given = contraction.a, contraction.b, contraction.c, contraction.d
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
-            if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
+            layer = scheme.types.way == "plain" and not self.clamps and is_linear(*given)
+            if layer and not order.swapped and not batched:
                 self.direct, self.returns = linear(self._products, self.direct), True
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -143,6 +144,23 @@ class DirectLaunch:
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
+
+
+#: A launched kernel with its parameters; or a product of the vendor's library with what it multiplies and the place of
+#: its result; None for what cannot be launched again so.
+Noted: TypeAlias = tuple[DirectLaunch, list[int]] | tuple[Callable[..., Any], tuple[torch.Tensor, ...]] | None
+NOTED: ContextVar[list[Noted] | None] = ContextVar("what is launched", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """Kernels and products that this thread launches within, in their order."""
+    noted: list[Noted] = []
+    token = NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        NOTED.reset(token)
 
 
 class _Words:
