@@ -19,7 +19,7 @@ from weft.library.arrange import arranged
 from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_tables, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, clamps, wrapped
+from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, C, D, Frame, Group, MergedModes, View
 from weft.planner.exponentials import exponent_of
@@ -180,7 +180,9 @@ class Matrices(OfMatrices):
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
-        self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
+        sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
+        once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
+        self.adds = once and not scheme.follows and self._products.adds  # C as well
         self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
         self.direct = self._direct(contraction)
         if self.direct is not None and self._d is not None and contraction.d.dtype == scheme.types.result:
@@ -189,7 +191,6 @@ class Matrices(OfMatrices):
             layer = scheme.types.way == "plain" and not self.clamps and is_linear(*given)
             if layer and not order.swapped and not batched:
                 self.direct, self.returns = linear(self._products, self.direct), True
-        sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
 
     def _direct(self, contraction: Contraction) -> Direct | None:
