@@ -17,7 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.base.arrays import dispatch_modes
 from weft.base.kept import is_capturing
-from weft.gpu.common.driver import DirectLaunch, Noted, launches_are_hooked, noting
+from weft.gpu.common.driver import (
+    DirectLaunch,
+    Noted,
+    NotedKernel,
+    NotedProduct,
+    launches_are_hooked,
+    noting,
+)
 from weft.planner.schedule import AuxTensors, Launch, Scalar
 
 _ALIGNED = 256  # bytes, as torch's allocator has it
@@ -114,8 +121,7 @@ def _noted(launch: Launch, a: Tensor, b: Tensor, d: Tensor, beta: Scalar, aux: A
     tensors = [x for x in (a, b, d, *aux) if x is not None]
     with _Allocations() as made, noting() as noted:
         launch(a, b, None, d, 1, beta, aux)
-    products = [each for each in noted if each is not None and not isinstance(each[0], DirectLaunch)]
-    if not made.alone or made.products != len(products):
+    if not made.alone or made.products != sum(isinstance(each, NotedProduct) for each in noted):
         return None
     try:
         return _sequence(tensors, made.found, noted)
@@ -131,17 +137,18 @@ def _sequence(tensors: Sequence[Tensor], made: Sequence[Tensor], noted: Sequence
     ranges.sort()
     if any(one.end > other.first for one, other in pairwise(ranges)):
         raise _Unknown
-    dtypes, steps = {torch.uint8}, []
+    dtypes, steps = {torch.uint8}, list[_Kernel | _Product]()
     for step in noted:
-        if step is None:
+        if isinstance(step, NotedKernel):
+            steps.append(_Kernel(step.direct, [_word(word, ranges) for word in step.words]))
+        elif step is not None:
+            places = [_word(x.data_ptr(), ranges) for x in step.tensors]
+            every = list(zip(step.tensors, places, strict=True))
+            dtypes |= {x.dtype for x, (place, _) in every if place > len(tensors)}
+            seen = [_seeing(x, place - 1, offset, tensors) for x, (place, offset) in every]
+            steps.append(_Product(step.multiply, seen))
+        else:
             raise _Unknown
-        if isinstance(step[0], DirectLaunch):
-            steps.append(_Kernel(step[0], [_word(word, ranges) for word in step[1]]))  # type: ignore[arg-type]
-            continue
-        places = [_word(x.data_ptr(), ranges) for x in step[1]]  # type: ignore[union-attr]
-        seen = [_seeing(x, place - 1, offset, tensors) for x, (place, offset) in zip(step[1], places, strict=True)]  # type: ignore[union-attr,arg-type]
-        dtypes |= {x.dtype for x, (place, _) in zip(step[1], places, strict=True) if place > len(tensors)}  # type: ignore[union-attr]
-        steps.append(_Product(step[0], seen))
     if len(dtypes) > 2 or not any(isinstance(step, _Kernel) for step in steps):
         raise _Unknown
     dtype = max(dtypes, key=lambda each: each.itemsize)

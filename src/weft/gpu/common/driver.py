@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import islice
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -146,9 +146,22 @@ class DirectLaunch:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
 
 
-#: A launched kernel with its parameters; or a product of the vendor's library with what it multiplies and the place of
-#: its result; None for what cannot be launched again so.
-Noted: TypeAlias = tuple[DirectLaunch, list[int]] | tuple[Callable[..., Any], tuple[torch.Tensor, ...]] | None
+class NotedKernel(NamedTuple):
+    """A launched kernel with its parameters."""
+
+    direct: DirectLaunch
+    words: Sequence[int]
+
+
+class NotedProduct(NamedTuple):
+    """A product of the vendor's library: its factors, and the place of its result."""
+
+    multiply: Callable[..., Any]
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+#: None for what cannot be launched again so.
+Noted: TypeAlias = NotedKernel | NotedProduct | None
 NOTED: ContextVar[list[Noted] | None] = ContextVar("what is launched", default=None)
 
 
