@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import torch
 
 import weft
 from weft.gpu.common.addressed import AddressedLaunch, addressed
+from weft.gpu.common.driver import DirectLaunch
 from weft.gpu.common.launch import collected
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
@@ -21,16 +22,15 @@ TARGET = Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=
 HALF, DOUBLE, COMPLEX = torch.float16, torch.float64, torch.complex64
 
 
-class Direct:
+class Direct(DirectLaunch):
     """Stands for a loaded kernel: it writes down the parameters of its launches."""
 
-    device = 0
     launched: ClassVar[list[tuple[int, list[int]]]] = []
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number, self.device = number, 0
 
-    def __call__(self, words: list[int]) -> None:
+    def __call__(self, words: Sequence[int]) -> None:
         self.launched.append((self.number, list(words)))
 
 
@@ -49,7 +49,7 @@ def launch_of(schedule: str, equation: str, a: torch.Tensor, b: torch.Tensor, **
     with collected() as made:
         launch = rank.build(found, TARGET)
     for number, kernel in enumerate(made):
-        kernel._direct = Direct(number)  # type: ignore[assignment]
+        kernel._direct = Direct(number)
     return launch
 
 
@@ -104,6 +104,39 @@ def test_it_launches_what_was_noted(schedule: str) -> None:
     assert noted._sequence is not None
     scaled = launched(lambda: noted(a, b, None, d, 2.0, 1.0), (a, b, d))
     assert scaled == launched(lambda: plain(a, b, None, d, 2.0, 1.0), (a, b, d))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "equation", "shapes", "dtype"),
+    [
+        ("ttgt B as k·n; blas", "mk,kn->mn", ((1001, 777), (777, 1003)), HALF),
+        ("complex.real_2x2 B along qr·s; blas", "lps,sqr->lpqr", ((256, 2, 256), (256, 2, 256)), COMPLEX),
+    ],
+    ids=["packed", "complex"],
+)
+def test_products_of_the_library_are_steps(
+    schedule: str, equation: str, shapes: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get the factors and the place that they got when they were noted."""
+    multiplied: list[Any] = []
+
+    def multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+        multiplied.append([(x.dtype, x.shape, x.stride()) for x in (left, right, out)])
+        multiplied.append(out.data_ptr() - d.data_ptr())
+        torch.mm(left, right, out=out)
+
+    monkeypatch.setattr("weft.gpu.blas.family.guarded", lambda *given: multiply)
+    a, b = (torch.ones(shape, dtype=dtype) for shape in shapes)
+    noted = addressed(launch_of(schedule, equation, a, b))
+    d = torch.empty(weft.einsum(equation, a, b).shape, dtype=dtype)
+    found = []
+    for _ in range(4):
+        multiplied.clear()
+        noted(a, b, None, d, 1.0, 1.0)
+        found.append(list(multiplied))
+    assert noted._sequence is not None
+    assert len(found[0]) == 2
+    assert all(each == found[0] for each in found)
 
 
 def test_operands_of_functions_are_among_the_addresses() -> None:

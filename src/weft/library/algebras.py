@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,23 +68,54 @@ def halved(pairs: Tensor, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     return (pairs if odd is None else reduce(pairs, odd)).squeeze(-1)
 
 
-_KNOWN: dict[object, Reduction] = {
-    torch.ops.aten.maximum.default: lambda pairs: torch.amax(pairs, -1),
-    torch.ops.aten.minimum.default: lambda pairs: torch.amin(pairs, -1),
-    torch.ops.aten.add.Tensor: lambda pairs: torch.sum(pairs, -1, dtype=pairs.dtype),
-}
+_ATEN = torch.ops.aten
+_KNOWN: dict[object, Callable[..., Tensor]] = {
+    _ATEN.maximum.default: torch.amax, _ATEN.minimum.default: torch.amin, _ATEN.add.Tensor: torch.sum,
+}  # fmt: skip
+_PAIRED: dict[object, Callable[..., Tensor]] = {
+    _ATEN.maximum.default: torch.maximum, _ATEN.minimum.default: torch.minimum, _ATEN.add.Tensor: torch.add,
+    _ATEN.mul.Tensor: torch.mul,
+}  # fmt: skip
+
+
+class TableOperations(NamedTuple):
+    """Operations of torch that are an algebra's: of all pairs, and along a dimension."""
+
+    combine: Callable[..., Tensor]
+    reduce: Callable[..., Tensor]
+
+
+def operations_of(algebra: TracedAlgebra) -> TableOperations | None:
+    """Both for values of one floating type; None where torch has none."""
+    combine, reduce = _PAIRED.get(_operation(algebra.combine)), _reduction(algebra.reduce)
+    types = {*algebra.combine.dtypes, *algebra.combine.results, *algebra.reduce.dtypes}
+    alike = len(types) == 1 and all(each.is_floating_point for each in types)
+    return TableOperations(combine, reduce) if combine is not None and reduce is not None and alike else None
 
 
 @lru_cache(maxsize=256)
 def _known(reduce: Pointwise) -> Reduction | None:
     """One operation of torch that reduces a dimension as an algebra's sum does, where there is one."""
-    if not isinstance(reduce, RecordedFunction):
+    found = _reduction(reduce)
+    if found is torch.sum:
+        return lambda pairs: torch.sum(pairs, -1, dtype=pairs.dtype)
+    return None if found is None else lambda pairs: found(pairs, -1)
+
+
+def _reduction(reduce: Pointwise) -> Callable[..., Tensor] | None:
+    kind = reduce.dtypes[0]
+    if isinstance(reduce, RecordedFunction) and kind.is_floating_point and reduce == log.traced(kind).reduce:
+        return torch.logsumexp
+    return _KNOWN.get(_operation(reduce))
+
+
+def _operation(function: Pointwise) -> object:
+    """The one operation that a function applies to its inputs; None for others."""
+    if not isinstance(function, RecordedFunction):
         return None
-    if reduce.dtypes[0].is_floating_point and reduce == log.traced(reduce.dtypes[0]).reduce:
-        return lambda pairs: torch.logsumexp(pairs, -1)
-    nodes = list(reduce.graph.nodes)
+    nodes = list(function.graph.nodes)
     given = [node for node in nodes if node.op == "placeholder"]
     made = [node for node in nodes if node.op == "call_function"]
-    if len(made) != 1 or set(made[0].args) != set(given) or made[0].kwargs:
+    if len(made) != 1 or len(given) != 2 or set(made[0].args) != set(given) or made[0].kwargs:
         return None
-    return _KNOWN.get(made[0].target)
+    return made[0].target

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.base.kept import constant
+from weft.library.algebras import TableOperations
 from weft.library.products import MatrixProducts
 from weft.library.views import View
 from weft.spec import Layout
@@ -109,6 +110,21 @@ def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) 
         if b is not one and b is not (one := constant(1, b.dtype, b.device)):
             found.mul_(b)
         return found
+
+    return product
+
+
+def of_tables(operations: TableOperations, left: View, right: View, place: View, shape: tuple[int, ...]) -> Direct:
+    """Sums of another algebra, of all pairs at once: [batch, m, 1, k] and [batch, 1, n, k] to [batch, m, n].
+
+    `shape` is that of D.
+    """
+    of_left, of_right, of_place = (methodcaller("as_strided", *each[:2]) for each in (left, right, place))
+    combine, reduce = operations
+
+    def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
+        pairs = combine(of_left(a), of_right(b))
+        return reduce(pairs, -1).view(shape) if d is None else reduce(pairs, -1, out=of_place(d))
 
     return product
 

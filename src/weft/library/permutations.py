@@ -143,7 +143,9 @@ class _Copy:
             self._fused([x, d])
             return
         source = x.as_strided(self._shape, self._in_x)
-        d.as_strided(self._shape, self._in_d).copy_(source.conj() if self._conjugate else source)
+        if d.shape != self._shape or d.stride() != self._in_d:
+            d = d.as_strided(self._shape, self._in_d)
+        d.copy_(source.conj() if self._conjugate else source)
 
 
 class _Slabs:

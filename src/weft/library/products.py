@@ -69,6 +69,14 @@ def clamps(types: ProductTypes, kind: str) -> bool:
     return kind == "cuda" and types.way == "plain" and single and hasattr(torch, "_addmm_activation")
 
 
+def is_rounded_once(addend: tuple[int, ...], batch: int, rows: int, columns: int, k: int) -> bool:
+    """Whether a GPU's library adds C to half products before it rounds them: a vector along whole words of columns.
+
+    Sums to which it adds a matrix were seen on an H200 to be off by more than a rounding.
+    """
+    return len(addend) == 1 and batch == 1 and min(rows, columns) > 1 and columns % 8 == k % 8 == 0
+
+
 def factors_of(values: tuple[torch.dtype, torch.dtype], accumulate: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
     """The accumulator's type for both; a real factor of a complex one stays real."""
     if not accumulate.is_complex or values[0].is_complex == values[1].is_complex:

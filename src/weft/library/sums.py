@@ -7,21 +7,22 @@ ways to run: `made`, sums in memory of their own with a dimension for each mode,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.base.arrays import any_autocast
-from weft.library.algebras import reduced, table
+from weft.library.algebras import operations_of, reduced, table
 from weft.library.arrange import arranged
-from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_vectors, seeing
+from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_tables, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, clamps, wrapped
+from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.split import SplitProducts
-from weft.library.views import A, B, C, D, Frame, Group, View
+from weft.library.views import A, B, C, D, Frame, Group, MergedModes, View
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Contraction, Layout
@@ -184,7 +185,9 @@ class Matrices(OfMatrices):
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None
-        self.adds = self._c is not None and not scheme.follows and self._products.adds  # C as well
+        sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
+        once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
+        self.adds = once and not scheme.follows and self._products.adds  # C as well
         self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
         self.direct = self._direct(contraction)
         products = self._products
@@ -193,9 +196,9 @@ class Matrices(OfMatrices):
         ):
             given = contraction.a, contraction.b, contraction.c, contraction.d
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
-            if not order.swapped and not batched and scheme.types.way == "plain" and is_linear(*given):
+            layer = scheme.types.way == "plain" and not self.clamps and is_linear(*given)
+            if layer and not order.swapped and not batched:
                 self.direct, self.returns = linear(products, self.direct), True
-        sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
 
     def _direct(self, contraction: Contraction) -> Direct | None:
@@ -284,6 +287,20 @@ def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Gro
     return view.in_layout(layout)
 
 
+def _spread(frame: Frame, groups: Sequence[Group | None], place: int) -> View | None:
+    """A dimension for each group of modes; for None one that the tensor is repeated along."""
+    runs = [MergedModes(1, 0) if group is None else frame.run(group, place) for group in groups]
+    known = [run for run in runs if run is not None]
+    if len(known) < len(runs):
+        return None
+    return View(tuple([run.extent for run in known]), tuple([run.stride for run in known]))
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    usual = Layout.contiguous(shape, torch.float32).strides
+    return all(extent == 1 or one == other for extent, one, other in zip(shape, strides, usual, strict=True))
+
+
 class Tables(OfMatrices):
     """Another algebra's sums, by tables of pairs."""
 
@@ -303,6 +320,20 @@ class Tables(OfMatrices):
         pairs = min(max(self._most, frame.size(roles.n)), frame.size((*self.kept, *roles.k)))
         self.bytes = self._a.bytes + self._b.bytes + 2 * pairs * self._accumulate.itemsize
         self.bytes += 2 * frame.size(self.kept) * self._accumulate.itemsize
+        if scheme.form == "algebra" and frame.size((*self.kept, *roles.k)) <= self._most:
+            self._find_direct(scheme, frame)
+
+    def _find_direct(self, scheme: LibraryScheme, frame: Frame) -> None:
+        contraction, roles = scheme.contraction, scheme.roles
+        d, operations = contraction.d, operations_of(self._algebra)
+        plain = contraction.c is None and all(scheme.plain) and d.dtype is self._accumulate
+        left = _spread(frame, (roles.batch, roles.m, None, roles.k), A)
+        right = _spread(frame, (roles.batch, None, roles.n, roles.k), B)
+        place = _spread(frame, (roles.batch, roles.m, roles.n), D)
+        if operations is None or not plain or any(frame.starts) or left is None or right is None or place is None:
+            return
+        self.direct = of_tables(operations, left, right, place, d.shape)
+        self.returns = all(_is_contiguous(each.shape, each.strides) for each in (place, d))
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         x, y = self._a.of(a, aux), self._b.of(b, aux)

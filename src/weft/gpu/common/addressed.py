@@ -6,8 +6,9 @@ It is noted in one call; later ones add offsets to addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -16,13 +17,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.base.arrays import dispatch_modes
 from weft.base.kept import is_capturing
-from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
-from weft.gpu.common.launch import noting
+from weft.gpu.common.driver import (
+    DirectLaunch,
+    Noted,
+    NotedKernel,
+    NotedProduct,
+    launches_are_hooked,
+    noting,
+)
 from weft.planner.schedule import AuxTensors, Launch, Scalar
 
 _ALIGNED = 256  # bytes, as torch's allocator has it
 _ATEN = torch.ops.aten
 _ALLOCATE = (_ATEN.empty.memory_format, _ATEN.empty_strided.default, _ATEN.new_empty.default)
+_PRODUCTS = tuple(
+    getattr(packet, name) for packet in (_ATEN.mm, _ATEN.bmm) for name in ("out", "dtype_out") if hasattr(packet, name)
+)
 
 
 class AddressedLaunch:
@@ -58,47 +68,109 @@ def addressed(launch: Any) -> Any:
     return AddressedLaunch(launch) if several and known else launch
 
 
-class _Word(NamedTuple):
-    """A parameter of a kernel: an offset to the address of a tensor, or a number where that is 0."""
+class _Kernel(NamedTuple):
+    """A kernel, and for each of its parameters the place of an address and what is added to that."""
 
-    place: int
-    offset: int
+    direct: DirectLaunch
+    words: Sequence[tuple[int, int]]
+
+    def __call__(self, addresses: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        self.direct([addresses[place] + offset for place, offset in self.words])
+
+
+class _Product(NamedTuple):
+    """A product of the vendor's library, and how it sees its factors and its result among the tensors."""
+
+    multiply: Callable[..., Any]
+    seen: Sequence[tuple[int, Callable[[Tensor], Tensor] | None]]
+
+    def __call__(self, addresses: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        left, right, result = [tensors[at] if see is None else see(tensors[at]) for at, see in self.seen]
+        self.multiply(left, right, out=result)
 
 
 class _Sequence:
-    """Kernels one after the other. Places of addresses: 0, the tensors of a call, the workspace."""
+    """Steps one after the other, on the tensors of a call and the workspace behind them.
 
-    def __init__(self, steps: Sequence[tuple[DirectLaunch, Sequence[_Word]]], size: int, device: torch.device) -> None:
-        self._steps = [(direct, [tuple(word) for word in words]) for direct, words in steps]
-        self._size, self._device, self.device = (size,), device, steps[0][0].device
+    Place 0 of the addresses is 0, for parameters that are numbers; others are one more than the tensors' places.
+    """
+
+    def __init__(
+        self, steps: Sequence[_Kernel | _Product], workspace: tuple[int, torch.dtype], device: torch.device
+    ) -> None:
+        self._steps, self._device = steps, device
+        self._size, self._dtype = workspace[:1], workspace[1]
+        self.device = next(step.direct.device for step in steps if isinstance(step, _Kernel))
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
-        addresses = [0]
-        addresses += [x.data_ptr() for x in tensors if x is not None]
+        given = [x for x in tensors if x is not None]
         if self._size[0]:
-            workspace = torch.empty_strided(self._size, (1,), dtype=torch.uint8, device=self._device)
-            addresses.append(workspace.data_ptr())
-        for direct, words in self._steps:
-            direct([addresses[place] + offset for place, offset in words])
+            given.append(torch.empty_strided(self._size, (1,), dtype=self._dtype, device=self._device))
+        addresses = [0, *[x.data_ptr() for x in given]]
+        for step in self._steps:
+            step(addresses, given)
+
+
+class _Unknown(Exception):
+    """A launch does something that is not noted."""
 
 
 def _noted(launch: Launch, a: Tensor, b: Tensor, d: Tensor, beta: Scalar, aux: AuxTensors) -> _Sequence | None:
-    """Run a launch and note its kernels; None where it does something else besides, or addresses do not tell tensors
-    apart."""
+    """Run a launch and note what it launches; None where it does something else besides, or addresses do not tell
+    tensors apart."""
     tensors = [x for x in (a, b, d, *aux) if x is not None]
     with _Allocations() as made, noting() as noted:
         launch(a, b, None, d, 1, beta, aux)
-    ranges, start = [_Range.of(x, at) for at, x in enumerate(tensors, 1)], 0
-    for each in made.found:
-        ranges.append(_Range.of(each, len(tensors) + 1, start))
+    if not made.alone or made.products != sum(isinstance(each, NotedProduct) for each in noted):
+        return None
+    try:
+        return _sequence(tensors, made.found, noted)
+    except _Unknown:
+        return None
+
+
+def _sequence(tensors: Sequence[Tensor], made: Sequence[Tensor], noted: Sequence[Noted]) -> _Sequence:
+    ranges, start = [_Range.of(x, at) for at, x in enumerate(tensors)], 0
+    for each in made:
+        ranges.append(_Range.of(each, len(tensors), start))
         start += -(-each.numel() * each.element_size() // _ALIGNED) * _ALIGNED
     ranges.sort()
-    apart = all(one.end <= other.first for one, other in pairwise(ranges))
-    steps = [each for each in noted if each is not None]
-    on_one = len({direct.device for direct, _ in steps}) == 1
-    if not (made.alone and apart and on_one and len(steps) == len(noted)):
-        return None
-    return _Sequence([(direct, [_word(word, ranges) for word in words]) for direct, words in steps], start, d.device)
+    if any(one.end > other.first for one, other in pairwise(ranges)):
+        raise _Unknown
+    dtypes, steps = {torch.uint8}, list[_Kernel | _Product]()
+    for step in noted:
+        if isinstance(step, NotedKernel):
+            steps.append(_Kernel(step.direct, [_word(word, ranges) for word in step.words]))
+        elif step is not None:
+            places = [_word(x.data_ptr(), ranges) for x in step.tensors]
+            every = list(zip(step.tensors, places, strict=True))
+            dtypes |= {x.dtype for x, (place, _) in every if place > len(tensors)}
+            seen = [_seeing(x, place - 1, offset, tensors) for x, (place, offset) in every]
+            steps.append(_Product(step.multiply, seen))
+        else:
+            raise _Unknown
+    if len(dtypes) > 2 or not any(isinstance(step, _Kernel) for step in steps):
+        raise _Unknown
+    dtype = max(dtypes, key=lambda each: each.itemsize)
+    return _Sequence(steps, (start // dtype.itemsize, dtype), tensors[0].device)
+
+
+def _seeing(
+    x: Tensor, at: int, offset: int, tensors: Sequence[Tensor]
+) -> tuple[int, Callable[[Tensor], Tensor] | None]:
+    """The place of what a product took, and how it is seen there."""
+    if at == len(tensors):
+        return at, methodcaller("as_strided", x.shape, x.stride(), offset // x.element_size())
+    given = tensors[at] if at >= 0 else None
+    if given is None or offset or x.is_conj() != given.is_conj():
+        raise _Unknown
+    if given.is_complex() and x.dtype == given.dtype.to_real():
+        shape, strides = x.shape, x.stride()
+        return at, lambda tensor: torch.view_as_real(tensor).as_strided(shape, strides)
+    if x.dtype != given.dtype:
+        raise _Unknown
+    alike = x.shape == given.shape and x.stride() == given.stride()
+    return at, None if alike else methodcaller("as_strided", x.shape, x.stride())
 
 
 class _Range(NamedTuple):
@@ -117,25 +189,27 @@ class _Range(NamedTuple):
         return cls(first, first + (last + 1) * tensor.element_size(), place, first - start)
 
 
-def _word(word: int, ranges: Sequence[_Range]) -> _Word:
+def _word(word: int, ranges: Sequence[_Range]) -> tuple[int, int]:
     for each in ranges:
         if each.first <= word < each.end:
-            return _Word(each.place, word - each.base)
-    return _Word(0, word)
+            return each.place + 1, word - each.base
+    return 0, word
 
 
 class _Allocations(TorchDispatchMode):
-    """Tensors that are allocated within; `alone`: torch computes nothing."""
+    """Tensors that are allocated within; `alone`: torch computes nothing but products."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Tensor] = []
-        self.alone = True
+        self.alone, self.products = True, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _ALLOCATE:
             self.found.append(result)
+        elif func in _PRODUCTS:
+            self.products += 1
         elif not func.is_view:
             self.alone = False
         return result

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -143,6 +144,36 @@ class DirectLaunch:
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
+
+
+class NotedKernel(NamedTuple):
+    """A launched kernel with its parameters."""
+
+    direct: DirectLaunch
+    words: Sequence[int]
+
+
+class NotedProduct(NamedTuple):
+    """A product of the vendor's library: its factors, and the place of its result."""
+
+    multiply: Callable[..., Any]
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+#: None for what cannot be launched again so.
+Noted: TypeAlias = NotedKernel | NotedProduct | None
+NOTED: ContextVar[list[Noted] | None] = ContextVar("what is launched", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """Kernels and products that this thread launches within, in their order."""
+    noted: list[Noted] = []
+    token = NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        NOTED.reset(token)
 
 
 class _Words:

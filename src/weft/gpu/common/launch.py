@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
 from weft.gpu.common.dependent import can_pdl
-from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, prefer_carveout
+from weft.gpu.common.driver import NOTED, DirectLaunch, NotedKernel, launches_are_hooked, prefer_carveout
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
@@ -37,9 +37,6 @@ if interpreting():
 
 _DOUBLES, _WORDS = struct.Struct("=2d"), struct.Struct("=2q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
-#: A launched kernel with its parameters; None for one that Triton launches.
-Noted: TypeAlias = tuple[DirectLaunch, list[int]] | None
-_noted: ContextVar[list[Noted] | None] = ContextVar("kernels that are launched", default=None)
 
 LONGEST_TILE = 4096  # no tile is longer along one axis
 _ORDINARY = 3  # a number that Triton sees nothing special in
@@ -198,15 +195,15 @@ class KernelLaunch:
         direct = self._direct
         if direct is not None and not launches_are_hooked():
             words = self._words_of(tensors, alpha, beta, aux)
-            if (noted := _noted.get()) is not None:
-                noted.append((direct, words))
+            if (noted := NOTED.get()) is not None:
+                noted.append(NotedKernel(direct, words))
             if direct.device == torch._C._cuda_getDevice():
                 direct(words)
             else:
                 with torch.cuda.device(direct.device):
                     direct(words)
             return
-        if (noted := _noted.get()) is not None:
+        if (noted := NOTED.get()) is not None:
             noted.append(None)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run_by_triton(tensors, alpha, beta, aux)
@@ -366,17 +363,6 @@ def collected() -> Iterator[list[KernelLaunch]]:
         yield made
     finally:
         _collected.reset(token)
-
-
-@contextmanager
-def noting() -> Iterator[list[Noted]]:
-    """The kernels that this thread launches within, in their order."""
-    noted: list[Noted] = []
-    token = _noted.set(noted)
-    try:
-        yield noted
-    finally:
-        _noted.reset(token)
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:

@@ -191,7 +191,7 @@ def _tiles(contraction: Contraction) -> Sequence[TileShape]:
     shapes = (*_SHAPES[size], *(_NARROW if narrow and size == 2 else ()))
     if not contraction.invariant:
         return shapes
-    if contraction.arithmetic.precision == "tf32x3" or size == 1 or run_count(contraction) > 1:
+    if contraction.arithmetic.precision in ("tf32x3", "bf16x6") or size == 1 or run_count(contraction) > 1:
         shapes = tuple(shape for shape in shapes if shape.k == _ONE_DEPTH[size])
     return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
 
