@@ -129,6 +129,8 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     single = e == 1 and not sides.batch
     if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
+    if item >= 4 and k <= FEW and e == 1:
+        return CascadeTile(min(rows, 64), 64, 4, 2)
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:
