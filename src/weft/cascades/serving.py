@@ -88,6 +88,8 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     pairs = ((sides.m, tile.m), (sides.e, tile.e))
     programs = size_of(frame, sides.batch) * math.prod(-(-size_of(frame, side) // tiles) for side, tiles in pairs)
     tiles = size_of(frame, sides.n) // tile.n
+    if tile.m < LEAST_ROWS:
+        processors *= 2  # that many programs of few rows run side by side
     splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
     return tile._replace(splits=max(splits, 1))
 
