@@ -78,3 +78,24 @@ def test_a_call_like_one_before_has_values_of_its_own_tensors() -> None:
             scores = torch.einsum("bhgqd,bhkd->bhgqk", x.double(), y.double()) * 0.125
             right = torch.einsum("bhgqk,bhke->bhgqe", scores.softmax(-1), z.double())
             torch.testing.assert_close(plan(x, y, z).double(), right, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("grads", [False, True], ids=["values", "gradients"])
+def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled while blocks serve, for a cascade that is large enough; results stay what they are."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("blocks serve throughout")
+    monkeypatch.setattr("weft.cascades.arriving._PER_ELEMENT", 1e-6)
+    x, y, z = (torch.randn(1, 4, 2048, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", x, y, z, between=lambda s: weft.softmax(s, "k"))
+    right = torch.nn.functional.scaled_dot_product_attention(x, y, z, scale=1.0)
+    served = []
+    for _ in range(5):
+        found = plan(x.requires_grad_(grads), y, z)
+        served.append(plan.launch is not None)
+        torch.testing.assert_close(found, right, rtol=1e-2, atol=1e-2)
+        if grads:
+            (of_x,) = torch.autograd.grad(found.sum(), [x])
+            assert of_x.isfinite().all()
+    assert served[0] is False
+    assert served[-1] is True
