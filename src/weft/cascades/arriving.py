@@ -50,7 +50,3 @@ class Arriving:
         if not self.is_there:
             log.info("the kernel of a cascade does not take over: %s", built)
         return self.is_there
-
-    def arrive(self) -> None:
-        """Have the kernel serve from now on."""
-        self.is_over = self.is_there = True

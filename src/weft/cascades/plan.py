@@ -151,21 +151,18 @@ class CascadePlan:
     @cached_property
     def _arriving(self) -> Arriving | None:
         """The calls until the kernel takes over; None where it serves at once, or never."""
-        if self.kernel is None or self.options.backend == "triton" or not begins_with_library(self.said.device.type):
+        at_once = self.options.backend == "triton" or self.options.specialize == "now"
+        if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
             return None
         return Arriving(math.prod(self.extents[label] for label in self.notation.s), self.said.device)
-
-    def warm(self) -> None:
-        """Have the kernel serve from the next call on, whatever it takes to compile."""
-        if self._arriving is not None:
-            self._arriving.arrive()
 
     @cached_property
     def kernel(self) -> CascadeLaunch | None:
         """The launch of a Triton kernel, where that was asked for by name, or is faster than blocks."""
         asked, device = self.options.backend == "triton", self.said.device
-        hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
-        if not (asked or hopper):
+        wanted = device.type == "cuda" and self.options.backend != "reference"
+        hopper = wanted and _is_hopper(device)
+        if not asked and (not hopper or self.options.specialize in ("never", "library")):
             return None
         reason = unserved(self.program, self.frame)
         if reason is not None and asked:
