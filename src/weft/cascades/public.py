@@ -47,9 +47,9 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
-    * `specialize`: whether compiled loops serve on a CPU, and a kernel on a Hopper GPU where S is a matrix for each index
-      of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost what compiling takes; ``"now"``, the default
-      of `plan_cascade`; ``"never"``.
+    * `specialize`: whether compiled loops serve on a CPU, and on a Hopper GPU a kernel, where S is a matrix for each
+      index of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost what compiling takes; ``"now"``, the
+      default of `plan_cascade`; ``"never"``.
     * `backend`: ``"auto"``; ``"triton"``: that kernel from the first call on, whatever the GPU and the size;
       ``"reference"``: all of S, in float64.
 
