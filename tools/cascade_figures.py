@@ -228,18 +228,17 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help=", ".join(CASES))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = []
+    command = f"tools/cascade_figures.py {' '.join(sys.argv[1:])}"
+    record: dict[str, Any] = {"command": command, "machine": device_stamp(torch.device("cuda")), "found": []}
     for name, cases in CASES.items():
         if given.words and not any(word in name for word in given.words):
             continue
         for case in cases():
-            found.append(measured(case))
-            print(row(found[-1]), flush=True)
+            record["found"].append(measured(case))
+            print(row(record["found"][-1]), flush=True)
             torch.cuda.empty_cache()
-    if given.out is not None:
-        command = f"tools/cascade_figures.py {' '.join(sys.argv[1:])}"
-        record = {"command": command, "machine": device_stamp(torch.device("cuda")), "found": found}
-        given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
+            if given.out is not None:  # what there is, however this ends
+                given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
 def row(found: dict[str, Any]) -> str:
