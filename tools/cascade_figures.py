@@ -1,7 +1,7 @@
 """Figures of cascades on a GPU beside what else computes the same: JSON, and a table.
 
     python tools/cascade_figures.py --out FILE            # all cases
-    python tools/cascade_figures.py decode "kernel sum"   # those that have one of these words in their name
+    python tools/cascade_figures.py decode "sums d 3"     # those that have one of these words in their name
 
 A time is the median of calls in a loop, the host's work included. Peers: `sdpa` is the fastest backend of torch's
 attention, `flex` FlexAttention compiled, `compile` the plain way compiled, `blocks` the same by blocks of rows. Each
@@ -175,11 +175,19 @@ def loss() -> Iterator[Case]:
                lambda: plan(x, w, operands={"target": target}), {"compile": plain})  # fmt: skip
 
 
-CASES: tuple[Callable[[], Iterator[Case]], ...] = (
-    lambda: attention(4096, 16, False), lambda: attention(4096, 16, True), lambda: attention(16384, 4, False),
-    lambda: attention(16384, 4, True), scored, lambda: decode(8192), lambda: decode(65536),
-    lambda: sums(3, "ieee"), lambda: sums(64, "ieee"), lambda: sums(64, "tf32x3"), loss,
-)  # fmt: skip
+CASES: dict[str, Callable[[], Iterator[Case]]] = {
+    "attention 4096 full": lambda: attention(4096, 16, False),
+    "attention 4096 causal": lambda: attention(4096, 16, True),
+    "attention 16384 full": lambda: attention(16384, 4, False),
+    "attention 16384 causal": lambda: attention(16384, 4, True),
+    "score function": scored,
+    "decode 8192": lambda: decode(8192),
+    "decode 65536": lambda: decode(65536),
+    "sums d 3 ieee": lambda: sums(3, "ieee"),
+    "sums d 64 ieee": lambda: sums(64, "ieee"),
+    "sums d 64 tf32x3": lambda: sums(64, "tf32x3"),
+    "loss": loss,
+}
 
 
 def seconds(call: Call) -> float:
@@ -217,21 +225,20 @@ def difference(mine: Any, theirs: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*")
+    parser.add_argument("words", nargs="*", help=", ".join(CASES))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = []
-    for cases in CASES:
+    command = f"tools/cascade_figures.py {' '.join(sys.argv[1:])}"
+    record: dict[str, Any] = {"command": command, "machine": device_stamp(torch.device("cuda")), "found": []}
+    for name, cases in CASES.items():
+        if given.words and not any(word in name for word in given.words):
+            continue
         for case in cases():
-            if given.words and not any(word in case.name for word in given.words):
-                continue
-            found.append(measured(case))
-            print(row(found[-1]), flush=True)
+            record["found"].append(measured(case))
+            print(row(record["found"][-1]), flush=True)
             torch.cuda.empty_cache()
-    if given.out is not None:
-        command = f"tools/cascade_figures.py {' '.join(sys.argv[1:])}"
-        record = {"command": command, "machine": device_stamp(torch.device("cuda")), "found": found}
-        given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
+            if given.out is not None:  # what there is, however this ends
+                given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
 def row(found: dict[str, Any]) -> str:

@@ -135,6 +135,13 @@ def _step(tensor: Tensor, start: int, count: int) -> int:
     return steps[-1] if steps else 0
 
 
+def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Launch a kernel, or compile it where its tensors have no memory; what Triton has compiled."""
+    if any(isinstance(each, Tensor) and each.is_meta for each in given):
+        return kernel.warmup(*given, grid=grid, **named)
+    return kernel[grid](*given, **named)
+
+
 def tensor_map(
     tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
 ) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from weft.cascades.arguments import KernelArguments, Outer, size_of, tensor_map
+from weft.cascades.arguments import KernelArguments, Outer, launched, size_of, tensor_map
 from weft.cascades.backward_kernel import BackwardForm, backward_text
 from weft.cascades.forward import Values
 from weft.cascades.frame import Frame
@@ -120,7 +120,7 @@ class _Kernel:
         if self.arguments.frame.device.type == "cuda":
             options |= FUSION
         grid = (self.arguments.sizes[0] * self._tiles,)
-        self.kernel[grid](*tensors, self._table, *numbers, *given.places, **self.constants, **options)
+        launched(self.kernel, grid, (*tensors, self._table, *numbers, *given.places), {**self.constants, **options})
 
     def _maps(self, given: _Given) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles that stay."""

@@ -25,7 +25,8 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
         given = _given(plan, operands)
-        if plan.launch is not None:
+        ctx.by_kernel = plan.launch is not None
+        if ctx.by_kernel:
             by_blocks = any(ctx.needs_input_grad[4:]) or plan.backward is None
             try:
                 values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
@@ -33,7 +34,8 @@ class _Cascade(torch.autograd.Function):
                 raise
             except Exception as error:  # of the compiler, which knows no one class of them
                 plan.fall_back(error)
-        if plan.launch is None:
+                ctx.by_kernel = False
+        if not ctx.by_kernel:
             serving = plan.serving(any(ctx.needs_input_grad))
             values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
         between, ctx.plan = plan.program.between, plan
@@ -62,7 +64,8 @@ class _Cascade(torch.autograd.Function):
         needs = ctx.needs_input_grad
         cut = partial(plan.cut, operands=operands)
         found = gradients(
-            plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut, plan.backward, any(needs[4:])
+            plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut,
+            plan.backward if ctx.by_kernel else None, any(needs[4:]),
         )
         own = [None if each is None else each.to(a.dtype) for each in found.sums]
         places = plan.program.between.inputs[1 : 1 + count]

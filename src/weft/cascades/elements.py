@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -59,7 +60,7 @@ class ElementFunctions:
         """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
-        return self.written([target.node for target in (*self.sums, *self.meets)], given, settled)
+        return _by_powers(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
 
     def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
@@ -157,7 +158,25 @@ def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> Record
             weight = weights.get(_peak_below(node))
             made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
     new.eliminate_dead_code()
-    return RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"])
+    return _by_powers(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
+
+
+def _by_powers(function: RecordedFunction) -> RecordedFunction:
+    """A function whose exponentials are powers of 2, which take half of the instructions.
+
+    The exponent is rounded once more, as the element of S that it is made of was.
+    """
+    graph = function.graph
+    for node in [node for node in graph.nodes if node.target is aten.exp.default]:
+        if node.meta["dtype"] == torch.float32:
+            with graph.inserting_before(node):
+                exponent = graph.call_function(aten.mul.Tensor, (node.args[0], math.log2(math.e)))
+                power = graph.call_function(aten.exp2.default, (exponent,))
+            exponent.meta.update(node.meta)
+            power.meta.update(node.meta)
+            node.replace_all_uses_with(power)
+            graph.erase_node(node)
+    return RecordedFunction(graph, function.inputs)
 
 
 def _peak_below(node: fx.Node) -> Any:

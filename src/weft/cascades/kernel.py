@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.step import TRITON, StepForm
+from weft.cascades.step import TRITON, StepForm, Words
 
 
 class KernelForm(NamedTuple):
@@ -34,6 +34,11 @@ class KernelForm(NamedTuple):
     staged: bool = False  # the terms of S come in stages
     maps: bool = False  # those of A and B by tensor maps
     halves: bool = False  # A and B are float16 and what that lacks of float32, with their factor in memory
+
+    @property
+    def words(self) -> Words:
+        """Where nothing is multiplied as a matrix, states are spread over places."""
+        return TRITON._replace(spread=bool(self.few) and (self.single or self.product == -2))
 
 
 CONSTANTS = (
@@ -94,9 +99,9 @@ def _body(form: KernelForm) -> str:
         lines.append("alpha = tl.full([], ALPHA, SUMS)")
     if form.halves:
         lines.append("alpha = tl.load(alpha)")
-    lines += [*step.beginning(form.step, TRITON), *step.states(form.step, TRITON)]
+    lines += [*step.beginning(form.step, form.words), *step.states(form.step, form.words)]
     if form.product != -2:
-        lines.append("acc = tl.zeros([BM, BE], SUMS)")
+        lines.append(f"acc = tl.zeros([BM, {'BN' if form.words.spread else 'BE'}], SUMS)")
     lines.append("stretches += (tl.program_id(1) * rows + tile) * 4")
     lines += [f"at{at} = tl.load(stretches + {at})" for at in range(4)]
     for at, inside in enumerate((False, True, False)):
@@ -124,7 +129,7 @@ def _rows_of_a(form: KernelForm) -> list[str]:
 def _tile(form: KernelForm, inside: bool) -> list[str]:
     """One tile of S and its product with C. `inside`: all its columns are there, and conditions hold."""
     lines = ["n = n0 + tl.arange(0, BN)", "n_in = n < N", *_scores(form, inside)]
-    lines += step.weighed(form.step, TRITON, inside)
+    lines += step.weighed(form.step, form.words, inside)
     if form.product != -2:
         lines += _multiply(form, f"w{len(form.step.sums)}", inside)
     return lines
@@ -180,11 +185,13 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
     weight = step.tile(value, TRITON)
     if not inside:
         weight = f"tl.where(n_in[None, :], {weight}, 0.0)"
-    scaled = f"acc * scale{form.product}[:, None]" if form.product >= 0 else "acc"
+    scale = f"scale{form.product}" if form.words.spread else f"scale{form.product}[:, None]"
+    scaled = f"acc * {scale}" if form.product >= 0 else "acc"
     if form.single:
+        total = f"{weight} * third[None, :]" if form.words.spread else f"tl.sum({weight} * third[None, :], 1)[:, None]"
         return [
             f"third = tl.load(c + n.to(tl.int64) * sc_n{mask(('n_in', inside))}).to(SUMS)",
-            f"acc = {scaled} + tl.sum({weight} * third[None, :], 1)[:, None]",
+            f"acc = {scaled} + {total}",
         ]
     there = mask(("n_in[:, None]", inside), ("(e[None, :] < E)", form.whole[2]))
     return [
@@ -195,6 +202,8 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
 
 def _stores(form: KernelForm) -> list[str]:
     lines = ["row = (tl.program_id(1) * B + batch) * M + m"]
+    if form.words.spread:
+        lines += step.joined(form.step, form.product)
     lines += step.ending(form.step, TRITON, "row", form.splits)
     if form.product == -2:
         return lines

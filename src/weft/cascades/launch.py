@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from weft.cascades.arguments import BYTES, KernelArguments, Outer, tensor_map
+from weft.cascades.arguments import BYTES, KernelArguments, Outer, launched, tensor_map
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
@@ -106,7 +106,17 @@ class CascadeLaunch:
         options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
         if self.frame.device.type == "cuda":
             options |= FUSION
-        return call.kernel[call.grid](*call.tensors, *call.numbers, **call.constants, **options)
+        return launched(call.kernel, call.grid, (*call.tensors, *call.numbers), {**call.constants, **options})
+
+    def prepare(self, tensors: Sequence[Tensor | None], values: Values) -> None:
+        """Compile the kernel for tensors without memory."""
+        a, b, c = tensors
+        assert a is not None
+        assert b is not None
+        call = self.call(a, b, c, values, False)
+        self._run(call)
+        if self.tile.splits > 1:
+            self._join(call, values, *self._joint_room(call))
 
     def replay(self, tensors: Sequence[Tensor], values: Values, places: Sequence[int], order: Sequence[int]) -> Replay:
         """Calls with D alone for a result, on operands of the layouts of A, B and C: those are at `places` in a call.
@@ -145,11 +155,11 @@ class CascadeLaunch:
         finished = not raw and self.functions.factor is not None
         batch, m, n, k, e = arguments.sizes
         states = tuple(
-            torch.empty((splits, batch, m), dtype=sums, device=frame.device)
+            torch.empty((splits, batch, m), dtype=sums, device=a.device)
             for _ in (*self.stage.peaks, *self.functions.sums)
         )
         stored = frame.stored if finished and splits == 1 else sums
-        d = torch.empty((splits, batch, m, e) if self.functions.meets else (1, 1), dtype=stored, device=frame.device)
+        d = torch.empty((splits, batch, m, e) if self.functions.meets else (1, 1), dtype=stored, device=a.device)
         outer, steps = arguments.outer((a, b, c)), arguments.steps(a, b, c)
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
@@ -190,8 +200,8 @@ class CascadeLaunch:
     def _joint_room(self, call: KernelCall) -> tuple[Tensor, list[Tensor]]:
         """Memory for D and states."""
         stored = self.frame.stored if call.finished else self.frame.products.accumulate
-        d = torch.empty(call.d.shape[1:], dtype=stored, device=self.frame.device)
-        return d, [torch.empty(each.shape[1:], dtype=each.dtype, device=self.frame.device) for each in call.states]
+        d = call.d.new_empty(call.d.shape[1:], dtype=stored)
+        return d, [each.new_empty(each.shape[1:]) for each in call.states]
 
     def _join(
         self, call: KernelCall, values: Values, d: Tensor, states: Sequence[Tensor]
@@ -200,11 +210,9 @@ class CascadeLaunch:
         made = self._made[call.finished]
         batch, m, _, _, e = self.arguments.sizes
         grid = (batch * m, -(-e // made.join_constants["BE"]))
-        compiled = made.join[grid](
-            call.d, d, *call.states, *self.arguments.operands(values), *states, self.tile.splits, batch, m, e,
-            *self.arguments.places(values, made.step), **made.join_constants, num_warps=4,
-        )  # fmt: skip
-        return compiled, grid
+        given = (call.d, d, *call.states, *self.arguments.operands(values), *states, self.tile.splits, batch, m, e)
+        places = self.arguments.places(values, made.step)
+        return launched(made.join, grid, (*given, *places), {**made.join_constants, "num_warps": 4}), grid
 
     # -- what the kernel is told ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from weft.base.arrays import as_tensor, returned, source_of
 from weft.base.figures import share, si
 from weft.base.log import warn
+from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
@@ -35,6 +36,7 @@ from weft.cascades.takeover import Takeover
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
+from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
 from weft.spec import Label
@@ -141,12 +143,26 @@ class CascadePlan:
             raise DTypeError("out_dtype is one type: that of D; further results have the types they are computed in")
         return self.said.dtype if asked is None else asked
 
-    @cached_property
+    @property
     def launch(self) -> CascadeLaunch | None:
+        """The launch of the kernel, where that serves now and not blocks."""
+        return self.kernel if self._arriving is None or self._arriving.is_there else None
+
+    @cached_property
+    def _arriving(self) -> Arriving | None:
+        """The calls until the kernel takes over; None where it serves at once, or never."""
+        at_once = self.options.backend == "triton" or self.options.specialize == "now"
+        if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
+            return None
+        return Arriving(math.prod(self.extents[label] for label in self.notation.s), self.said.device)
+
+    @cached_property
+    def kernel(self) -> CascadeLaunch | None:
         """The launch of a Triton kernel, where that was asked for by name, or is faster than blocks."""
         asked, device = self.options.backend == "triton", self.said.device
-        hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
-        if not (asked or hopper):
+        wanted = device.type == "cuda" and self.options.backend != "reference"
+        hopper = wanted and _is_hopper(device)
+        if not asked and (not hopper or self.options.specialize in ("never", "library")):
             return None
         reason = unserved(self.program, self.frame)
         if reason is not None and asked:
@@ -161,14 +177,14 @@ class CascadePlan:
         if self.options.backend == "triton":
             raise error
         warn(f"{self!r} runs by blocks: its kernel cannot be made ({first_line(error)})")
-        self.__dict__.update(launch=None, backward=None, _replays=None)
+        self.__dict__.update(kernel=None, backward=None, _arriving=None, _replays=None)
 
     @cached_property
     def backward(self) -> BackwardLaunch | None:
-        """The launch of the kernels for gradients, where the forward pass runs in one."""
-        if self.launch is None or not differentiates(self.program, self.frame):
+        """The launch of the kernels for gradients, where the forward pass has one."""
+        if self.kernel is None or not differentiates(self.program, self.frame):
             return None
-        return BackwardLaunch(self.program, self.frame, self._known, self.launch.tile.hopper)
+        return BackwardLaunch(self.program, self.frame, self._known, self.kernel.tile.hopper)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -253,6 +269,19 @@ class CascadePlan:
         self._check(tensors, operands)
         if self.options.backend == "reference":
             return referred(self, *tensors, operands=operands)
+        if self._arriving is not None:
+            grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+            self._arriving.call(self._preparing(tensors, operands, grads))
+        ready, given = self._arranged(tensors, operands, self.launch)
+        found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
+        if self._replays is not None and self.launch is not None:
+            self._keep(tensors, operands, ready, given)
+        return self._results(found)
+
+    def _arranged(
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], launch: CascadeLaunch | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         orders = [frame.first.x, frame.first.y]
@@ -266,15 +295,34 @@ class CascadePlan:
         ]
         if frame.swapped:
             made[0], made[1] = made[1], made[0]
-        ready = [self._as_read(each, at) for at, each in enumerate(made)]
         given = [
             arranged(operands[name], terms, frame.order, self.extents)
             for name, (terms, _, _) in self.said.operands.items()
         ]
-        found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
-        if self._replays is not None:
-            self._keep(tensors, operands, ready, given)
-        return self._results(found)
+        return [self._as_read(each, at, launch) for at, each in enumerate(made)], given
+
+    def _preparing(
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], grads: bool
+    ) -> Callable[[], tuple[Any, Any]]:
+        """The kernel and that of gradients compiled, for tensors like these."""
+        without = [_without_memory(each) for each in tensors]
+        named = {name: _without_memory(each) for name, each in operands.items()}
+
+        def prepare() -> tuple[Any, Any]:
+            kernel, frame, between = self.kernel, self.frame, self.between
+            assert kernel is not None
+            ready, given = self._arranged(without, named, kernel)
+            a, b, c = (*ready, None)[:3]
+            values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*given, *self.coordinates), strict=True))
+            kernel.prepare((a, b, c), values)
+            if grads and self.backward is not None:
+                for node in (*self.program.stages[0].peaks, self.program.factor):
+                    if node is not None:
+                        values[node] = a.new_empty(frame.shape(between.modes[node]), dtype=torch.float32)  # type: ignore[union-attr]
+                self.backward((a, b, c), (True,) * 3, None, values, {})  # type: ignore[arg-type]
+            return kernel.tile, kernel
+
+        return prepare
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -283,11 +331,11 @@ class CascadePlan:
     @cached_property
     def _replays(self) -> dict[Hashable, Replay] | None:
         """Calls by their layouts; None where D is not all that kernels make."""
-        known = self.launch is not None and not self.program.prelude and not self.program.stages[0].known
+        kernel = self.kernel
+        if kernel is None or self.said.device.type != "cuda" or kernel.tile.halves or kernel.functions.factor is None:
+            return None
         alone = self.meets and len(self.between.outputs) == 1
-        alone = alone and self.launch is not None and not self.launch.tile.halves
-        served = known and alone and self.said.device.type == "cuda" and self.launch.functions.factor is not None  # type: ignore[union-attr]
-        return {} if served else None
+        return {} if alone and not self.program.prelude and not self.program.stages[0].known else None
 
     def _keep(
         self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]
@@ -307,10 +355,10 @@ class CascadePlan:
             order = [self.frame.second.result.index(label) for label in self.notation.d]
             self._replays[layouts] = self.launch.replay(ready, values, places, order)
 
-    def _as_read(self, tensor: Tensor, at: int) -> Tensor:
+    def _as_read(self, tensor: Tensor, at: int, launch: CascadeLaunch | None) -> Tensor:
         """An arranged A, B or C in memory as products or the kernel read it."""
-        if self.launch is not None:
-            return self.launch.ready(as_it_lies(tensor, self.launch.arguments.groups(at)), at)
+        if launch is not None:
+            return launch.ready(as_it_lies(tensor, launch.arguments.groups(at)), at)
         roles = self.frame.second if at == 2 else self.frame.first
         assert roles is not None
         inner = tensor.dim() - len(roles.batch) - len(roles.k)
@@ -400,15 +448,21 @@ class CascadePlan:
             how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
             lines.append(f"loops       {how}")
         held, all_of_it = si(block * size, "B"), si(elements * size, "B")
-        if self.launch is None:
+        if self.kernel is None:
             lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
         else:
-            lines.append(f"kernel      {self.launch.tile}")
+            since = f", from call {self._arriving.due} on" if self._arriving is not None else ""
+            lines.append(f"kernel      {self.kernel.tile}{since}")
             lines.append(f"memory      S stays on the chip; all of it would be {all_of_it}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"CascadePlan({self.notation}, {self.program.form})"
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    """A tensor of the same layout."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _processors(device: torch.device) -> int:

@@ -47,18 +47,19 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
-    * `specialize`: whether compiled loops serve on a CPU: ``"auto"``, once calls have lost what compiling takes;
-      ``"now"``, the default of `plan_cascade`; ``"never"``.
-    * `backend`: ``"auto"``; ``"triton"``: a kernel for the forward pass, where S is a matrix for each index of a batch;
-      it has not been timed on a GPU; ``"reference"``: all of S, in float64.
+    * `specialize`: whether compiled loops serve on a CPU, and on a Hopper GPU a kernel, where S is a matrix for each
+      index of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost what compiling takes; ``"now"``, the
+      default of `plan_cascade`; ``"never"``.
+    * `backend`: ``"auto"``; ``"triton"``: that kernel from the first call on, whatever the GPU and the size;
+      ``"reference"``: all of S, in float64.
 
     `between` returns P, or a tuple of P and further results; without a second contraction all that it returns are
     results. D has the labels that the equation says. Every other result has the modes of S that its value has: a row's
     `logsumexp` over k has those of S but k, in S's order, in the type it is computed in; one with all modes has D's.
 
     A row whose elements are all -inf, one that is masked out, has softmax 0 and logsumexp -inf. Blocks of S that are
-    masked out by their coordinates are never computed. Gradients of `a`, `b`, `c` and of operands make S again by
-    blocks; they are the same from run to run, and have no second derivatives.
+    masked out by their coordinates are never computed. Gradients of `a`, `b`, `c` and of operands make S again, by
+    kernels or blocks; they are the same from run to run, and have no second derivatives.
 
     Returns D, or the tuple of D and further results, as the kind of array that `a` is. Raises a `weft.WeftError`:
     `NotationError` for a reduction over a mode that S lacks, `FunctionError` for an operation that cannot be fused.
@@ -82,7 +83,7 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     """Plan a cascade without running it; arguments and errors as for `cascade`.
 
     The plan is called with A, B and C of the same shapes and types, and with `operands`, a mapping from names to
-    tensors. Its `explain` says in which form it runs, and why in no better one.
+    tensors. Its first call waits for its kernel. Its `explain` says in which form it runs, and why in no better one.
 
     >>> import torch, weft
     >>> x, w = torch.randn(4, 8), torch.randn(16, 8)

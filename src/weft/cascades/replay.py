@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import is_transforming
+
+_ALIGNED = 256  # bytes
 
 
 class Launched(NamedTuple):
@@ -44,7 +47,14 @@ class Replay:
         self, launched: Sequence[Launched], rooms: Sequence[Room], device: torch.device, result: int,
         shape: Sequence[int], order: Sequence[int],
     ) -> None:  # fmt: skip
-        self._device, self._rooms, self._result = device, tuple(rooms), result
+        self._device, self._result = device, result
+        self._d = rooms[result]
+        self._places: list[int] = []  # of the other memory, in bytes from where all of it begins
+        self._bytes = 0
+        for at, room in enumerate(rooms):
+            self._places.append(self._bytes)
+            if at != result:
+                self._bytes += -(-math.prod(room.shape) * room.dtype.itemsize // _ALIGNED) * _ALIGNED
         self._shape = tuple(shape)
         self._order = None if list(order) == sorted(order) else tuple(order)
         self._steps = []
@@ -55,13 +65,17 @@ class Replay:
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         """D of operands in the order of the plan's."""
-        given = [*tensors, *(torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in self._rooms)]
+        d = torch.empty(self._d.shape, dtype=self._d.dtype, device=self._device)
+        room = torch.empty(self._bytes, dtype=torch.uint8, device=self._device)
+        start = room.data_ptr()
+        given: list[Any] = [*tensors, *(start + place for place in self._places)]
+        given[len(tensors) + self._result] = d
         for run, arguments, slots in self._steps:
             arguments = arguments.copy()
             for at, place, tensor_map in slots:
                 arguments[at] = given[place] if tensor_map is None else _moved(tensor_map, given[place])
             run(*arguments)
-        d = given[len(tensors) + self._result].view(self._shape)
+        d = d.view(self._shape)
         return d if self._order is None else d.permute(self._order)
 
 

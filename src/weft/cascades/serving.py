@@ -88,6 +88,8 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     pairs = ((sides.m, tile.m), (sides.e, tile.e))
     programs = size_of(frame, sides.batch) * math.prod(-(-size_of(frame, side) // tiles) for side, tiles in pairs)
     tiles = size_of(frame, sides.n) // tile.n
+    if tile.m < LEAST_ROWS:
+        processors *= 2  # that many programs of few rows run side by side
     splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
     return tile._replace(splits=max(splits, 1))
 
@@ -129,6 +131,8 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     single = e == 1 and not sides.batch
     if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
+    if item >= 4 and k <= FEW and e == 1:
+        return CascadeTile(min(rows, 64), 64, 4, 2)
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:

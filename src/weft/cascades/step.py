@@ -63,7 +63,8 @@ class SumText(NamedTuple):
 class Words(NamedTuple):
     """How a dialect of Triton writes tiles of S: its library, their extents, and their layout where it has one.
 
-    A program moves along the columns n; `across`, along the rows m, with tiles of (columns, rows).
+    A program moves along the columns n; `across`, along the rows m, with tiles of (columns, rows). `spread`: each place
+    of a tile has peaks and sums of its own, which are joined at the end: nothing goes from lane to lane before.
     """
 
     library: str
@@ -71,6 +72,7 @@ class Words(NamedTuple):
     columns: str
     layout: str
     across: bool = False
+    spread: bool = False
 
     @property
     def moving(self) -> str:
@@ -81,6 +83,14 @@ class Words(NamedTuple):
     def inside(self) -> str:
         """Whether an element is there, along the axis that a program moves along."""
         return f"{self.moving}_in[None, :]"
+
+    def state(self, name: str) -> str:
+        """A peak or a sum of each row, along a tile."""
+        return name if self.spread else self.row(name)
+
+    def reduced(self, kind: str, value: str) -> str:
+        """A tile's "sum", "max" or "min" along the rows; itself where places have states of their own."""
+        return value if self.spread else f"{self.library}.{kind}({value}, 1)"
 
     def row(self, name: str) -> str:
         """A value of each row, along a tile."""
@@ -158,8 +168,27 @@ def unit_of(form: StepForm) -> str:
 
 def states(form: StepForm, words: Words) -> list[str]:
     """Peaks and sums of nothing."""
-    lines = [f"peak{at} = {words.full([words.rows], _NOTHING, 'SUMS')}" for at in range(len(form.peaks))]
-    return lines + [f"sum{at} = {words.full([words.rows], each.start, 'SUMS')}" for at, each in enumerate(form.sums)]
+    shape = [words.rows, words.columns] if words.spread else [words.rows]
+    lines = [f"peak{at} = {words.full(shape, _NOTHING, 'SUMS')}" for at in range(len(form.peaks))]
+    return lines + [f"sum{at} = {words.full(shape, each.start, 'SUMS')}" for at, each in enumerate(form.sums)]
+
+
+def joined(form: StepForm, product: int) -> list[str]:
+    """States of rows, of those that are spread over places; `acc` sums products over peak number `product`."""
+    lines = []
+    for at in range(len(form.peaks)):
+        lines += [
+            f"best{at} = tl.max(peak{at}, 1)",
+            f"safe{at} = tl.where(tl.abs(best{at}) == float('inf'), 0.0, best{at})",
+            f"scale{at} = {power(form.wide)}((peak{at} - safe{at}[:, None]) * unit{at})",
+            f"peak{at} = best{at}",
+        ]
+    for at, each in enumerate(form.sums):
+        scaled = f"sum{at} * scale{each.scale}" if each.scale >= 0 else f"sum{at}"
+        lines.append(f"sum{at} = tl.{'sum' if each.kind == 'sum' else each.kind[1:]}({scaled}, 1)")
+    if product != -2:
+        lines.append(f"acc = tl.sum({f'acc * scale{product}' if product >= 0 else 'acc'}, 1)[:, None]")
+    return lines
 
 
 def moving(form: StepForm, words: Words) -> list[str]:
@@ -208,7 +237,7 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
 
 def given(form: StepForm, words: Words) -> list[str]:
     """Arguments of the function: S, inputs, peaks and exponentials over them."""
-    peaks = [words.row(f"shift{at}") for at in range(len(form.peaks))]
+    peaks = [words.state(f"shift{at}") for at in range(len(form.peaks))]
     weights = [f"weight{at}" for at, peak in enumerate(form.peaks) if peak.weighs]
     return ["s", *(f"v{at}" for at in range(len(form.inputs))), *peaks, *weights]
 
@@ -233,7 +262,7 @@ def exponents(form: StepForm, words: Words, inside: bool) -> list[str]:
 
 def exponential(form: StepForm, at: int, words: Words) -> str:
     """The exponential over a peak."""
-    return f"weight{at} = {power(form.wide)}(e{at} * unit{at} - {words.row(f'base{at}')})"
+    return f"weight{at} = {power(form.wide)}(e{at} * unit{at} - {words.state(f'base{at}')})"
 
 
 def power(wide: bool) -> str:
@@ -244,7 +273,7 @@ def _grown(at: int, peak: PeakText, form: StepForm, words: Words) -> list[str]:
     """A peak that takes a tile in, what is subtracted for it, and the factor of sums over it."""
     lib = words.library
     lines = [
-        f"new{at} = {lib}.maximum(peak{at}, {lib}.max(e{at}, 1))",
+        f"new{at} = {lib}.maximum(peak{at}, {words.reduced('max', f'e{at}')})",
         f"safe{at} = {lib}.where({lib}.abs(new{at}) == float('inf'), 0.0, new{at})",
         f"scale{at} = {power(form.wide)}((peak{at} - safe{at}) * unit{at})",
         f"peak{at} = new{at}",
@@ -268,9 +297,9 @@ def _summed(at: int, each: SumText, words: Words, inside: bool) -> list[str]:
         value = f"{lib}.where({words.inside}, {value}, {each.start})"
     if each.kind == "sum":
         scaled = f"sum{at} * scale{each.scale}" if each.scale >= 0 else f"sum{at}"
-        return [f"sum{at} = {scaled} + {lib}.sum({value}, 1)"]
+        return [f"sum{at} = {scaled} + {words.reduced('sum', value)}"]
     best, most = ("maximum", "max") if each.kind == "amax" else ("minimum", "min")
-    return [f"sum{at} = {lib}.{best}(sum{at}, {lib}.{most}({value}, 1))"]
+    return [f"sum{at} = {lib}.{best}(sum{at}, {words.reduced(most, value)})"]
 
 
 def tile(value: str, words: Words) -> str:

@@ -1,0 +1,104 @@
+"""Kernels of cascades on a GPU, forward and backward: odd extents, masks and operands against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+from cascades.functions_between import FUNCTIONS, Between
+from weft.cascades.public import _PLANS
+
+pytestmark = pytest.mark.gpu
+
+EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
+SERVED = (
+    "identity", "sigmoid", "softmax", "softmax and logsumexp", "over a sum", "causal", "rows masked out", "a window",
+    "scaled behind",
+)  # fmt: skip
+RUN = [each for each in FUNCTIONS if each.name in SERVED]
+BOUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def keywords(each: Between, q: int) -> dict[str, Any]:
+    if not each.aux:
+        return {}
+    bias = torch.linspace(0.5, 1.5, 3 * q, device="cuda").reshape(3, q)
+    return {"indices": {"i": "q", "j": "k"}, "operands": {"bias": ("hq", bias)}}
+
+
+def both(each: Between, inputs: list[Tensor], backend: str, q: int) -> list[Tensor]:
+    """Results and gradients."""
+    found = weft.cascade(
+        EQUATION, *inputs, alpha=0.3 * inputs[0].shape[-1] ** -0.5, between=each.function, backend=backend,
+        **keywords(each, q),
+    )  # fmt: skip
+    values = list(found) if isinstance(found, tuple) else [found]
+    total = sum((value.double() * torch.linspace(-1, 1, value.shape[-1], device="cuda")).sum() for value in values)
+    return [*values, *torch.autograd.grad(total, inputs)]
+
+
+def check(each: Between, dtype: torch.dtype, q: int, k: int, d: int, e: int) -> None:
+    torch.manual_seed(q + k)
+    inputs = [torch.randn(shape, device="cuda", dtype=dtype) for shape in ((3, q, d), (3, k, d), (3, k, e))]
+    exact = both(each, [x.double().requires_grad_() for x in inputs], "reference", q)
+    for found, right in zip(both(each, [x.requires_grad_() for x in inputs], "triton", q), exact, strict=True):
+        scale = float(right[right.isfinite()].abs().max()) or 1.0
+        torch.testing.assert_close(found.double() / scale, right / scale, rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("each", RUN, ids=lambda each: each.name)
+def test_functions(each: Between) -> None:
+    check(each, torch.float16, 257, 511, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "d", "e"), [(130, 1000, 128, 96), (64, 129, 24, 256), (40, 300, 40, 8)],
+    ids=["128 and 96", "256", "short"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_types_and_sides(dtype: torch.dtype, q: int, k: int, d: int, e: int) -> None:
+    check(next(each for each in RUN if each.name == "causal"), dtype, q, k, d, e)
+
+
+def test_a_call_like_one_before_has_values_of_its_own_tensors() -> None:
+    """Grouped heads, few queries and many: the second call of each only launches."""
+    for q in (1, 200):
+        plan: Any = None
+        for seed in range(3):
+            torch.manual_seed(seed)
+            x = torch.randn(2, 2, 4, q, 64, device="cuda", dtype=torch.float16)
+            y, z = (torch.randn(2, 2, 3000, 64, device="cuda", dtype=torch.float16) for _ in range(2))
+            plan = plan or weft.plan_cascade(
+                "bhgqd,bhkd->bhgqk, bhgqk,bhke->bhgqe", x, y, z, between=lambda s: weft.softmax(s, "k"), alpha=0.125,
+                backend="triton",
+            )  # fmt: skip
+            scores = torch.einsum("bhgqd,bhkd->bhgqk", x.double(), y.double()) * 0.125
+            right = torch.einsum("bhgqk,bhke->bhgqe", scores.softmax(-1), z.double())
+            torch.testing.assert_close(plan(x, y, z).double(), right, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("grads", [False, True], ids=["values", "gradients"])
+def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled while blocks serve, for a cascade that is large enough; results stay what they are."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("blocks serve throughout")
+    monkeypatch.setattr("weft.cascades.arriving._PER_ELEMENT", 1e-6)
+    _PLANS._entries.clear()
+    x, y, z = (torch.randn(1, 4, 2048, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    equation, function = "bhqd,bhkd->bhqk, bhqk,bhke->bhqe", lambda s: weft.softmax(s, "k")
+    right = torch.nn.functional.scaled_dot_product_attention(x, y, z, scale=1.0)
+    served = []
+    for _ in range(5):
+        found = weft.cascade(equation, x.requires_grad_(grads), y, z, between=function)
+        (plan,) = (each for each in _PLANS._entries.values() if each.said.shapes == (x.shape, y.shape, z.shape))
+        served.append(plan.launch is not None)
+        torch.testing.assert_close(found, right, rtol=1e-2, atol=1e-2)
+        if grads:
+            (of_x,) = torch.autograd.grad(found.sum(), [x])
+            assert of_x.isfinite().all()
+    assert served[0] is False
+    assert served[-1] is True
