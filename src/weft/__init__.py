@@ -37,6 +37,7 @@ if TYPE_CHECKING or not _only_tells():  # what imports torch
         WorkspaceError,
     )
     from weft.fn.reductions import amax, amin, argmax, argmin, log_softmax, logsumexp, mean, softmax, sum
+    from weft.groups import ragged as _ragged  # noqa: F401  # which takes the calls of contract with ragged modes
     from weft.groups.chain import chain
     from weft.groups.grouped import grouped, plan_grouped
     from weft.groups.operator_sum import OperatorSum, operator_sum

@@ -186,6 +186,17 @@ def test_tebd_in_real_and_imaginary_time() -> None:
     assert float(cooled.state.expectation(tn.heisenberg(sites))) == pytest.approx(lowest, abs=2e-3)
 
 
+def test_tebd_conserves_charges() -> None:
+    start = tn.MPS.product([0, 1, 1, 0, 1, 0], SPIN)
+    for step in (-0.1j, -0.1):
+        found = tn.tebd(start, tn.heisenberg_bond(), step=step, steps=8, max_bond=8)
+        plain = tn.tebd(start.plain(), tn.heisenberg_bond(), step=step, steps=8, max_bond=8)
+        torch.testing.assert_close(found.state.to_dense(), plain.state.to_dense())
+        assert max(len(tensor.structure.keys) for tensor in found.state.tensors) > 3
+    with pytest.raises(weft.ArgumentError, match="has elements that charge 0 forbids"):
+        tn.tebd(start, tn.ising_bonds(6), step=-0.1, steps=1, max_bond=4)
+
+
 def test_two_site_updates_truncate_as_little_as_they_say() -> None:
     generator = torch.Generator().manual_seed(4)
     left = torch.randn(3, 4, 2, 5, dtype=DOUBLE, generator=generator)

@@ -31,7 +31,7 @@ from weft.base.arrays import (
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.base.factors import addition
-from weft.errors import call_context
+from weft.errors import ArgumentError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.options import Options, read_operands
 from weft.planner.request import HOOKS
@@ -86,6 +86,7 @@ def contract(
     c_fn: Function | None = None,
     epilogue: Function | None = None,
     reduce: Any = None,
+    ragged: Any = None,
     return_arg: bool = False,
     validate: bool = False,
     **options: Any,
@@ -142,6 +143,11 @@ def contract(
       or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
       epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of
       any algebra but plus_times.
+    * `ragged`: the modes whose extent differs from list to list, with the offsets of lists: ``{"j": offsets}``. In
+      ``"bjd,bde->bje"`` j stands behind the label of the lists, b, and both are one dimension of a packed tensor, whose
+      rows from ``offsets[i]`` to ``offsets[i + 1]`` are list i. Offsets on a GPU are waited for. Several ragged modes
+      are one dimension together. torch's jagged tensors may be given in the place of their values, and come back.
+      Default None.
     * `reduce`: further results that keep some of D's modes, by name: ``{"peak": ("m", "max"), "norm": ("m", "sum",
       torch.square)}``. Each has the modes that it keeps, an algebra (``"sum"``, ``"mean"``, ``"max"``, ``"min"``,
       ``"argmax"``, ``"argmin"``, ``"logsumexp"``), and where it has one a function of each element of D, as D is
@@ -197,15 +203,19 @@ def contract(
     >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
     tensor([2.4495, 2.4495])
     """
-    if reduce is not None:
+    if reduce is not None or ragged is not None:
         keywords = {
             "c": c, "alpha": alpha, "beta": beta, "out": out, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn,
             "epilogue": epilogue, "return_arg": return_arg, "validate": validate, **options,
         }  # fmt: skip
-        with_reductions = as_operation("reduced contraction")
+        if reduce is not None and ragged is not None:
+            raise ArgumentError("reduce does not go with ragged: reduce the packed result")
+        call, given = as_operation("reduced contraction"), reduce
+        if ragged is not None:
+            call, given = as_operation("ragged contraction"), ragged
         if is_dynamo_compiling():
-            return outside(with_reductions, equation, a, b, reduce, keywords)
-        return with_reductions(equation, a, b, reduce, keywords)
+            return outside(call, equation, a, b, given, keywords)
+        return call(equation, a, b, given, keywords)
     functions = (a_fn, b_fn, c_fn, epilogue)
     if beta is None:
         beta = 1.0

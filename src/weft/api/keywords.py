@@ -58,6 +58,8 @@ class PlanKeywords(PermuteKeywords, total=False):
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
     """Keywords of `contract`, but for `epilogue`, `reduce` and `return_arg`, which decide what it returns."""
 
+    ragged: Mapping[Any, Any] | None
+
 
 class EinsumKeywords(ContractKeywords, total=False):
     """Keywords of `einsum`, but for those two."""

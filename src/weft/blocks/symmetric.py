@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
+from weft.base.dispatch import is_traced
 from weft.blocks.tensor import BlockTensor, Structure
+from weft.cpu.orders import serves, sum_in_orders
 from weft.errors import ArgumentError, NotationError, ShapeError
+from weft.plans.derivatives import asked
 from weft.spec.arguments import reads
 from weft.spec.contraction import Layout
 
@@ -52,6 +56,7 @@ def triangles(
     if tile < 1:
         raise ArgumentError(f"tile is 1 at least, not {tile}")
     part: Callable[[Tile], torch.Tensor]
+    x = None
     if isinstance(tensor, BlockTensor):
         shape, part = tuple([sum(mode.values()) for mode in tensor.sectors()]), tensor.__getitem__
     else:
@@ -62,6 +67,10 @@ def triangles(
     group = closed(modes, tuple(symmetry.items()))
     structure = tiled(shape, group, tile)
     orders = group if summed else group[:1]
+    if x is not None and serves(x) and not asked(x) and not is_traced((x,)):
+        buffer = torch.empty(structure.size, dtype=x.dtype)
+        sum_in_orders(x, buffer, _tables(structure, orders, tile, x.shape, x.stride()), [sign for _, sign in orders])
+        return BlockTensor.over(structure, buffer)
     stored = [cast(Tile, structure.keys[at]) for at in structure.stored]
     parts = [_sum([(_turned(part(_moved(each, order)), order), sign) for order, sign in orders]) for each in stored]
     return BlockTensor.over(structure, torch.cat([each.reshape(-1) for each in parts]))
@@ -117,6 +126,23 @@ def tiled(shape: tuple[int, ...], group: tuple[Signed, ...], tile: int) -> Struc
             others.append((each, _shape(ends, each), starts[home], strides, sign))
     keys, shapes, places, reads_by, signs = zip(*own, *others, strict=True)
     return Structure(keys, shapes, places, reads_by, signs, group)
+
+
+@lru_cache(maxsize=256)
+def _tables(
+    structure: Structure, orders: tuple[Signed, ...], tile: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> np.ndarray:
+    """The tiles that are stored, as the kernel for sums in several orders has them."""
+    starts = [_ends(extent, tile) for extent in shape]
+    rows = []
+    for at in structure.stored:
+        key = cast(Tile, structure.keys[at])
+        row = [structure.starts[at], *structure.shapes[at]]
+        for order, _ in orders:  # an element of the tile is that of x with its indices in this order
+            first = sum(starts[mode][key[other]] * strides[mode] for mode, other in enumerate(order))
+            row += [first, *(strides[order.index(mode)] for mode in range(len(key)))]
+        rows.append(row)
+    return np.array(rows, np.int64)
 
 
 def _ends(extent: int, tile: int) -> list[int]:

@@ -212,7 +212,7 @@ _PLAIN_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, to
 
 
 def _are_plain(tensors: Sequence[Any]) -> bool:
-    """Whether these are torch's own tensors of one type on one device, as they lie: nothing is to be read or refused."""
+    """Whether these are torch's own tensors, of one type and device, that need no reading."""
     if not set(map(type, tensors)) <= _PLAIN_TYPES or torch._C._get_tracing_state() is not None:
         return False
     kinds = set(map(_KIND, tensors))
