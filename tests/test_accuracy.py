@@ -321,3 +321,21 @@ class TestWhatTheOracleCannotKnow:
                     weft.contract(
                         "mk,kn->mn", torch.ones(2, 3, dtype=dtype), torch.ones(3, 2, dtype=dtype), validate=True
                     )
+
+
+def test_condition_numbers_of_what_cancels_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A row of 1e4, -1e4 and 1, times ones: kappa_dot is 20001; adding -0.5 of C to 1 makes kappa_add 3."""
+    a, b = torch.tensor([[1e4, -1e4, 1.0], [1.0, 1.0, 1.0]]), torch.ones(3, 2)
+    c = torch.tensor([[-0.5, 1.0], [1.0, 1.0]])
+    with caplog.at_level("INFO", logger="weft"):
+        weft.contract("mk,kn->mn", a, b, validate=True)
+        weft.contract("mk,kn->mn", a, b, c=c, validate=True)
+        weft.contract("mk,kn->mn", a, b, a_fn=torch.relu, validate=True)
+        weft.contract("mk,kn->mn", torch.zeros(2, 3), b, validate=True)
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("validated")]
+    assert said == [
+        "validated; kappa_dot is at most 2e+04",
+        "validated; kappa_dot is at most 2e+04; kappa_add is at most 3",
+        "validated: exact sums, or functions within",
+        "validated; kappa_dot is at most 1",
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runs import MICRO, case, run
+from runs import MICRO, case, result, run
 from weft_bench.records import CaseRecord, Result
 from weft_bench.report.figures import figures, group_figures, scopes, unit
 from weft_bench.report.ratios import over_floor, relative, value
@@ -56,7 +56,13 @@ def test_fusion_is_held_against_weft_without_functions() -> None:
         case("tccg-02", "relu", relu, weft=20, cutensor=20),
         suite="tccg-fusion",
     )
+    assert "fusion.same_schedule_over_plain" not in figures(known)
+    for each, time in zip(known.cases, (10, 13, 14, 20, 22), strict=True):
+        each.results["weft-same"] = result(time)
+    known.contenders.append("weft-same")
     found = figures(known)
+    assert not any("vs_weft-same" in name for name in found)
+    assert found["fusion.same_schedule_over_plain"].value == pytest.approx((1.3 * 1.4 * 1.1) ** (1 / 3))
     assert found["fusion.geomean_over_plain"].value == pytest.approx((1.1 * 1.2 * 1.0) ** (1 / 3))
     assert found["fusion.worst_over_plain"].value == pytest.approx(1.2)
     assert found["fusion.leaky_relu_vs_cutensor"].value == pytest.approx(5.0)

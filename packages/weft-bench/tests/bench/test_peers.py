@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import weft
 from fake_cutensor import FakeCutensor
 from weft.errors import ShapeError, UnsupportedError, WeftError
 from weft.oracle.judgement import fill_unwritten
@@ -317,3 +318,24 @@ def test_weights_of_eight_bits_with_scales_by_column(name: str) -> None:
     slab.compare((product * given.c.double()).half())
     with pytest.raises(AssertionError):  # the scales forgotten
         slab.compare(product.half())
+
+
+def test_the_schedule_without_functions_is_asked_for_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, made = [], []
+    plan = weft.api.contract.plan
+
+    def planned(*tensors: Any, **options: Any) -> Any:
+        asked.append(options)
+        made.append(plan(*tensors, **{**options, "schedule": None}))
+        return made[-1]
+
+    monkeypatch.setattr(weft.api.contract, "plan", planned)
+    fused = cases.scaled(replace(cases.tccg()[0], b_fn="relu"), SMALL)
+    assert isinstance(check("weft-same", fused), Prepared)
+    assert [options["b_fn"] is None for options in asked] == [True, False]
+    assert [options["schedule"] for options in asked] == [None, str(made[0].schedule)]
+
+
+def test_a_schedule_that_takes_no_functions_is_named() -> None:
+    by_library = from_letters("product", "mk,kn->mn", m=64, k=64, n=64, dtypes=(torch.float32,) * 3, b_fn="relu")
+    assert "that can compute this" in str(check("weft-same", by_library))

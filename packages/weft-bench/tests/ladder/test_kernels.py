@@ -46,6 +46,12 @@ def test_products_in_double(rung: Rung) -> None:
     right(rung, product(*PRODUCTS.get(rung.name, (33, 2, 33)), torch.float64))
 
 
+@pytest.mark.parametrize("shape", [(7, 13, 9), (1, 1, 3), (8, 16, 4)])
+@pytest.mark.parametrize("rung", rungs("cpu", "one thread"), ids=lambda rung: rung.name)
+def test_products_on_a_cpu(rung: Rung, shape: tuple[int, int, int]) -> None:
+    right(rung, product(*shape, torch.float32))
+
+
 @pytest.mark.parametrize("rung", rungs("multiply", "tf32"), ids=lambda rung: rung.name)
 def test_products_in_tf32(rung: Rung) -> None:
     right(rung, product(129, 130, 33, torch.float32, "tf32"))

@@ -34,8 +34,8 @@ BUDGET = 0.3  # seconds of samples for each rung
 class How:
     """How a climb is made: at which size, on which device, with `budget` seconds of samples for each rung.
 
-    On a CPU nothing is timed, and kernels are simulated; beside a GPU that wants NUMBA_ENABLE_CUDASIM and
-    TRITON_INTERPRET set to 1 before weft is imported.
+    On a CPU only the ladder "cpu" is timed, on one thread, and kernels of the others are simulated; beside a GPU that
+    wants NUMBA_ENABLE_CUDASIM and TRITON_INTERPRET set to 1 before weft is imported.
     """
 
     size: Size
@@ -44,10 +44,11 @@ class How:
     budget: float = BUDGET
     profile: bool = False
     begun: Callable[[str], None] = lambda name: None
+    on: str = "cuda"  # the kind of device that times are of
 
     @property
     def timed(self) -> bool:
-        return self.device.type == "cuda"
+        return self.device.type == self.on
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
     >>> found.steps[0].state, found.measured
     ('right', False)
     """
+    how = replace(how, on=which.on)
+    if which.on == "cpu":  # ceilings are those of all threads
+        how = replace(how, device=torch.device("cpu"), ceilings=None, profile=False)
     wanted = numbers or range(1, len(which.rungs) + 1)
     if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:
         raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
@@ -137,9 +141,11 @@ class _Bench:
 
     def _time(self, found: Step, problem: LadderProblem, run: Run) -> None:
         how = self._how
-        sampling, call = Sampling(budget=how.budget), problem.call(run)
+        on_cpu = how.device.type == "cpu"
+        sampling, call = Sampling("hot" if on_cpu else "cold", budget=how.budget), problem.call(run)
         sets = TimedSets(problem.tensors(how.device), how.device, sampling)
-        taken = measure(call, sets.rotated(call), device=how.device, rrs=sampling.rrs, budget=how.budget)
+        taken = measure(call, sets.rotated(call), device=how.device, mode=sampling.mode, rrs=sampling.rrs,
+                        budget=how.budget, threads=1 if on_cpu else None)  # fmt: skip
         summary = taken.summary
         found.seconds = {"value": summary.median, "low": summary.low, "high": summary.high}
         found.notes = [*taken.notes, *(["the budget ended before samples agreed"] if taken.ended == "budget" else [])]

@@ -139,6 +139,7 @@ class Ladder:
     says: str
     flights: tuple[Flight, ...]
     tiny: int  # the extent at which the simulator goes through it
+    on: str = "cuda"  # the kind of device that it is timed on; a ladder of the CPU runs nowhere else
 
     @property
     def rungs(self) -> list[tuple[Flight, Rung]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import UnsupportedError, WeftError
 from weft_bench.cases import Case
-from weft_bench.records import CONTRACT, MODEL
+from weft_bench.records import CONTRACT, MODEL, SAME
 
 if TYPE_CHECKING:
     from weft.plans.contraction import Plan
@@ -82,6 +82,7 @@ class Weft:
     def __init__(self, tune: str | None = None, backend: str = "auto", *, allocates: bool = False) -> None:
         self._tune, self._backend, self._allocates = tune, backend, allocates
         self.planned: Plan | None = None  # for the case that was prepared last
+        self._schedule: str | None = None  # that is forced
 
     def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
         from weft.api.contract import plan
@@ -90,7 +91,7 @@ class Weft:
         a, b, c, d = tensors
         name = case.c_as
         given = case.with_operand(c) if name and c is not None else case.options()
-        options: dict[str, Any] = {**given, "backend": self._backend, "tune": self._tune}
+        options: dict[str, Any] = {**given, "backend": self._backend, "tune": self._tune, "schedule": self._schedule}
         alpha, beta = options.pop("alpha"), options.pop("beta")
         try:
             planned = plan(case.equation, a, b, c=None if name else c, out=d, **options)
@@ -137,6 +138,20 @@ class WeftModel(Weft):
         super().__init__(tune="model")
 
 
+class WeftSame(Weft):
+    """weft with functions in the very schedule that it has without them, as figures 2 to 4 of the GETT paper ask."""
+
+    name = SAME
+
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        self._schedule = None
+        plain = super().prepare(replace(case, a_fn=None, b_fn=None, c_fn=None, epilogue=None), tensors)
+        if isinstance(plain, str):
+            return plain
+        self._schedule = plain.ways[0].about["schedule"]
+        return super().prepare(case, tensors)
+
+
 def contender(name: str, kind: str = "contraction", *, tune: str | None = None, quick: bool = False) -> Contender:
     """The contender called `name` for a suite's `kind`: "weft" or another of ``PEERS[kind]``.
 
@@ -181,6 +196,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "numpy": ("arrays", "NumpyEinsum"),
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
+        SAME: ("registry", "WeftSame"),
     },
     "gradient": {
         "weft": ("gradients", "WeftGradients"),

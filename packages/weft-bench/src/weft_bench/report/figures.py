@@ -13,6 +13,7 @@ over weft's, so that more is better; ``x_over_y`` is time x over time y, so that
     beyond.geomean_vs_best_peer        the fastest peer's time, case by case, over weft's
     fusion.leaky_relu_vs_cutensor      with a function: the peer's time over weft's, geometric mean
     fusion.geomean_over_plain          weft's time with functions over its time without, geometric mean
+    fusion.same_schedule_over_plain    the same of weft-same, whose schedule is that of the case without functions
     fusion.worst_over_plain            the largest of those ratios
 
 The figures of the other suites stand in `weft_bench.report.suite_figures`.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import re
 
 from weft.machine.statistics import Interval
-from weft_bench.records import MODEL, Run
+from weft_bench.records import MODEL, SAME, Run
 from weft_bench.report.ratios import (
     Ratio,
     best_peer,
@@ -48,6 +49,7 @@ _IN_WORDS = (
     (r"time_over_floor", "time over the least that the device allows, geometric mean: 1 is the best there can be"),
     (r"(.+)_over_floor", "the same of {0}"),
     (r"geomean_over_plain", "time with functions over the time without, geometric mean"),
+    (r"same_schedule_over_plain", "the mean of the same where the schedule is the one without functions"),
     (r"worst_over_plain", "the same in the worst case"),
     (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
     (r"(.+)_over_(.+)", "time of {0} over that of {1}"),
@@ -122,4 +124,7 @@ def _fusion(run: Run) -> dict[str, Interval]:
         name = f"fusion.{types}" if types else "fusion"
         found[f"{name}.geomean_over_plain"] = geomean(ratios)
         found[f"{name}.worst_over_plain"] = largest(ratios)
+    for types, ratios in over_plain(run, SAME).items():
+        name = f"fusion.{types}" if types else "fusion"
+        found[f"{name}.same_schedule_over_plain"] = geomean(ratios)
     return found

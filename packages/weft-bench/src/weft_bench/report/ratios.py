@@ -75,12 +75,12 @@ def per_byte(run: Run, plain_group: str) -> list[Ratio]:
     return found
 
 
-def over_plain(run: Run) -> dict[str, list[Ratio]]:
-    """weft's samples with functions over those without, by the number types before the functions' names."""
+def over_plain(run: Run, contender: str = "") -> dict[str, list[Ratio]]:
+    """weft's samples with functions (another contender's) over weft's without, by the types before functions' names."""
     plain = {(_types(case), case.base): case.measured(run.ours) for case in run.cases if not case.functions}
     found: dict[str, list[Ratio]] = {}
     for case in run.cases:
-        mine, bare = case.measured(run.ours), plain.get((_types(case), case.base))
+        mine, bare = case.measured(contender or run.ours), plain.get((_types(case), case.base))
         if case.functions and mine is not None and bare is not None:
             found.setdefault(_types(case), []).append(Ratio(mine.samples, bare.samples))
     return found
