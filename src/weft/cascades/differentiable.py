@@ -38,7 +38,7 @@ class _Cascade(torch.autograd.Function):
             values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
         between, ctx.plan = plan.program.between, plan
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
-        if plan.program.factor is None:  # the gradient is that of the sum
+        if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
             ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
         ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)

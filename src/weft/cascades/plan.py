@@ -29,6 +29,7 @@ from weft.cascades.reference import referred
 from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import StageRows
+from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
@@ -83,10 +84,13 @@ class CascadePlan:
                 f"between: the value that meets C is {dtype_name(between.outputs[0].meta['dtype'])}: "
                 "the second contraction multiplies floating values"
             )
+        if options.algebra is not None and not self.meets:
+            raise ArgumentError("algebra is that of the second contraction, which the equation does not have")
         self.written = between
         self.frame = self._framed()
         in_rows = said.device.type == "cpu" and jit.fault() is None
-        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows)
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows,
+                                           None if options.algebra is None else options.algebra.name)  # fmt: skip
         self.between = self.program.between
         self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Cut]] = {}
         elements = math.prod(said.extents[label] for label in said.notation.s)
@@ -126,6 +130,7 @@ class CascadePlan:
         return frame_of(
             a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
             said.device, self.result_type,
+            None if self.options.algebra is None else SecondAlgebra(self.options.algebra, types.accumulate),
         )  # fmt: skip
 
     def _own(self, term: Sequence[Label], shape: Sequence[int]) -> tuple[Label, ...]:
@@ -148,7 +153,9 @@ class CascadePlan:
         hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
         if not (asked or hopper):
             return None
-        reason = unserved(self.program, self.frame)
+        reason = "the second contraction is in another algebra"
+        if self.frame.algebra is None:
+            reason = unserved(self.program, self.frame)
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
         tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)

@@ -45,6 +45,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
       `weft.sum`, `weft.mean`, `weft.amax`, `weft.amin`, `weft.argmax`, `weft.argmin`, `weft.log_softmax`. Default None:
       S itself.
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
+    * `algebra`: that of the second contraction, a name or a `weft.Algebra`; ``D = reduce over k of combine(P, C)``.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
     * `specialize`: whether compiled loops serve on a CPU: ``"auto"``, once calls have lost what compiling takes;

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.api.contract import contract
 from weft.cascades.evaluate import Recipe
 from weft.cascades.forward import reducing
 from weft.cascades.product import arranged
@@ -33,10 +34,14 @@ def referred(plan: Any, *tensors: Tensor, operands: Mapping[str, Tensor] | None 
     if plan.meets:
         p = values[outputs.pop(0)].double().expand(frame.shape(frozenset(frame.order)))
         c = _full(plan, tensors[2], notation.c)
-        d = torch.einsum(
-            p, [labels[each] for each in frame.order], c, _places(notation.c, labels),
-            [labels[each] for each in frame.second.result],
-        )  # fmt: skip
+        if frame.algebra is None:
+            d = torch.einsum(
+                p, [labels[each] for each in frame.order], c, _places(notation.c, labels),
+                [labels[each] for each in frame.second.result],
+            )  # fmt: skip
+        else:
+            terms = (frame.order, notation.c, frame.second.result)
+            d = contract(terms, p, c, algebra=frame.algebra.algebra, backend="reference")
         results.append(d.to(plan.result_type))
     for node in outputs:
         value = values[node].expand(frame.shape(between.modes[node]))

@@ -249,7 +249,7 @@ OPTIONS: Sequence[Option] = (
            "tensors for further parameters of the functions", lambda _, value: read_operands(value)),
     Option("indices", "Mapping[str, Label] | None", None, "contract plan cascade",
            "coordinates for further parameters of the functions", lambda _, value: read_indices(value)),
-    Option("algebra", "str | Algebra", "plus_times", "contract plan network",
+    Option("algebra", "str | Algebra", "plus_times", "contract plan network cascade",
            "the functions in place of product and sum", lambda _, value: find(value)),
     Option("deterministic", "bool", True, "contract plan operator_sum network",
            "whether results are the same from run to run, as they are with either value", read_flag),
