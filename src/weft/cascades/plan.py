@@ -25,7 +25,7 @@ from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
-from weft.cascades.reference import referred
+from weft.cascades.reference import all_at_once
 from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import StageRows
@@ -153,9 +153,9 @@ class CascadePlan:
         hopper = device.type == "cuda" and self.options.backend != "reference" and _is_hopper(device)
         if not (asked or hopper):
             return None
-        reason = "the second contraction is in another algebra"
-        if self.frame.algebra is None:
-            reason = unserved(self.program, self.frame)
+        reason = unserved(self.program, self.frame)
+        if self.frame.algebra is not None:
+            reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
         tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
@@ -258,17 +258,16 @@ class CascadePlan:
 
     def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         self._check(tensors, operands)
-        if self.options.backend == "reference":
-            return referred(self, *tensors, operands=operands)
-        frame = self.frame
+        frame, is_reference = self.frame, self.options.backend == "reference"
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         orders = [frame.first.x, frame.first.y]
         if frame.swapped:
             orders.reverse()
         if frame.second is not None:
             orders.append(frame.second.y)
+        product = torch.float64 if is_reference else frame.products.product
         made = [
-            arranged(tensor, term, order, self.extents).to(frame.products.product)
+            arranged(tensor, term, order, self.extents).to(product)
             for tensor, term, order in zip(tensors, labels, orders, strict=True)
         ]
         if frame.swapped:
@@ -278,7 +277,10 @@ class CascadePlan:
             arranged(operands[name], terms, frame.order, self.extents)
             for name, (terms, _, _) in self.said.operands.items()
         ]
-        found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
+        c = ready[2] if self.meets else None
+        if is_reference:
+            return self._results(all_at_once(self, ready[0], ready[1], c, given, product))
+        found = differentiated(self, ready[0], ready[1], c, given)
         if self._replays is not None:
             self._keep(tensors, operands, ready, given)
         return self._results(found)
