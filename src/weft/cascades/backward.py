@@ -39,6 +39,7 @@ class Gradients:
         )
         self.of_nodes: dict[fx.Node, Tensor] = {}
         self.counts: dict[fx.Node, Tensor] = {}
+        self._marks: Tensor | None = None
 
     # -- small values ----------------------------------------------------------------------------------------------
 
@@ -113,6 +114,12 @@ class Gradients:
         batch = len(roles.batch)
         block = frame.of_d(d, box)  # batch, m, n
         right = narrowed(c, roles.y, box)  # batch, n, k
+        if frame.algebra is not None:
+            total, free = (frame.of_d(each, box) for each in (self.values[PRODUCT], self._free()))
+            grad, of_c = frame.algebra.gradients(roles, frame.met(value, box), right, total, block, free)
+            if self.sums[2] is not None:
+                narrowed(self.sums[2], roles.y, box).add_(of_c)
+            return frame.unmet(grad, box)
         if self.sums[2] is not None:
             met = frame.met(value, box)  # batch, m, k
             m = len(roles.m)
@@ -120,6 +127,12 @@ class Gradients:
             narrowed(self.sums[2], roles.y, box).add_(grad)
         grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
         return frame.unmet(grad, box)
+
+    def _free(self) -> Tensor:
+        """Marks of elements of D whose gradient no block has yet."""
+        if self._marks is None:
+            self._marks = torch.ones_like(self.values[PRODUCT], dtype=torch.bool)
+        return self._marks
 
     def _through_target(self, target: Target, value: Tensor, box: Box) -> Tensor | None:
         grad = self.of_nodes.get(target.gives)

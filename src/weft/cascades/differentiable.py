@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.function import once_differentiable
 
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
+from weft.cascades.reference import all_at_once
 
 
 def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -40,7 +40,7 @@ class _Cascade(torch.autograd.Function):
             values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
         between, ctx.plan = plan.program.between, plan
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
-        if plan.program.factor is None:  # the gradient is that of the sum
+        if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
             ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
         ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)
@@ -49,12 +49,13 @@ class _Cascade(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         plan = ctx.plan
         a, b, c, *others = ctx.saved_tensors
         count = len(others) - len(ctx.nodes)
         operands, kept = others[:count], others[count:]
+        if torch.is_grad_enabled():
+            return (None, *_differentiably(plan, (a, b, c, *operands), ctx.needs_input_grad[1:], grads))
         values = _given(plan, operands)
         values.update(zip(ctx.nodes, kept, strict=True))
         cotangents: Values = {}
@@ -74,6 +75,27 @@ class _Cascade(torch.autograd.Function):
             for at, (node, each) in enumerate(zip(places, operands, strict=True))
         ]
         return (None, *own, *of_operands)
+
+
+def _differentiably(
+    plan: Any, inputs: Sequence[Tensor | None], needs: Sequence[bool], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients that have gradients themselves, from all of S."""
+    a, b, c, *operands = inputs
+    assert a is not None
+    assert b is not None
+    given = [each for each in operands if each is not None]
+    results = all_at_once(plan, a, b, c, given, plan.frame.products.accumulate)
+    pairs = [
+        (value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None and value.requires_grad
+    ]
+    wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
+    found = iter(
+        torch.autograd.grad(
+            [value for value, _ in pairs], wanted, [grad for _, grad in pairs], create_graph=True, allow_unused=True
+        )
+    )
+    return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
 
 
 def _given(plan: Any, operands: Sequence[Tensor]) -> Values:

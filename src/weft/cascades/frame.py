@@ -11,6 +11,8 @@ from torch import Tensor
 
 from weft.cascades.product import BlockProducts, Labels, ProductRoles, narrowed, roles_of
 from weft.cascades.product import Box as Box
+from weft.cascades.second import SecondAlgebra
+from weft.errors import UnsupportedError
 from weft.spec import Label
 
 
@@ -29,6 +31,7 @@ class Frame:
     device: torch.device
     swapped: bool  # the first contraction multiplies B with A
     stored: torch.dtype  # of results that have all modes of S, where they are floating
+    algebra: SecondAlgebra | None = None  # of the second contraction, where it is no sum of products
 
     @cached_property
     def order(self) -> Labels:
@@ -146,7 +149,7 @@ def flipped(tensor: Tensor, batch: int, rows: int) -> Tensor:
 def frame_of(
     a: Labels, b: Labels, s: Labels, c: Labels | None, d: Labels | None, reduced: frozenset[Label],
     extents: Mapping[Label, int], alpha: float, products: BlockProducts, device: torch.device,
-    stored: torch.dtype,
+    stored: torch.dtype, algebra: SecondAlgebra | None = None,
 ) -> Frame:  # fmt: skip
     """The frame of labels that do not broadcast: the operand with more of what is summed gives S its columns."""
     summed = reduced if d is None else reduced | (set(s) - set(d))
@@ -156,7 +159,13 @@ def frame_of(
         first = roles_of(b, a, s)
     first = ProductRoles(first.batch, _last(first.m, summed), _last(first.n, summed), first.k)
     second = None if c is None or d is None else _in_order(roles_of(first.result, c, d), first.result)
-    return Frame(first, second, extents, alpha, products, device, swapped, stored)
+    found = Frame(first, second, extents, alpha, products, device, swapped, stored, algebra)
+    if algebra is not None and (found.lone or set(c or ()) - {*s, *(d or ())}):
+        raise UnsupportedError(
+            f"the second contraction in the algebra {algebra.name} sums modes of S and C together: one that either has "
+            "alone is reduced before"
+        )
+    return found
 
 
 def _in_order(roles: ProductRoles, order: Labels) -> ProductRoles:

@@ -99,7 +99,7 @@ def kept(
         for label in frame.order
     }
     cuts = cuts_of(frame, fine) if whole else coarse
-    idle = _idle(program, stage, _values(stage, frame, cuts, known))
+    idle = _idle(program, stage, frame, _values(stage, frame, cuts, known))
     busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, [len(each) for each in cuts.starts])
     if not whole:
         return [Cut(_box(frame, coarse, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
@@ -160,23 +160,25 @@ def _stretch(busy: Array, dim: int, whole: Sequence[int]) -> tuple[Array, Array]
     return np.expand_dims(first, dim), np.expand_dims(last, dim)
 
 
-def _idle(program: Program, stage: Stage, values: Mapping[fx.Node, Interval]) -> Array | None:
+def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Interval]) -> Array | None:
     """Whether each block adds nothing; None where nothing is known."""
     found: Array | None = None
     within = [node for node in stage.nodes if is_reduction(node)]
     judged = [(str(node.args[1]), node.args[0]) for node in within]
     judged += [(target.kind, target.node) for target in stage.targets]
+    algebra = frame.algebra
+    idle = _IDLE if algebra is None else {**_IDLE, "product": algebra.idle}
     for kind, node in judged:
         small = isinstance(node, fx.Node) and node not in program.between.elementwise
         if kind == "store" and small:
             continue
-        if kind == "store" or (program.whole and kind.startswith("arg")) or kind not in _IDLE:
+        if kind == "store" or (program.whole and kind.startswith("arg")) or idle.get(kind) is None:
             return None
         value = values.get(node)  # type: ignore[arg-type]
         if value is None:
             return None
         low, high = value
-        nothing = (low == _IDLE[kind]) & (high == _IDLE[kind])
+        nothing = (low == idle[kind]) & (high == idle[kind])
         found = nothing if found is None else found & nothing
     return found
 

@@ -26,10 +26,11 @@ from weft.cascades.masks import Cut, kept
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
-from weft.cascades.reference import referred
+from weft.cascades.reference import all_at_once
 from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import StageRows
+from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
@@ -85,10 +86,13 @@ class CascadePlan:
                 f"between: the value that meets C is {dtype_name(between.outputs[0].meta['dtype'])}: "
                 "the second contraction multiplies floating values"
             )
+        if options.algebra is not None and not self.meets:
+            raise ArgumentError("algebra is that of the second contraction, which the equation does not have")
         self.written = between
         self.frame = self._framed()
         in_rows = said.device.type == "cpu" and jit.fault() is None
-        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows)
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows,
+                                           None if options.algebra is None else options.algebra.name)  # fmt: skip
         self.between = self.program.between
         self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Cut]] = {}
         elements = math.prod(said.extents[label] for label in said.notation.s)
@@ -128,6 +132,7 @@ class CascadePlan:
         return frame_of(
             a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
             said.device, self.result_type,
+            None if self.options.algebra is None else SecondAlgebra(self.options.algebra, types.accumulate),
         )  # fmt: skip
 
     def _own(self, term: Sequence[Label], shape: Sequence[int]) -> tuple[Label, ...]:
@@ -165,6 +170,8 @@ class CascadePlan:
         if not asked and (not hopper or self.options.specialize in ("never", "library")):
             return None
         reason = unserved(self.program, self.frame)
+        if self.frame.algebra is not None:
+            reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
         tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
@@ -268,7 +275,9 @@ class CascadePlan:
     def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         self._check(tensors, operands)
         if self.options.backend == "reference":
-            return referred(self, *tensors, operands=operands)
+            ready, given = self._arranged(tensors, operands, None, torch.float64)
+            c = ready[2] if self.meets else None
+            return self._results(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
         if self._arriving is not None:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
             self._arriving.call(self._preparing(tensors, operands, grads))
@@ -279,8 +288,9 @@ class CascadePlan:
         return self._results(found)
 
     def _arranged(
-        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], launch: CascadeLaunch | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], launch: CascadeLaunch | None,
+        product: torch.dtype | None = None,
+    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
@@ -290,7 +300,7 @@ class CascadePlan:
         if frame.second is not None:
             orders.append(frame.second.y)
         made = [
-            arranged(tensor, term, order, self.extents).to(frame.products.product)
+            arranged(tensor, term, order, self.extents).to(product or frame.products.product)
             for tensor, term, order in zip(tensors, labels, orders, strict=True)
         ]
         if frame.swapped:

@@ -75,18 +75,20 @@ class Program:
 
 def program_of(
     between: Between, meets: bool, columns: Collection[Label], extents: Mapping[Label, int], limit: int,
-    lowers: bool = False,
+    lowers: bool = False, algebra: str | None = None,
 ) -> Program:  # fmt: skip
     """The program of a function, with blocks of at most `limit` elements of S.
 
     `meets`: its first result meets C, and `columns` are the labels that are summed there. `lowers`: reductions within
-    a block are made of sums and peaks, too.
+    a block are made of sums and peaks, too. `algebra` is the name of another one that they are summed in.
     """
     inner = _inner(between, between.outputs[0] if meets else None)
     if not inner:
         return _staged(lowered(between, extents), meets, "one pass", "no element of S needs what is reduced")
     again = between.ancestors([node for node in between.outputs[meets:] if node in between.elementwise], frozenset())
     try:
+        if algebra is not None:
+            raise NotRunning(f"sums in the algebra {algebra} are not rescaled")
         if any(extents[label] == 0 for label in columns):  # a sum of nothing is 0, whatever it is multiplied with
             raise NotRunning("there is nothing to sum")
         if again & inner:

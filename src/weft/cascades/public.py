@@ -24,6 +24,7 @@ from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
 from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
+    from weft.cascades.notation import CascadeNotation
     from weft.cascades.plan import CascadePlan, Described
 
 _PLANS = BoundedCache(256)
@@ -45,6 +46,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
       `weft.sum`, `weft.mean`, `weft.amax`, `weft.amin`, `weft.argmax`, `weft.argmin`, `weft.log_softmax`. Default None:
       S itself.
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
+    * `algebra`: that of the second contraction, a name or a `weft.Algebra`; ``D = reduce over k of combine(P, C)``.
     * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
       as in `contract`. `workspace_limit`: the most bytes for a block of S.
     * `specialize`: whether compiled loops serve on a CPU, and on a Hopper GPU a kernel, where S is a matrix for each
@@ -59,7 +61,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
 
     A row whose elements are all -inf, one that is masked out, has softmax 0 and logsumexp -inf. Blocks of S that are
     masked out by their coordinates are never computed. Gradients of `a`, `b`, `c` and of operands make S again, by
-    kernels or blocks; they are the same from run to run, and have no second derivatives.
+    kernels or blocks, and are the same from run to run. With ``create_graph=True`` they have gradients, of all of S at
+    once. `torch.func.vmap` adds a mode; `torch.func.grad` takes first gradients, and forward mode is refused.
 
     Returns D, or the tuple of D and further results, as the kind of array that `a` is. Raises a `weft.WeftError`:
     `NotationError` for a reduction over a mode that S lacks, `FunctionError` for an operation that cannot be fused.
@@ -75,6 +78,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned("cascade", equation, given, keywords)
+        if is_transforming():
+            return _transformed(plan, tensors, operands, keywords)
         return returned(source_of(*given), None, plan.run(tensors, operands), False)
 
 
@@ -119,6 +124,25 @@ def _planned(
     return plan, tensors, operands
 
 
+def _transformed(
+    plan: CascadePlan, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor],
+    keywords: Mapping[str, Any],
+) -> Any:  # fmt: skip
+    """The results of a call within transforms of `torch.func`."""
+    from weft.cascades.transforms import Terms, Transformed, TransformedCall
+
+    def planned(notation: CascadeNotation, terms: Terms, given: Sequence[torch.Tensor]) -> CascadePlan:
+        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
+        count = 2 if notation.c is None else 3
+        named = {name: (modes, each) for (name, modes), each in zip(terms, given[count:], strict=True)}
+        asked = {**keywords, "operands": named or None}
+        return _planned("cascade", tuple(each for each in labels if each is not None), given[:count], asked)[0]
+
+    terms = tuple((name, modes) for name, (modes, _, _) in plan.said.operands.items())
+    found = Transformed.apply(TransformedCall(plan.notation, terms, planned), *tensors, *operands.values())
+    return found if len(found) > 1 or (plan.between.several and not plan.meets) else found[0]
+
+
 def _key(
     equation: Any, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor], options: Options,
     function: Any, alpha: float,
@@ -143,11 +167,6 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         wanted = torch.get_autocast_dtype(kind)
         tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
-    if is_transforming():
-        raise UnsupportedError(
-            "a cascade is not for transforms of torch.func (vmap, grad, jvp): write a mode for what is mapped over, "
-            "and take gradients by torch.autograd"
-        )
     resolve_backend(options.backend, tensors[0].device)
     for name, tensor in zip("abc", tensors, strict=False):
         if tensor.dtype != tensors[0].dtype:
@@ -174,7 +193,8 @@ def _described(equation: Any, tensors: Sequence[torch.Tensor], options: Options,
     operands: dict[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]] = {}
     for name, (modes, tensor) in options.operands.items():
         terms = read_modes(name, modes, tensor.dim())
-        check_reach(operand(name, terms, Layout.of(tensor), of_s), "between", "S", notation.s)
+        layout = Layout.contiguous(tuple(tensor.shape), tensor.dtype)
+        check_reach(operand(name, terms, layout, of_s), "between", "S", notation.s)
         if tensor.device != tensors[0].device:
             raise UnsupportedError(f"operand '{name}' is on {tensor.device}, the tensors on {tensors[0].device}")
         operands[name] = (terms, tuple(tensor.shape), tensor.dtype)

@@ -53,6 +53,8 @@ class StageRows:
         self.frame, dtype = frame, frame.products.accumulate
         if dtype not in (torch.float32, torch.float64):
             raise NotInRows("rows are of float32 and float64")
+        if frame.algebra is not None:
+            raise NotInRows(f"the second contraction is in the algebra {frame.algebra.name}")
         if not all(frame.extents.values()):
             raise NotInRows("an extent is 0")
         if any(frame.extents[label] > 1 and label not in (*frame.first.x, *frame.first.y) for label in frame.order):

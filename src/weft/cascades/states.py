@@ -75,6 +75,7 @@ class State:
             assert frame.second is not None
             shape = tuple(frame.extents[label] for label in frame.second.result)
             dtype = frame.products.accumulate
+            start = 0 if frame.algebra is None else frame.algebra.identity  # type: ignore[assignment]
         else:
             shape = frame.shape(modes)
             self.idle = idle_labels(target, program, frame)
@@ -121,6 +122,10 @@ class State:
         frame = self.frame
         assert frame.second is not None
         place = frame.of_d(self.total, box)
+        if frame.algebra is not None:
+            block = frame.algebra(frame.second, frame.met(value, box), narrowed(c, frame.second.y, box))
+            place.copy_(frame.algebra.joined(place, block))
+            return
         found = frame.products(frame.second, frame.met(value, box), narrowed(c, frame.second.y, box))
         if scale is not None:
             place.mul_(frame.on_d(scale))

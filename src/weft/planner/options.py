@@ -260,7 +260,7 @@ OPTIONS: Sequence[Option] = (
            "tensors for further parameters of the functions", lambda _, value: read_operands(value)),
     Option("indices", "Mapping[str, Label] | None", None, "contract plan cascade",
            "coordinates for further parameters of the functions", lambda _, value: read_indices(value)),
-    Option("algebra", "str | Algebra", "plus_times", "contract plan network",
+    Option("algebra", "str | Algebra", "plus_times", "contract plan network cascade",
            "the functions in place of product and sum", lambda _, value: find(value)),
     Option("invariant", "str | Sequence[Label] | None", None, "pair plan",
            "labels whose extents the bits of each element do not depend on", read_labels),
