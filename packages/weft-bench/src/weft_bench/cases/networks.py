@@ -102,18 +102,22 @@ class NetworkCase:
 
 @cache
 def networks(precision: str | None = None) -> tuple[NetworkCase, ...]:
-    """The five networks, each at the slice that peers were measured at."""
-    return tuple(case.slice(sliced) for case, sliced in whole_networks(precision))
+    """One slice of each network: of the five that peers were measured at, then of all others."""
+    whole = (*whole_networks(precision), *whole_networks(precision, "more_networks.json"))
+    return tuple(case.slice(sliced) for case, sliced in whole)
 
 
-def whole_networks(precision: str | None = None) -> tuple[tuple[NetworkCase, tuple[int, ...]], ...]:
-    """The five networks, each with the labels that are sliced."""
-    table = json.loads(resources.files("weft_bench").joinpath("data/networks.json").read_text())
+def whole_networks(
+    precision: str | None = None, file: str = "networks.json"
+) -> tuple[tuple[NetworkCase, tuple[int, ...]], ...]:
+    """The networks of a file, each with the labels that are sliced: the five that peers were measured at, or more."""
+    table = json.loads(resources.files("weft_bench").joinpath("data", file).read_text())
     return tuple(
         (
             NetworkCase(
                 name, tuple(map(tuple, row["inputs"])), tuple(row["output"]), tuple(row["extents"]),
-                tuple((left, right) for left, right in row["path"]), precision=precision, measured=row["measured"],
+                tuple((left, right) for left, right in row["path"]), precision=precision,
+                measured=row.get("measured", {}),
             ),
             tuple(row["sliced"]),
         )
