@@ -73,6 +73,15 @@ def test_strides_past_32_bits_are_kept_from_the_library() -> None:
     assert "32-bit" in str(blas.supports(replace(contraction, modes=tuple(far)), H200))
 
 
+def test_halves_are_not_added_to_rounded_sums() -> None:
+    """C of halves is not for the library, which rounds twice; C of a result in single precision is."""
+    a, b = torch.empty(16, 24, dtype=torch.float16), torch.empty(24, 32, dtype=torch.float16)
+    for dtype, refused in ((torch.float16, True), (torch.float32, False)):
+        found = described("ik,kj->ij", a, b, c=torch.empty(16, 32, dtype=dtype), out_dtype=dtype)
+        assert found.c is not None
+        assert (blas.supports(found, H200) is not None) is refused
+
+
 @pytest.mark.parametrize("tensor", ["a", "b", "d"])
 def test_half_products_are_slow_where_a_tensor_lies_between_words(tensor: str) -> None:
     a, b = (torch.empty(4096, 4096, dtype=torch.float16, device="meta") for _ in range(2))

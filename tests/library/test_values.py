@@ -239,7 +239,7 @@ def test_functions(equation: str, dtype: torch.dtype, device: str) -> None:
 
 @on_each
 @pytest.mark.parametrize("dtype", [SINGLE, HALF, DOUBLE, COMPLEX], ids=str)
-@pytest.mark.parametrize("equation", ["mk,nk->mn", "km,kn->nm", "bmk,bkn->bmn", "amk,kbn->bnma"])
+@pytest.mark.parametrize("equation", ["mk,nk->mn", "km,kn->nm", "bmk,bkn->bmn", "amk,kbn->bnma", "pk,nk->pn"])
 def test_added_by_the_product(equation: str, dtype: torch.dtype, device: str) -> None:
     """An operand that is added to sums, along any modes of D, alone or behind a ReLU; sums are rounded once."""
     output = equation.split("->")[1]
