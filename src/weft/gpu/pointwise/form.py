@@ -115,7 +115,7 @@ def _merged(extents: Sequence[int], strides: Sequence[Sequence[int]], order: Seq
 
 
 def is_scattered(extents: Sequence[int], source: Sequence[int], result: Sequence[int]) -> bool:
-    """Whether a copy between two layouts is one of many modes, of which torch's own takes long."""
+    """Whether a copy between two layouts has many modes, for which torch takes long."""
     return 0 not in extents and _FEW < len(_merged(extents, (source, result), result)) <= _MANY[-1]
 
 
