@@ -6,6 +6,7 @@ CPU, but for products that torch has on a GPU alone.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -474,3 +475,25 @@ def test_long_sums_of_halves(equation: str, dtype: torch.dtype, device: str) -> 
     """Sums are of single precision, and rounded once."""
     for options in ({}, {"alpha": 0.3}, {"add": dtype, "beta": 2}):
         check(case(equation, {"b": 2, "m": 300, "n": 33, "k": 500}, dtype, **options), device)
+
+
+@pytest.mark.parametrize("summed", "Lpq")
+def test_equal_extents_hide_no_transposition(summed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All orders of the modes of a product of a square matrix and a cube, in first and in known calls."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    generator = torch.Generator().manual_seed(3)
+    a, b, bias = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((4, 4, 4), (4, 4), (4,)))
+    kept = [label for label in "Lpq" if label != summed]
+    for order_a, of_b, order_d in itertools.product(
+        itertools.permutations("Lpq"), (f"{summed}i", f"i{summed}"), itertools.permutations([*kept, "i"])
+    ):
+        equation = f"{''.join(order_a)},{of_b}->{''.join(order_d)}"
+        expected = torch.einsum(equation, a, b)
+        for _ in range(3):
+            assert torch.allclose(weft.einsum(equation, a, b), expected), equation
+        added = expected + bias
+        for _ in range(2):
+            found = weft.contract(
+                equation, a, b, operands={"bias": (order_d[-1], bias)}, epilogue=lambda total, bias: total + bias
+            )
+            assert torch.allclose(found, added), equation

@@ -5,7 +5,7 @@ The call writes to D, or returns a new one, which torch allocates in less time t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter, methodcaller
 from typing import TypeAlias
 
@@ -138,9 +138,18 @@ def seeing(view: View, layout: Layout) -> Seeing:
     return methodcaller("as_strided", view.shape, view.strides)
 
 
-def is_linear(a: Layout, b: Layout, c: Layout | None, d: Layout) -> bool:
-    """Whether torch's linear layer takes these tensors as they are, and rounds once."""
+def is_linear(layouts: Sequence[Layout | None], views: Sequence[View | None]) -> bool:
+    """Whether torch's linear layer takes A, B, C and D as they are, and rounds once; `views` are those of the product.
+
+    Where extents are equal, shapes alone do not tell rows from columns.
+    """
+    a, b, c, d = layouts
+    left, right, addend, place = views
+    if a is None or b is None or d is None or left is None or right is None or place is None:
+        return False
     *rows, inner = a.shape or (0,)
     like = len(b.shape) == 2 and b.shape[1] == inner and d.shape == (*rows, b.shape[0])
     whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (a, b, d))
-    return like and whole and len(rows) == 2 and (c is None or c.shape == b.shape[:1])
+    steps = (inner, 1), (1, inner), (b.shape[0] if b.shape else 0, 1)
+    added = c is None or (c.shape == b.shape[:1] and addend is not None and addend.strides == (1,))
+    return like and whole and len(rows) == 2 and added and (left.strides, right.strides, place.strides) == steps

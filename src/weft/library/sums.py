@@ -195,8 +195,9 @@ class Matrices(OfMatrices):
             contraction.d.dtype == scheme.types.result
         ):
             given = contraction.a, contraction.b, contraction.c, contraction.d
+            views = getattr(self._left, "view", None), getattr(self._right, "view", None), self._c, self._d
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
-            layer = scheme.types.way == "plain" and not self.clamps and is_linear(*given)
+            layer = scheme.types.way == "plain" and not self.clamps and is_linear(given, views)
             if layer and not order.swapped and not batched:
                 self.direct, self.returns = linear(products, self.direct), True
         self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)

@@ -10,7 +10,16 @@ import torch
 from weft.errors import UnsupportedError
 from weft_bench.cases import Case
 from weft_bench.ladder import LADDERS, Rung, ladder
-from weft_bench.ladder.problems import LadderContraction, LadderProblem, Transposition, TwoSite, product
+from weft_bench.ladder.problems import (
+    Histogram,
+    LadderContraction,
+    LadderProblem,
+    Sums,
+    Transposition,
+    TwoSite,
+    product,
+)
+from weft_bench.ladder.threads import SIMULATED
 
 CPU = torch.device("cpu")
 #: A tile and a bit of what a kernel takes at once along m, n or k: several blocks or steps, the last ones cut.
@@ -44,6 +53,21 @@ def test_products(rung: Rung) -> None:
 @pytest.mark.parametrize("rung", rungs("multiply", "fp64"), ids=lambda rung: rung.name)
 def test_products_in_double(rung: Rung) -> None:
     right(rung, product(*PRODUCTS.get(rung.name, (33, 2, 33)), torch.float64))
+
+
+@pytest.mark.parametrize("rung", rungs("reduce", "sums"), ids=lambda rung: rung.name)
+def test_sums_of_rows(rung: Rung) -> None:
+    if rung.name == "shuffles" and SIMULATED:
+        with pytest.raises(UnsupportedError, match="simulator has no shuffles"):
+            right(rung, Sums(3, 5))
+        return
+    right(rung, Sums(3, 515))
+
+
+@pytest.mark.parametrize("count", [1, 700])
+@pytest.mark.parametrize("rung", rungs("reduce", "histogram"), ids=lambda rung: rung.name)
+def test_histograms(rung: Rung, count: int) -> None:
+    right(rung, Histogram(count))
 
 
 @pytest.mark.parametrize("shape", [(7, 13, 9), (1, 1, 3), (8, 16, 4)])

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def ladder(
     names: Annotated[
-        list[str] | None, typer.Argument(help="multiply, transpose, tensor, cpu, or all; without one they are listed.")
+        list[str] | None, typer.Argument(help="multiply, transpose, tensor, reduce, cpu, all; without one a list.")
     ] = None,
     rung: Annotated[str | None, typer.Option(help="Some rungs, by number: 3 or 1,4,8-11.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print idea, picture and kernel, run nothing.")] = False,

@@ -3,6 +3,7 @@
     Product              D = A B, through the oracle's bounds:  run(a, b, d)
     LadderContraction    a case of the benchmarks, the same:    run(a, b, d)
     Transposition        bit for bit; or a copy, or in place:   run(x, d), run(x)
+    Sums, Histogram      many numbers to few:                   run(x, d)
     TwoSite              Y = G X M, held against float64:       run(g, x, m, y)
 """
 
@@ -156,6 +157,76 @@ class Transposition:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """d[m] = sum over n of X[m, n] in float32, within a rounding for each addition of the sum of magnitudes."""
+
+    rows: int
+    columns: int
+
+    rate = ""
+
+    @property
+    def text(self) -> str:
+        return f"sums of the rows of {self.rows} x {self.columns}, float32"
+
+    @property
+    def work(self) -> Work:
+        return Work(self.rows * self.columns, 0, 4 * self.rows * self.columns, 0, 0, 4 * self.rows)
+
+    def tensors(self, device: torch.device) -> Arguments:
+        x = random_operand((self.rows, self.columns), torch.float32, 1, device=device)
+        return Arguments((x, poisoned((self.rows,), torch.float32, device=device).tensor))
+
+    def checker(self, device: torch.device) -> Callable[[Run], float]:
+        x, d = self.tensors(device)
+        bound = self.columns * torch.finfo(torch.float32).eps * x.double().abs().sum(1)
+        return lambda run: held(run(x, d), x.double().sum(1), bound)
+
+    def call(self, run: Run) -> Run:
+        return run
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """d[v] = how many of x are v, for v from 0 to 255, exactly."""
+
+    count: int
+    bins: int = 256
+
+    rate = ""
+
+    @property
+    def text(self) -> str:
+        return f"a histogram of {self.count} elements in {self.bins} bins, int32"
+
+    @property
+    def work(self) -> Work:
+        return Work(0, 0, 4 * self.count, 0, 0, 4 * self.bins)
+
+    def tensors(self, device: torch.device) -> Arguments:
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randint(0, self.bins, (self.count,), generator=generator, dtype=torch.int32)
+        return Arguments((x.to(device), torch.full((self.bins,), -1, dtype=torch.int32, device=device)))
+
+    def checker(self, device: torch.device) -> Callable[[Run], float]:
+        x, d = self.tensors(device)
+        expected = torch.bincount(x.long().cpu(), minlength=self.bins).double().to(device)
+        return lambda run: held(run(x, d), expected, torch.zeros_like(expected))
+
+    def call(self, run: Run) -> Run:
+        return run
+
+
+def held(result: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> float:
+    """The largest error of a result over its bound; `WrongResult` where that is over 1."""
+    try:
+        assert_close(result, expected, bound)
+    except AssertionError as found:
+        raise WrongResult(max_error_over_bound(result, expected, bound), str(found)) from None
+    return max_error_over_bound(result, expected, bound)
+
+
+@dataclass(frozen=True)
 class TwoSite:
     """Y[b, p, r] = sum over q, c of G[p, q] X[b, q, c] M[c, r] in float32: the update of two sites of a network."""
 
@@ -191,11 +262,7 @@ class TwoSite:
 
         def error(run: Run) -> float:
             result = run(*tensors[:3], poisoned(tuple(expected.shape), torch.float32, device=device).tensor)
-            try:
-                assert_close(result, expected, bound)
-            except AssertionError as found:
-                raise WrongResult(max_error_over_bound(result, expected, bound), str(found)) from None
-            return max_error_over_bound(result, expected, bound)
+            return held(result, expected, bound)
 
         return error
 

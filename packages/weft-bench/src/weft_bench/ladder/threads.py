@@ -42,12 +42,12 @@ def _names_that_numba_cuda_knows() -> Iterator[None]:
 
 
 with _names_that_numba_cuda_knows():
-    from numba import cuda, float32, float64, uint32
+    from numba import cuda, float32, float64, int32, uint32
 
     if not SIMULATED:
         import_module("numba.cuda.cudaimpl")  # else imported with the first kernel
 
-__all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "float64", "launch", "uint32"]
+__all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "float64", "int32", "launch", "uint32"]
 
 _simulating = "simulator" in cuda.jit.__module__  # which numba decided when `numba.cuda` was first imported
 
