@@ -20,7 +20,7 @@ _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
-_LEAST_K, _LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
+_LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -114,7 +114,7 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
         return None
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
-    k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), _LEAST_E)
+    k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
         if shared <= _SHARED and e + n <= 256 + LEAST * 4:
@@ -128,7 +128,7 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     staged = k > _LONGEST
     deep = (64 if item == 2 else 32) if staged else max(power_of_two(k), LEAST)
     rows = max(power_of_two(size_of(frame, sides.m)), LEAST)
-    least = _LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
+    least = LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
     broad = 1 if e == 1 else min(max(power_of_two(e), least), _LONGEST if item < 8 else 64)
     widest = max(deep, broad)
     single = e == 1 and not sides.batch
