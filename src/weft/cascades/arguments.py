@@ -95,7 +95,8 @@ class KernelArguments:
         functions = self.functions
         inputs = tuple(self._input_text(node, values) for node in functions.inputs)
         wide = self.frame.products.accumulate == torch.float64
-        return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), wide)
+        scaled = self.frame.alpha != 1.0
+        return StepForm(inputs, functions.peaks, functions.sum_texts, bool(functions.meets), wide, scaled)
 
     def _input_text(self, node: fx.Node, values: Values) -> InputText:
         known, labels = node in self.known, []

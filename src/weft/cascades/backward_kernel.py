@@ -108,7 +108,7 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
     if form.columns:
         pairs = ("keys, tl.trans(q)", "third, tl.trans(do)")
     dot = "tl.dot({}, input_precision=PRECISION, out_dtype=SUMS)"
-    lines = [f"t = {dot.format(pairs[0])}", "s = t * alpha", *step.moving(form.step, words)]
+    lines = [f"t = {dot.format(pairs[0])}", step.of_scores(form.step), *step.moving(form.step, words)]
     lines += step.exponents(form.step, words, inside)
     for at, peak in enumerate(form.step.peaks):
         if peak.weighs:

@@ -15,7 +15,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
 from weft.cascades.program import Program
-from weft.cascades.serving import LEAST, unserved
+from weft.cascades.serving import LEAST, LEAST_E, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
 from weft.fn.triton.device_code import jit_function
@@ -63,6 +63,12 @@ def backward_tiles(frame: Frame, widest: int, hopper: bool) -> tuple[BackwardTil
     return BackwardTile(128, 128, 8, 2), BackwardTile(64, 128, 8, 3)
 
 
+def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
+    """The indices of K and E that a tile has."""
+    least = LEAST_E if frame.products.product.itemsize == 2 else LEAST
+    return max(power_of_two(k), least), max(power_of_two(e), least)
+
+
 class _Given(NamedTuple):
     """The arguments of both kernels: A, B, C, dD, results, vectors; labels of the batch, strides, places of inputs."""
 
@@ -87,7 +93,8 @@ class _Kernel:
         stretches = Stretches(program, frame, arguments.known, along, extents)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
-        sides_of: dict[str, int] = {"BK": max(power_of_two(k), LEAST), "BE": max(power_of_two(e), LEAST)}
+        tile_k, tile_e = _sides(frame, k, e)
+        sides_of: dict[str, int] = {"BK": tile_k, "BE": tile_e}
         if tile.hopper:
             sides_of["MOVING"] = tile.m if columns else tile.n
         else:
@@ -125,7 +132,7 @@ class _Kernel:
     def _maps(self, given: _Given) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles that stay."""
         batch, m, n, k, e = self.arguments.sizes
-        tile_k, tile_e = (max(power_of_two(each), LEAST) for each in (k, e))
+        tile_k, tile_e = _sides(self.arguments.frame, k, e)
         rows, columns = (self.tile.m, ROWS) if self.columns else (ROWS, self.tile.n)
         a, b, c, d = given.tensors[:4]
         of_d: Outer = [(1, batch, m * e)]

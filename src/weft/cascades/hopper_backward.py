@@ -152,7 +152,7 @@ def _tile(form: BackwardForm, words: Words, inside: bool) -> list[str]:
         "t = scores(xs.index(CONSUMER), moving_xs.index(stage), S)",
         "dp = scores(ys.index(CONSUMER), moving_ys.index(stage), S)",
         "t = warpgroup_mma_wait(1, deps=(t,))",
-        "s = t * alpha",
+        step.of_scores(form.step),
         *step.moving(form.step, words),
         *step.exponents(form.step, words, inside),
         *weights,

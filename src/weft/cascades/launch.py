@@ -242,8 +242,10 @@ class CascadeLaunch:
         _, _, _, k, e = self.arguments.sizes
         few = k if k <= FEW and frame.products.product.itemsize >= 4 else 0
         of_a, of_b, of_c = map(len, outer)
+        step = self.arguments.form(values)
         return KernelForm(
-            self.arguments.form(values), self.functions.product, finished, self.stretches.present, (of_a, of_b, of_c),
+            step._replace(scaled=step.scaled or tile.halves), self.functions.product, finished,
+            self.stretches.present, (of_a, of_b, of_c),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
             self._maps(outer), tile.halves,
         )  # fmt: skip

@@ -20,6 +20,7 @@ _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
+_LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -101,7 +102,8 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     """
     if size_of(frame, frame.order) < _WORTH:
         return False
-    return tile.hopper or tile.maps or size_of(frame, frame.first.k) <= FEW or frame.products.product.itemsize == 2
+    few = frame.products.product.itemsize == 4 and size_of(frame, frame.first.k) <= FEW
+    return tile.hopper or tile.maps or few or (frame.products.product.itemsize == 2 and tile.m < LEAST_ROWS)
 
 
 def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
@@ -112,7 +114,7 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
         return None
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
-    k, e = (max(power_of_two(each), LEAST) for each in (k, e))
+    k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
         if shared <= _SHARED and e + n <= 256 + LEAST * 4:
@@ -125,9 +127,10 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     item = frame.products.product.itemsize
     staged = k > _LONGEST
     deep = (64 if item == 2 else 32) if staged else max(power_of_two(k), LEAST)
-    broad = 1 if e == 1 else min(max(power_of_two(e), LEAST), _LONGEST if item < 8 else 64)
-    widest = max(deep, broad)
     rows = max(power_of_two(size_of(frame, sides.m)), LEAST)
+    least = LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
+    broad = 1 if e == 1 else min(max(power_of_two(e), least), _LONGEST if item < 8 else 64)
+    widest = max(deep, broad)
     single = e == 1 and not sides.batch
     if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)

@@ -119,13 +119,14 @@ TRITON = Words("tl", "BM", "BN", "")
 
 
 class StepForm(NamedTuple):
-    """All that the lines of a step depend on; `wide`: values are float64."""
+    """All that the lines of a step depend on; `wide`: values are float64; `scaled`: S has a factor."""
 
     inputs: tuple[InputText, ...]
     peaks: tuple[PeakText, ...]
     sums: tuple[SumText, ...]
     meets: bool
     wide: bool
+    scaled: bool = True
 
 
 def parameters(form: StepForm) -> list[str]:
@@ -224,7 +225,7 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
 
     `inside`: all columns are there, and conditions on coordinates hold. `n0` is the first column.
     """
-    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", "s = t * alpha", *moving(form, words)]
+    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", of_scores(form), *moving(form, words)]
     lines += exponents(form, words, inside)
     for at, peak in enumerate(form.peaks):
         lines += _grown(at, peak, form, words)
@@ -233,6 +234,11 @@ def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
     for at, each in enumerate(form.sums):
         lines += _summed(at, each, words, inside)
     return lines
+
+
+def of_scores(form: StepForm) -> str:
+    """S of a tile of products, `t`."""
+    return "s = t * alpha" if form.scaled else "s = t"
 
 
 def given(form: StepForm, words: Words) -> list[str]:
