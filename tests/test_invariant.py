@@ -34,7 +34,7 @@ class Pair:
         columns, batch = "no"[: draw.choice((0, 1, 1, 2))], "b"[: draw.choice((0, 0, 1))]
         summed = "xyz"[: draw.choice((1, 1, 2, 3))]
         long = draw.choice((20, 20, 200, 1500, 5000))
-        self.extents = {label: draw.choice((1, 2, 3, 7, 16, 33, 70)) for label in self.rows + columns + batch}
+        self.extents = {label: draw.choice((1, 2, 3, 5, 8, 13, 21, 34)) for label in self.rows + columns + batch}
         left = long
         for label in summed:
             self.extents[label] = draw.randint(1, max(1, left))

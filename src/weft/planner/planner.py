@@ -114,11 +114,7 @@ def _chosen(
     description: Description, backend: str, target: Target, workspace_limit: int | None, without: Collection[str]
 ) -> Choice:
     found = [family for family in families(description, backend) if family.NAME not in without]
-    broken = missing(description, backend)
-    if is_invariant(description):
-        found = [family for family in found if hasattr(family, "adds_in_order")]
-        broken.append("the bits of other families and schedules depend on extents")
-    return choose_among(found, description, backend, target, workspace_limit, broken)
+    return choose_among(found, description, backend, target, workspace_limit, missing(description, backend))
 
 
 def choose_among(
@@ -135,6 +131,9 @@ def choose_among(
     least_workspace: int | None = None
     failed = failures(backend, target, tuple([family.__name__ for family in found]))
     broken = list(broken)  # these sentences come first: they tell of faults
+    if is_invariant(description):
+        found = [family for family in found if hasattr(family, "adds_in_order")]
+        broken.append("the bits of other families and schedules depend on extents")
     asked = without_peak(description)
     for family in found:
         if family.__name__ in failed:

@@ -112,6 +112,8 @@ def _served(asked: ServiceRequest, specialize: str) -> Served:
     if is_invariant(asked.description):
         if specialize == LIBRARY:
             raise UnsupportedError("the library tier cannot do this: the bits of torch's operations depend on extents")
+        if has_shape_generic(asked.backend):
+            return _compiled(asked, specialize)
         return _specialised(asked, "its bits may not depend on extents")
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
@@ -301,7 +303,8 @@ def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, flo
     seconds = measured[serving.best.schedule]
     off, same = seconds / serving.best.seconds, serving.best.schedule.family
     ranked = list(serving.ranked)
-    if isinstance(other := library(*asked[:4]), Choice) and other.best not in ranked:
+    other = None if is_invariant(asked.description) else library(*asked[:4])
+    if isinstance(other, Choice) and other.best not in ranked:
         ranked.append(other.best)
 
     def expected(rank: Ranked) -> float:

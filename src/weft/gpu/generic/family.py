@@ -26,6 +26,7 @@ from weft.gpu.common.launch import (
     precision_reason,
 )
 from weft.gpu.common.operation import operation
+from weft.gpu.common.splits import product_bytes, run_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, by_stride
 from weft.gpu.generic.model import Laid, laid, predict
@@ -192,9 +193,20 @@ def _onto(schedule: GenericSchedule, modes: dict[Mode, Mode]) -> GenericSchedule
     )  # fmt: skip
 
 
-__all__ = ["FINDS_PEAKS", "NAME", "GenericSchedule", "build", "predict", "schedules", "structures", "supports"]
+__all__ = [
+    "FINDS_PEAKS", "NAME", "GenericSchedule", "adds_in_order", "build", "predict", "schedules", "structures", "supports",
+]  # fmt: skip
 
 FINDS_PEAKS = True
+
+
+def adds_in_order(contraction: Contraction, schedule: GenericSchedule) -> bool:
+    """Whether products enter a sum as those of `gett` do: by matrix instructions, in one run, in the order of k."""
+    size, precision = product_bytes(contraction), contraction.arithmetic.precision
+    narrow = min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    ordered = schedule.k.modes == contraction.of_role(Role.K)[::-1]
+    plain = not narrow and size > 1 and (precision != "tf32x3" or schedule.k.tile == 32)
+    return schedule.kernel == "dot" and ordered and plain and schedule.splits == run_count(contraction) == 1
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
