@@ -137,6 +137,8 @@ def _calls() -> list[Call]:
         Call("warm", weft.warm, (), {
             "equations": lambda: [], "dtypes": lambda: (torch.float32,), "device": lambda: "cuda", "jobs": lambda: 1,
         }),
+        Call("set_precision", weft.set_precision, (lambda: "ieee",), {}),
+        Call("precision", weft.precision, (lambda: "ieee",), {}),
         Call("Algebra", weft.Algebra, (lambda: torch.add, lambda: torch.maximum, lambda: 0.0, lambda: "own"), {}),
         *_of_objects(), *_of_modules(), *_of_files(), *_later(),
     ]  # fmt: skip

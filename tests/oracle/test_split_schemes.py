@@ -62,7 +62,7 @@ def product(x: np.ndarray, y: np.ndarray, scheme: SplitScheme) -> np.ndarray:
 def cases(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Operands of sums of `count` products, random ones and such as bring errors of one sign together."""
     draw = np.random.default_rng(count)
-    shape = (300_000 // count, count)
+    shape = (120_000 // count, count)
     normal = [draw.standard_normal(shape) for _ in range(2)]
     ones = [1 + draw.integers(0, 2**23, shape) / 2.0**23 for _ in range(2)]
     ties = [1 + (2 * draw.integers(0, 2**7, shape) + 1) / 2.0**8 + draw.integers(-9, 9, shape) / 2.0**23 for _ in "ab"]

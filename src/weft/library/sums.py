@@ -241,6 +241,7 @@ class Matrices(OfMatrices):
         a, b = (contraction.b, contraction.a) if self._swapped else (contraction.a, contraction.b)
         seen = seeing(left.view, a), seeing(right.view, b)
         return direct(products, *seen, None, None, swapped=self._swapped, adds=False)
+
     def prepare(self, target: Target) -> None:
         super().prepare(target)
         if isinstance(self._products, SplitProducts):

@@ -79,7 +79,7 @@ class precision:  # it is called as a function
 
 
 def _checked(mode: Any) -> DefaultPrecision:
-    if mode not in ("ieee", "ieee_bound"):
+    if not isinstance(mode, str) or mode not in ("ieee", "ieee_bound"):
         reason = "a less exact one is named by each call"
         raise ArgumentError(f"the precision of all calls is 'ieee' or 'ieee_bound', not {mode!r}: {reason}")
     return "ieee_bound" if mode == "ieee_bound" else "ieee"
