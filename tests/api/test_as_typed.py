@@ -238,7 +238,7 @@ class TestOneSignature:
     @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
     def test_options_are_typed_read_and_documented(self, option: Option) -> None:
         """A new option has its type where type checkers look, its field where it is read, and its bullet."""
-        deciding = {"epilogue": "Function | None", "return_arg": "bool", "reduce": "Any"}
+        deciding = {"epilogue": "Function | None", "return_arg": "bool", "reduce": "Any", "ragged": "Any"}
         typed = {**ContractKeywords.__annotations__, **deciding}
         if "contract" in option.calls:
             assert option.name in typed, "type checkers read the keywords of contract in weft.api.keywords"
@@ -252,7 +252,7 @@ class TestOneSignature:
         if option.name in CallKeywords.__annotations__:
             assert "a plan's call" in option.calls
         fields = {each.name for each in dataclasses.fields(Options)}
-        of_a_call = {"return_arg", "reduce", *CallKeywords.__annotations__}
+        of_a_call = {"return_arg", "reduce", "ragged", *CallKeywords.__annotations__}
         if "contract" in option.calls and option.name not in (*HOOKS, *of_a_call):
             assert option.read is not None
             assert option.name in fields

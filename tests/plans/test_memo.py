@@ -66,6 +66,7 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "grouped: requests": lambda: lambda: weft.plan_grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
     "transpose_: calls": lambda: lambda: weft.transpose_(A.clone()),
     "blocks: plans": _blocks,
+    "ragged: plans": lambda: lambda: weft.contract("bij,bjk->bik", A, B[None], ragged={"i": [0, 6]}),
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,
 }

@@ -53,6 +53,11 @@ def contract(
 ) -> tuple[Any, dict[str, Array]]: ...
 @overload
 def contract(
+    equation: Equation, a: Array, b: Any, *, ragged: Mapping[Any, Any], epilogue: Function | None = None,
+    **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def contract(
     equation: Equation, a: Array, b: Any, *, return_arg: Literal[True], epilogue: Function | None = None,
     **keywords: Unpack[ContractKeywords],
 ) -> tuple[Array, Array | tuple[Array, ...]]: ...

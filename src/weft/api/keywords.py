@@ -56,9 +56,7 @@ class PlanKeywords(PermuteKeywords, total=False):
 
 
 class ContractKeywords(PlanKeywords, CallKeywords, total=False):
-    """Keywords of `contract`, but for `epilogue`, `reduce` and `return_arg`, which decide what it returns."""
-
-    ragged: Mapping[Any, Any] | None
+    """Keywords of `contract`, but for `epilogue`, `reduce`, `ragged` and `return_arg`, which decide what it returns."""
 
 
 class EinsumKeywords(ContractKeywords, total=False):

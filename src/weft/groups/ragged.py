@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from weft.api.entry import contraction
 from weft.api.lookup import read_notation
 from weft.api.permute import permute
 from weft.base.arrays import as_tensor, is_transforming, like, outside_transforms
+from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, taken_by
 from weft.base.kept import is_capturing
@@ -37,15 +40,25 @@ from weft.spec.group import ONE, SIDES, group_form, group_table
 from weft.spec.notation import Term, label_text, term_text
 
 _PLANS = Memo("ragged: plans", 256)
+_READ = BoundedCache(256)  # by equations and offsets
 _USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "return_arg": False, "validate": False}
 
 
-class Ragged(NamedTuple):
+@dataclass(frozen=True)
+class Ragged:
     """Which modes are ragged: the label of the lists, and of each mode where its lists begin, with the end of the last.
     """
 
     lists: Label
     offsets: tuple[tuple[Label, tuple[int, ...]], ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: every call asks for it, and there may be thousands of lists."""
+        return hash((self.lists, self.offsets))
 
     @property
     def number(self) -> int:
@@ -98,17 +111,27 @@ def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping
 
 
 def _read(notation: Notation, given: Any) -> Ragged:
-    """The ragged modes of an equation, from a mapping of labels to offsets."""
+    """The ragged modes of an equation, from a mapping of labels to offsets; kept for others that are equal."""
     if not isinstance(given, Mapping) or not given:
         kind = type(given).__name__
         raise ArgumentError(f'ragged is a mapping from labels to offsets, not {kind}: {{"j": offsets}}')
-    offsets = []
-    for label, value in given.items():
-        starts = tuple(int(x) for x in torch.as_tensor(value).reshape(-1).tolist())
+    said = tuple([(label, tuple(value if type(value) is list else torch.as_tensor(value).reshape(-1).tolist()))
+                  for label, value in given.items()])  # fmt: skip
+    known: Ragged | None = _READ.get((notation, said))
+    if known is None:
+        known = _checked(notation, said)
+        _READ.put((notation, said), known)
+    return known
+
+
+def _checked(notation: Notation, offsets: tuple[tuple[Label, tuple[Any, ...]], ...]) -> Ragged:
+    given = [label for label, _ in offsets]
+    for label, starts in offsets:
+        if not all(isinstance(start, int) for start in starts):
+            raise ArgumentError(f"the offsets of '{label_text(label)}' are whole numbers")
         if len(starts) < 2 or starts[0] != 0 or any(x > y for x, y in pairwise(starts)):
             text = f"the offsets of '{label_text(label)}'"
             raise ArgumentError(f"{text} begin with 0 and do not fall, one more than lists")
-        offsets.append((label, starts))
     if len({len(starts) for _, starts in offsets}) > 1:
         raise ShapeError(f"ragged modes have {' and '.join(str(len(starts) - 1) for _, starts in offsets)} lists")
     heads = {term[term.index(label) - 1] for term in (*notation.inputs, notation.output)
@@ -116,7 +139,7 @@ def _read(notation: Notation, given: Any) -> Ragged:
     heads -= set(given)
     if len(heads) != 1:
         raise NotationError(f"ragged modes of '{notation}' stand behind one label, that of the lists, everywhere")
-    found = Ragged(heads.pop(), tuple(offsets))
+    found = Ragged(heads.pop(), offsets)
     for term in (*notation.inputs, notation.output):
         if len(set(term)) < len(term):
             raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for ragged modes")
@@ -137,10 +160,9 @@ def _contracted(
     notation: Notation, ragged: Ragged, x: torch.Tensor, y: torch.Tensor, words: Mapping[str, Any]
 ) -> torch.Tensor:
     """The packed result: that of a plain contraction where lists are alike in all tensors that have them."""
-    terms = (*notation.inputs, notation.output)
-    if len({dim for term in terms for dim in ragged.dims(term) if dim[0] == ragged.lists}) == 1:
+    plain = _as_plain(notation, ragged)
+    if plain is not None:
         _extents(notation, ragged, x, y)
-        plain = tuple([tuple(ragged.dims(term)) for term in terms])
         return cast(torch.Tensor, contraction(plain, x, y, read_options("blocks.contract", dict(words))))
     if is_traced((x, y)) or is_transforming():
         return _one_by_one(notation, ragged, x, y, words)
@@ -154,6 +176,14 @@ def _contracted(
     x, y = (_applied(fn, side) for fn, side in zip(functions[:2], (x, y), strict=True))
     made: torch.Tensor = _Product.apply(notation, ragged, x, y)
     return _applied(functions[2], made)
+
+
+@lru_cache(maxsize=256)
+def _as_plain(notation: Notation, ragged: Ragged) -> tuple[Any, ...] | None:
+    """The terms of a plain contraction that says the same; None where there is none."""
+    dims = [tuple(ragged.dims(term)) for term in (*notation.inputs, notation.output)]
+    packed = {dim for each in dims for dim in each if dim[0] == ragged.lists}
+    return tuple(dims) if len(packed) == 1 else None
 
 
 def _applied(function: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -280,6 +280,7 @@ OPTIONS: Sequence[Option] = (
            "whether operands of different types are multiplied in a common one", read_flag),
     Option("kept_dtype", _DTYPE, None, "contract plan", "the number type of sums that a gradient keeps", _read_kept),
     Option("reduce", "Any", None, "reducing", "further results that keep some of D's modes, by name"),
+    Option("ragged", "Any", None, "pair", "the offsets of modes whose extents differ from list to list"),
     Option("return_arg", "bool", False, "contract plan", "whether the places of selected pairs are returned, too"),
     Option("validate", "bool", False, "contract call", "whether a sample of D is computed a second time"),
     Option("fn", _FUNCTION, None, "permute", "a function of each element"),
