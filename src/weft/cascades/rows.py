@@ -31,6 +31,7 @@ from weft.errors import UnsupportedError
 from weft.spec import Label
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
+MOST_BOXES = 4096  # whose words Python writes
 _FEW = 4  # terms of S that are multiplied in the sweeps, and columns of C
 _SHARED = 1 << 15  # elements of S that threads share
 
