@@ -91,7 +91,7 @@ import resource, torch, weft
 q, k, v = (torch.randn(8192, 16, requires_grad=True) for _ in range(3))
 small = [t[:64].detach().requires_grad_() for t in (q, k, v)]
 def run(*t):
-    d = weft.cascade("id,jd->ij, ij,je->ie", *t, between=lambda s: weft.softmax(s, "j"))
+    d = weft.cascade("id,jd->ij, ij,je->ie", *t, between=lambda s: weft.softmax(s, "j"), specialize="SPECIALIZE")
     torch.autograd.grad(d.sum(), t)
 run(*small)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -101,7 +101,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 @pytest.mark.slow
-def test_no_more_than_blocks_is_in_memory() -> None:
+@pytest.mark.parametrize("specialize", ["never", "now"])
+def test_no_more_than_blocks_is_in_memory(specialize: str) -> None:
     """All scores of 8192 points are 256 MB; a block is 4 MB, and its gradient takes a few of them."""
-    ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    program = MEMORY.replace("SPECIALIZE", specialize)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert float(ran.stdout) < 100

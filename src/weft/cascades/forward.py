@@ -45,7 +45,7 @@ def run(
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
         owned = frozenset((program.between.inputs[0], *stage.first))
         if (rows := compiled(stage)) is not None:
-            rows.run(Made((a, b, c), values, states, peaks), [each.box for each in cut(stage, in_rows=True)])
+            rows.run(Made((a, b, c), values, states, peaks), cut(stage, in_rows=True))
             _take(values, states, peaks)
             run_tail(program, frame, stage.tail, values)
             continue

@@ -29,7 +29,7 @@ from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import all_at_once
 from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
-from weft.cascades.rows import StageRows
+from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved
 from weft.cascades.sweeps import NotInRows
@@ -207,7 +207,9 @@ class CascadePlan:
     @cached_property
     def rows_blocks(self) -> dict[Label, int]:
         """The extents of a block of compiled loops."""
-        blocks, first = self._blocks(min(self.limit, ROWS_LIMIT)), self.frame.first
+        elements = math.prod(self.extents[label] for label in self.notation.s)
+        limit = min(self.limit, max(ROWS_LIMIT, elements // MOST_BOXES))
+        blocks, first = self._blocks(limit), self.frame.first
         return blocks if self.program.whole else nested(blocks, self.extents, (first.batch, first.m, first.n))
 
     def _blocks(self, limit: int) -> dict[Label, int]:

@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from weft.cascades import row_text as at
 from weft.cascades.evaluate import Scratch
 from weft.cascades.frame import Box, Frame
+from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.row_text import Place, RowText
 from weft.cascades.states import PeakState, State
@@ -31,6 +32,7 @@ from weft.errors import UnsupportedError
 from weft.spec import Label
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
+MOST_BOXES = 4096  # whose words Python writes
 _FEW = 4  # terms of S that are multiplied in the sweeps, and columns of C
 _SHARED = 1 << 15  # elements of S that threads share
 
@@ -44,6 +46,20 @@ class Made(NamedTuple):
     values: Mapping[fx.Node, Tensor]
     states: Mapping[Target, State]
     peaks: Mapping[fx.Node, PeakState]
+
+
+class Geometry(NamedTuple):
+    """Boxes, where they begin along S, their words as far as they follow from that, tasks, and the largest box.
+
+    `is_plain`: the loops make the products.
+    """
+
+    boxes: list[Box]
+    starts: Words
+    words: Words
+    tasks: Words
+    most: int
+    is_plain: bool
 
 
 class StageRows:
@@ -74,6 +90,7 @@ class StageRows:
         self._constants = ctypes.create_string_buffer(constants, max(len(constants), 1))
         self._multiply = products.address(dtype) if self._plain() else 0
         self._address: int | None = None
+        self._known: tuple[Sequence[Cut], Geometry] | None = None  # of the call before
 
     def _singles(self) -> int:
         """Columns of C that sweeps multiply with; 0 where that is a product of matrices."""
@@ -101,32 +118,47 @@ class StageRows:
         """Have the code at hand."""
         self._address = jit.compiled(self.text.source)
 
-    def run(self, made: Made, boxes: Sequence[Box]) -> None:
+    def run(self, made: Made, cuts: Sequence[Cut]) -> None:
         """Take all boxes into the states."""
-        boxes = [box for box in boxes if all(self.frame.box_shape(box))]
-        if not boxes:
+        if self._known is None or self._known[0] is not cuts:
+            self._known = cuts, self._geometry([each.box for each in cuts if all(self.frame.box_shape(each.box))])
+        found = self._known[1]
+        if not found.boxes:
             return
-        places = [self._tensor(place, made) for place in self.text.places]
-        words = self._words(boxes, places)
-        if self._multiplies_itself(boxes):
-            a, b, c = made.tensors
-            self._point(words, boxes, made)
-            has_block = self.text.meets or not self.terms
-            most = max(math.prod(self.frame.box_shape(box)) for box in boxes) if has_block else 0
-            self._call(words, _tasks(words, self.dims, boxes, self.frame), self._shapes(a, b, c), most)
-            return
-        self._one_by_one(words, boxes, made)
+        places = [self._tensor(place, made) for place in self.text.places]  # held until the loops have ended
+        words = self._words(found, places)
+        if found.is_plain:
+            self._point(words, found, made)
+            self._call(words, found.tasks, self._shapes(*made.tensors), found.most)
+        else:
+            self._one_by_one(words, found.boxes, made)
 
-    def _multiplies_itself(self, boxes: Sequence[Box]) -> bool:
-        """Whether the loops make the products, of boxes whose modes of each group lie as one."""
-        if self.terms and not self.text.meets:
-            return True
-        extents = self.frame.extents
-        for labels in (self.frame.first.batch, self.frame.first.m, self.frame.first.n):
-            for outer, inner in itertools.pairwise(labels):
-                if any(box[outer][1] > 1 and box[inner][1] < extents[inner] for box in boxes):
-                    return False
-        return bool(self._multiply)
+    def _geometry(self, boxes: list[Box]) -> Geometry:
+        """All that follows from boxes alone."""
+        order, dims, first = self.frame.order, self.dims, self.frame.first
+        starts, sizes = (
+            np.array([[box[label][at] for label in order] for box in boxes], np.int64).reshape(len(boxes), len(order))
+            for at in range(2)
+        )
+        words = np.zeros((len(boxes), at.EXTENTS + dims + len(self.text.places) * (1 + dims)), np.int64)
+        words[:, at.END], words[:, at.COLUMNS] = sizes[:, :dims].prod(1), sizes[:, dims:].prod(1)
+        words[:, at.START] = starts[:, dims]
+        words[:, at.EXTENTS : at.EXTENTS + dims] = sizes[:, :dims]
+        groups = [[order.index(label) for label in labels] for labels in (first.batch, first.m, first.n)]
+        for place, group in zip((products.BATCH, products.SIDE, products.WIDTH), groups, strict=True):
+            words[:, at.PRODUCTS + place] = sizes[:, group].prod(1)
+        cuts = [at for at in range(len(boxes)) if at == 0 or (starts[at, :dims] != starts[at - 1, :dims]).any()]
+        tasks = np.array([cuts, [*cuts[1:], len(boxes)]], np.int64).T.copy()
+        has_block = self.text.meets or not self.terms
+        most = int(sizes.prod(1).max()) if has_block and boxes else 0
+        return Geometry(boxes, starts, words, tasks, most, not has_block or self._lie(sizes, groups))
+
+    def _lie(self, sizes: Words, groups: Sequence[Sequence[int]]) -> bool:
+        """Whether the loops make the products: modes of each group lie as one in a box."""
+        extents = [self.frame.extents[label] for label in self.frame.order]
+        pairs = [pair for group in groups for pair in itertools.pairwise(group)]
+        cut = any(((sizes[:, outer] > 1) & (sizes[:, inner] < extents[inner])).any() for outer, inner in pairs)
+        return bool(self._multiply) and not cut
 
     # -- what the code is told ---------------------------------------------------------------------------------------
 
@@ -173,33 +205,20 @@ class StageRows:
             step *= extent
         return tensor
 
-    def _words(self, boxes: Sequence[Box], places: Sequence[Tensor]) -> Words:
+    def _words(self, found: Geometry, places: Sequence[Tensor]) -> Words:
         """A row of words for each box."""
-        order, dims = self.frame.order, self.dims
-        starts = np.array([[box[label][0] for label in order] for box in boxes], np.int64)
-        sizes = np.array([[box[label][1] for label in order] for box in boxes], np.int64)
-        words = np.zeros((len(boxes), at.EXTENTS + dims + len(places) * (1 + dims)), np.int64)
-        words[:, at.END], words[:, at.COLUMNS] = sizes[:, :dims].prod(1), sizes[:, dims:].prod(1)
-        words[:, at.START] = starts[:, dims]
-        words[:, at.EXTENTS : at.EXTENTS + dims] = sizes[:, :dims]
+        words, dims = found.words.copy(), self.dims
         next_at = at.EXTENTS + dims
         for tensor in places:
             steps = _steps(tensor)
-            words[:, next_at] = tensor.data_ptr() + starts @ steps
+            words[:, next_at] = tensor.data_ptr() + found.starts @ steps
             words[:, next_at + 1 : next_at + 1 + dims] = steps[:dims]
             next_at += 1 + dims
         return words
 
-    def _point(self, words: Words, boxes: Sequence[Box], made: Made) -> None:
-        """The words of the products."""
-        frame, (a, b, c) = self.frame, made.tensors
-        first, second = frame.first, frame.second
-        sizes = {label: np.array([box[label][1] for box in boxes], np.int64) for label in frame.order}
-
-        def count(labels: Sequence[Label]) -> Any:
-            return math.prod((sizes[label] for label in labels), start=np.ones(len(boxes), np.int64))
-
-        found = {products.BATCH: count(first.batch), products.SIDE: count(first.m), products.WIDTH: count(first.n)}
+    def _point(self, words: Words, found: Geometry, made: Made) -> None:
+        """Where the products begin, and the step from a matrix of theirs to the next."""
+        (a, b, c), first, second = made.tensors, self.frame.first, self.frame.second
         operands = [(products.A, a, first.x), (products.B, b, first.y)] if not self.terms else []
         if self.text.meets:
             assert second is not None
@@ -207,15 +226,10 @@ class StageRows:
             d = made.states[self.sweeps.product].total  # type: ignore[index]
             operands += [(products.C, c, second.y), (products.D, d, second.result)]
         for place, tensor, labels in operands:
-            steps = _steps(tensor)
-            offsets = [
-                np.array([box[label][0] for box in boxes], np.int64) * step
-                for label, step in zip(labels, steps, strict=True) if label in sizes
-            ]  # fmt: skip
-            found[place] = tensor.data_ptr() + sum(offsets)
-            found[place + 1] = _pitch(tensor, 0, len(first.batch)) * tensor.element_size()
-        for place, value in found.items():
-            words[:, at.PRODUCTS + place] = value
+            steps = dict(zip(labels, _steps(tensor), strict=True))
+            along = np.array([steps.get(label, 0) for label in self.frame.order], np.int64)
+            words[:, at.PRODUCTS + place] = tensor.data_ptr() + found.starts @ along
+            words[:, at.PRODUCTS + place + 1] = _pitch(tensor, 0, len(first.batch)) * tensor.element_size()
 
     def _shapes(self, a: Tensor, b: Tensor, c: Tensor | None) -> ctypes.Array[Any]:
         """How matrices lie, in BLAS's words."""
@@ -282,13 +296,6 @@ class StageRows:
                 if self.text.meets:
                     assert self.sweeps.product is not None
                     made.states[self.sweeps.product].add(scores, c, box, None)
-
-
-def _tasks(words: Words, dims: int, boxes: Sequence[Box], frame: Frame) -> Words:
-    """Stretches of boxes that have the same rows."""
-    keys = [tuple(box[label][0] for label in frame.order[:dims]) for box in boxes]
-    starts = [at for at, key in enumerate(keys) if at == 0 or key != keys[at - 1]]
-    return np.array([starts, [*starts[1:], len(boxes)]], np.int64).T.copy()
 
 
 def _steps(tensor: Tensor) -> Words:
