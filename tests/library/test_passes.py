@@ -18,9 +18,11 @@ from weft.gpu.common.cubin import Cubin
 from weft.gpu.pointwise import compiled as kernels
 from weft.gpu.pointwise import launch, nvrtc
 from weft.gpu.pointwise.compiled import PassKernel
-from weft.gpu.pointwise.form import THREADS
+from weft.gpu.pointwise.form import THREADS, PassTensor
 from weft.gpu.pointwise.source import NAME, KernelText
 from weft.library import model, products
+from weft.library.passes import moving_pass
+from weft.planner.schedule import Target
 from weft.testing import random_operand
 
 
@@ -231,6 +233,15 @@ def test_it_serves_from_the_second_call_on(late: bool, monkeypatch: pytest.Monke
     one, three = (run(call, "stand-in", times=times) for times in (1, 3))
     assert DRIVER.launched == (0 if late else 2)
     assert torch.equal(one.results[0], three.results[0])
+
+
+@pytest.mark.parametrize("modes", [24, 27])
+def test_more_modes_than_torch_takes_are_waited_for(modes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "kernel_of", lambda text, target: Slow(text, DRIVER.loaded(text)))
+    tensors = [PassTensor(SINGLE, tuple(base**at for at in range(modes))) for base in (3, 5)]
+    made = moving_pass((2,) * modes, tensors, Target("cuda", 0, "", 90, 132, 0))
+    assert not isinstance(made, str)
+    assert made.serves is (modes > 25)
 
 
 def test_a_kernel_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

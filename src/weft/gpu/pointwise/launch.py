@@ -15,6 +15,7 @@ from weft.gpu.pointwise.form import Passage
 from weft.gpu.pointwise.source import Body, kernel_text
 from weft.planner.schedule import Scalar, Target
 
+_TORCH_MODES = 25
 _DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 
 
@@ -28,7 +29,8 @@ class Pass:
             start for start, index in zip(passage.starts, passage.form.indices, strict=True) if not index
         ]
         self._starts = starts if any(starts) else None
-        self._awaited = kernel.settled is None  # the first call is served by other means
+        # The first call is served by torch's operations, which take at most 25 modes on a GPU.
+        self._awaited = kernel.settled is None and passage.form.modes <= _TORCH_MODES
         self._over = False
         self._launch: Callable[[Sequence[int]], None] | None = None
 
