@@ -51,8 +51,8 @@ def _sum() -> Callable[[], Any]:
     return lambda: operators(state)
 
 
-def _linear() -> Callable[[], Any]:
-    layer, x = weft.nn.Linear(4, 5).double(), A.clone()
+def _layer() -> Callable[[], Any]:
+    layer, x = weft.nn.Einsum("ij,jk->ik", (4, 5)).double(), A.clone()
     return lambda: layer(x)
 
 
@@ -84,7 +84,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[[], Any]], int | None]] = {
     "blocks": (lambda: lambda: weft.blocks.contract("ij,kj->ik", BLOCKS, BLOCKS).buffer, 168),
     "chain": (lambda: lambda: weft.chain("ij,jk,kl->il", A, B, A), 2 * PRODUCT),
     "operator_sum": (_sum, None),
-    "nn.Linear": (_linear, 2 * 3 * 4 * 5),
+    "nn.Einsum": (_layer, 2 * 3 * 4 * 5),
 }  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def test_exceptions_that_steer_torch_pass_through_a_function() -> None:
 @pytest.mark.parametrize("call", [
     lambda x: weft.contract(E, x, B, epilogue=torch.relu), lambda x: weft.einsum(E, x, B), lambda x: weft.matmul(x, B),
     lambda x: weft.permute(x, "ij->ji"), lambda x: weft.einsum("ij,jk,kl->il", x, B, A),
-    lambda x: PLAN(x, B), weft.nn.Linear(4, 3, dtype=torch.float64),
+    lambda x: PLAN(x, B), weft.nn.Einsum("ij,jk->ik", (4, 3), dtype=torch.float64),
 ])  # fmt: skip
 def test_jit_is_refused_in_a_sentence(call: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(weft.UnsupportedError, match=r"torch.jit.trace cannot record weft's calls: use torch.compile"):

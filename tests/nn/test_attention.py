@@ -32,8 +32,9 @@ def plainly(layer: weft.nn.Attention, x: Tensor, mask: Tensor | None = None, con
 
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
 @pytest.mark.parametrize("causal", [False, True])
-def test_values_and_gradients(kv_heads: int | None, causal: bool) -> None:
-    layer = weft.nn.Attention(24, 4, kv_heads, dtype=torch.float64, causal=causal)
+@pytest.mark.parametrize("score", [None, lambda s: s], ids=["by torch", "by blocks"])
+def test_values_and_gradients(kv_heads: int | None, causal: bool, score: Any) -> None:
+    layer = weft.nn.Attention(24, 4, kv_heads, dtype=torch.float64, causal=causal, score=score)
     mask = torch.ones(9, 9, dtype=torch.bool).tril() if causal else None
     found, expected = layer(X), plainly(layer, X, mask)
     torch.testing.assert_close(found, expected)
@@ -66,8 +67,9 @@ def test_ragged_sequences_and_another_context() -> None:
     torch.testing.assert_close(found, plainly(layer, X, mask, context))
 
 
-def test_steps_are_the_whole() -> None:
-    layer = weft.nn.Attention(24, 4, 2, dtype=torch.float64, causal=True)
+@pytest.mark.parametrize("score", [None, lambda s: s], ids=["by torch", "by blocks"])
+def test_steps_are_the_whole(score: Any) -> None:
+    layer = weft.nn.Attention(24, 4, 2, dtype=torch.float64, causal=True, score=score)
     past, found = None, []
     for part in X.split([4, 1, 1, 3], 1):
         y, past = layer.step(part, past)

@@ -60,7 +60,7 @@ def test_a_layer_is_a_module(name: str) -> None:
         for again in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             assert torch.equal(again(*inputs), expected)
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        assert torch.equal(compiled(*inputs), expected)
+        torch.testing.assert_close(compiled(*inputs), expected)
     torch._dynamo.reset()
 
 
@@ -104,6 +104,21 @@ def test_a_layer_over_the_parameters_of_torchs() -> None:
         torch.testing.assert_close(layer(X), functional.silu(theirs(X)))
         theirs.weight.mul_(2)
         torch.testing.assert_close(layer(X), functional.silu(theirs(X)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_of_eight_bits_by_blocks(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.linear, "BLOCK", 1)  # of 32 rows, the least
+    layer, x = nn.Linear(48, 100, bias, activation="tanh").quantized(), torch.randn(2, 3, 48, requires_grad=True)
+    found = layer(x)
+    (grad,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), x)
+    exact, weight = x.double(), layer.weight.double() * layer.scale[:, None]
+    sums = exact @ weight.T + (layer.bias.double() if bias else 0)
+    (expected,) = torch.autograd.grad(torch.tanh(sums).sum(), exact, create_graph=True)
+    (twice,) = torch.autograd.grad(expected.square().sum(), exact)
+    for ours, theirs in ((found, torch.tanh(sums)), (grad, expected), (second, twice)):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])

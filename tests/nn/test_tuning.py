@@ -27,7 +27,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(weft.nn.GatedLinear(12, 20), weft.nn.Linear(20, 6, activation="relu"))
+    first, second = ("silu", (12, 20)), ("relu", (20, 6))  # `Linear` is torch's on a CPU
+    layers = [weft.nn.Einsum("ab,bc->ac", shape, activation=name) for name, shape in (first, second)]
+    return torch.nn.Sequential(*layers)
 
 
 X = torch.randn(5, 12, generator=torch.Generator().manual_seed(1))
@@ -48,14 +50,14 @@ def test_forward_and_backward_are_measured_and_right_afterwards(measured: list[A
     torch.testing.assert_close([parameter.grad for parameter in layers.parameters()], wanted)
     with torch.no_grad():
         count = len(measured)
-        assert weft.nn.tune(layers.eval(), X).measured == len(measured) - count <= 3
+        assert weft.nn.tune(layers.eval(), X).measured == len(measured) - count <= 2
 
 
 def test_without_gradients_the_forward_pass_alone_is_measured(measured: list[Any]) -> None:
     layers = model()
     with torch.no_grad():
         weft.nn.tune(layers, X)
-    assert len(measured) == 3, "two products and the gate's"
+    assert len(measured) == 2
 
 
 def test_a_call_takes_the_fastest_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from weft import functions
 from weft.base.figures import nearest
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, WeftError
 from weft.fn import trace
+from weft.fn.pointwise import RecordedFunction
 
 Function: TypeAlias = Callable[..., torch.Tensor]
 Activation: TypeAlias = str | Function | None
@@ -48,6 +49,21 @@ def activation(given: Activation) -> Function | None:
     if not isinstance(given, str) or given not in NAMED:
         raise ArgumentError(f"no activation is called {given!r}{nearest(str(given), NAMED)}")
     return NAMED[str(given)]
+
+
+def activated(function: Function | None) -> Function:
+    """An activation as a function of tensors."""
+    return function if function is not None else lambda value: value
+
+
+def is_eager(function: Function | None) -> bool:
+    """Whether an activation is of torch operations, element by element, so that it may be called on a tensor."""
+    if function is None or function in NAMED.values():
+        return True
+    try:
+        return isinstance(trace(function, (torch.float32,), hook="activation"), RecordedFunction)
+    except WeftError:  # a call says why
+        return False
 
 
 def activation_text(given: Activation) -> str:

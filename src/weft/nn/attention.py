@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_tensor, is_transforming
+from weft.base.dispatch import is_dynamo_compiling
 from weft.cascades.public import cascade
 from weft.errors import ArgumentError, FunctionError, ShapeError
 from weft.fn.binding import parameters
 from weft.fn.reductions import softmax
+from weft.machine.exactness import shortened
 from weft.nn.linear import Linear
 from weft.planner.options import read_operands
 from weft.spec.arguments import reads
@@ -37,7 +40,9 @@ class Attention(torch.nn.Module):
     call's `operands`, whose modes are of ``b h q k``. What it returns goes into a softmax over keys. `causal` masks
     keys behind the query. `weft.functions` has soft caps, windows and ALiBi.
 
-    Nothing of the size of all scores is in memory, neither forward nor backward.
+    Nothing of the size of all scores is in memory, neither forward nor backward. Without a `score`, `operands` and
+    `lengths` it is torch's `scaled_dot_product_attention`, of halves on a GPU and of float32 and float64 on a CPU. That
+    has no second derivatives; with ``score=lambda s: s`` it is weft's own.
 
     Raises `ArgumentError` for heads that do not divide the features, `FunctionError` for a score that is no function.
 
@@ -105,7 +110,10 @@ class Attention(torch.nn.Module):
         batch = x.shape[:-2]
         if keys.shape[:-2] != batch:
             raise ShapeError(f"context has sequences of shape {tuple(keys.shape[:-2])}, x of {tuple(batch)}")
-        q = self.query(x).reshape(-1, x.shape[-2], self.kv_heads, groups, self.width)
+        q = self.query(x)
+        if self.score is None and lengths is None and not operands and _is_plain(q, keys, values):
+            return self.out(self._plain(q, keys, values, before))
+        q = q.reshape(-1, x.shape[-2], self.kv_heads, groups, self.width)
         k, v = (each.reshape(-1, each.shape[-2], self.kv_heads, self.width) for each in (keys, values))
         given = {name: self._operand(name, *pair) for name, pair in read_operands(operands).items()}
         if lengths is not None:
@@ -118,6 +126,21 @@ class Attention(torch.nn.Module):
             indices={name: label for name, label in indices.items() if name in names},
         )  # fmt: skip
         return self.out(found.reshape(*batch, x.shape[-2], self.features))
+
+    def _plain(self, q: Tensor, keys: Tensor, values: Tensor, before: int) -> Tensor:
+        """Attention without a function of scores, by torch."""
+        length, context = q.shape[-2], keys.shape[-2]
+        queries, k, v = (
+            each.reshape(-1, each.shape[-2], count, self.width).transpose(1, 2)
+            for each, count in ((q, self.heads), (keys, self.kv_heads), (values, self.kv_heads))
+        )
+        seen = None
+        if self.causal and before and length > 1:
+            seen = torch.ones(length, context, dtype=torch.bool, device=q.device).tril(before)
+        found = scaled_dot_product_attention(
+            queries, k, v, attn_mask=seen, is_causal=self.causal and not before, enable_gqa=self.kv_heads < self.heads
+        )
+        return found.transpose(1, 2).reshape(q.shape)
 
     def _names(self, given: Mapping[str, Any]) -> tuple[str, ...]:
         """The parameters that the function between has: those of the score, and those of masks."""
@@ -145,6 +168,18 @@ class Attention(torch.nn.Module):
     def extra_repr(self) -> str:
         """Sizes, as `print` shows them."""
         return f"features={self.features}, heads={self.heads}, kv_heads={self.kv_heads}, causal={self.causal}"
+
+
+def _is_plain(*tensors: Tensor) -> bool:
+    """Whether torch has the kernel: of halves on a GPU, on a CPU of float32 whose products are not rounded."""
+    first = tensors[0]
+    if any(each.dtype is not first.dtype or not each.numel() for each in tensors):
+        return False
+    if not is_dynamo_compiling() and (is_transforming() or (first.is_cpu and shortened())):
+        return False
+    if first.is_cuda:
+        return first.dtype in (torch.float16, torch.bfloat16)
+    return first.is_cpu and first.dtype in (torch.float32, torch.float64)
 
 
 def _between(

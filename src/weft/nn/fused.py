@@ -1,4 +1,8 @@
-"""The common part of layers: an activation, and functions made of it that are not part of the layer's state."""
+"""The common part of layers: an activation, and functions made of it that are not part of the layer's state.
+
+On a CPU torch's own operations are at par with fused ones in float32 and float64, and the backward pass that autograd
+makes of them is faster: there layers are written in them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from typing import Any
 
 import torch
 
+from weft.base.arrays import any_autocast
+from weft.base.dispatch import is_dynamo_compiling
 from weft.base.memory import new_tensor
 from weft.errors import DTypeError, ShapeError
-from weft.nn.activations import Activation, Function, activation, activation_text
+from weft.machine.exactness import shortened
+from weft.nn.activations import Activation, Function, activated, activation, activation_text, is_eager
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
 
@@ -32,9 +39,11 @@ class Fused(torch.nn.Module):
 
     def _fuse(self) -> None:
         """Make the functions: the last step of a constructor."""
-        self._made = tuple(self._functions(activation(self.activation)).items())
-        for name, function in self._made:
-            self.__dict__[name] = function
+        function = activation(self.activation)
+        self._made: dict[str, Any] = {
+            **self._functions(function), "_activated": activated(function), "_is_eager": is_eager(function),
+        }
+        self.__dict__.update(self._made)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -42,15 +51,32 @@ class Fused(torch.nn.Module):
             self._fuse()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_made", *(name for name, _ in self._made)}
+        made = {"_made", *self._made}
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._fuse()
 
+    _activated: Function  # the activation of a tensor
+    _is_eager: bool  # whether that is done by torch's operations
+
+    def _is_torchs(self, x: Any, features: int, *parameters: torch.Tensor | None) -> bool:
+        """Whether the layer is written in torch's operations: they promise the same of these tensors."""
+        if not (self._is_eager and isinstance(x, torch.Tensor) and x.is_cpu and x.dtype in _WIDE):
+            return False
+        if x.dim() == 0 or x.shape[-1] != features or any_autocast():
+            return False
+        for each in parameters:
+            if each is not None and not (each.is_cpu and each.dtype is x.dtype):
+                return False
+        return x.dtype is torch.float64 or is_dynamo_compiling() or not shortened()
+
     def _activation_text(self) -> str:
         return "" if self.activation is None else f", activation={activation_text(self.activation)}"
+
+
+_WIDE = (torch.float32, torch.float64)
 
 
 def uniform(parameter: torch.Tensor | None, fan_in: int) -> None:

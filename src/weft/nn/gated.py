@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
 from weft.api.contract import contract
 from weft.errors import DTypeError
@@ -96,6 +97,8 @@ class GatedLinear(Fused):
 
         `options` are keywords of `weft.contract` for both products, `specialize` say.
         """
+        if not options and self._is_torchs(x, gate.shape[-1], gate, up, gate_bias, up_bias):
+            return self._activated(linear(x, gate, gate_bias)) * linear(x, up, up_bias)
         beside = {} if gate_bias is None else {"bias": ("n", gate_bias)}
         first = contract("...k,nk->...n", x, gate, epilogue=self._first, operands=beside, **options)
         operands = {"gate": ("...n", first)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
+from torch.nn.functional import linear
 
 from weft.api.contract import contract
+from weft.base.arrays import is_transforming
+from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
 from weft.nn.fused import Fused, empty, parameter_type, uniform
@@ -83,6 +87,12 @@ class Linear(Fused):
         uniform(self.bias, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias, scale = self.weight, self.bias, self.scale
+        if scale is None and self._is_torchs(x, weight.shape[-1], weight, bias):
+            return self._activated(linear(x, weight, bias))
+        if scale is not None and self._is_by_blocks(x):
+            sums = _by_blocks(x.reshape(-1, weight.shape[1]), weight).view(*x.shape[:-1], weight.shape[0])
+            return self._activated(sums * scale if bias is None else torch.addcmul(bias, sums, scale))
         operands: dict[str, tuple[str, torch.Tensor]] = {}
         if self.bias is not None:
             operands["bias"] = ("n", self.bias)
@@ -94,6 +104,13 @@ class Linear(Fused):
             "...k,nk->...n", x, self.weight, epilogue=self._epilogue, operands=operands, **options
         )
         return found
+
+    def _is_by_blocks(self, x: torch.Tensor) -> bool:
+        """Whether a weight of eight bits is multiplied by blocks: in float32 on a CPU, outside of compiled code."""
+        weight = self.weight
+        if is_dynamo_compiling() or is_transforming() or not weight.is_cpu or not weight.numel():
+            return False
+        return self._is_torchs(x, weight.shape[1], self.scale, self.bias)  # the scale is of float32
 
     def extra_repr(self) -> str:
         text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -115,3 +132,42 @@ class Linear(Fused):
         del self.weight
         self.register_buffer("weight", (scaled if dtype in FP8 else scaled.round()).to(dtype))
         self.scale = scale
+
+
+BLOCK = 1 << 20  # bytes of converted weights that stay in the caches while they are multiplied
+
+
+class _ByBlocks(torch.autograd.Function):
+    """``x @ weight.T`` of a weight in eight bits, which is converted a block of rows at a time. It has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        found = x.new_empty(x.shape[0], weight.shape[0])
+        for rows, block in _blocks(weight, x.dtype):
+            torch.mm(x, block.t(), out=found[:, rows])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated in its turn
+            return torch.mm(grad, weight.to(grad.dtype)), None
+        found = grad.new_zeros(grad.shape[0], weight.shape[1])
+        for rows, block in _blocks(weight, grad.dtype):
+            found.addmm_(grad[:, rows], block)
+        return found, None
+
+
+_by_blocks: Any = super(torch.autograd.Function, _ByBlocks).apply
+
+
+def _blocks(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Blocks of rows, converted in one place after the other."""
+    rows, columns = weight.shape
+    step = max(32, BLOCK // (columns * dtype.itemsize))
+    place = torch.empty(min(step, rows), columns, dtype=dtype)
+    for start in range(0, rows, step):
+        block = place[: min(step, rows - start)]
+        block.copy_(weight[start : start + step])
+        yield slice(start, start + step), block

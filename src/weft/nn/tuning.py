@@ -23,8 +23,9 @@ def tune(
     backward pass follows, whose gradients are dropped. All that weft computes in these calls is measured then, equal
     contractions once, those that take longest by prediction first: the best schedules of each family by prediction,
     torch's own operations, and what serves now. Later calls of this process take the fastest at once, and later
-    processes find them stored. `budget`: seconds of measuring. `workers`: processes that compile meanwhile, by default
-    one for each core but one. Ctrl-C keeps what was found.
+    processes find them stored. What layers leave to torch (`Linear` and `GatedLinear` of float32 and float64 on a CPU)
+    is not measured. `budget`: seconds of measuring. `workers`: processes that compile meanwhile, by default one for
+    each core but one. Ctrl-C keeps what was found.
 
     Returns a report that prints itself. Raises what the module raises, and `ArgumentError` for a budget or workers
     below 0.
