@@ -242,16 +242,32 @@ def test_functions(equation: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", [SINGLE, HALF, DOUBLE, COMPLEX], ids=str)
 @pytest.mark.parametrize("equation", ["mk,nk->mn", "km,kn->nm", "bmk,bkn->bmn", "amk,kbn->bnma", "pk,nk->pn"])
 def test_added_by_the_product(equation: str, dtype: torch.dtype, device: str) -> None:
-    """An operand that is added to sums, along any modes of D, alone or behind a ReLU; sums are rounded once."""
+    """An operand that is added to sums, along any modes of D, alone or with an operation behind; sums round once."""
     output = equation.split("->")[1]
     for modes in (output, output[::-1], output[-1], output[0]):
         beside = random_operand([SIZES[label] for label in modes], dtype, 5)
         functions = [lambda s, x: s + x, lambda s, x: x + s]
         if not dtype.is_complex:
-            functions += [lambda s, x: torch.relu(s + x), lambda s, x: s + x + x]
+            functions += [lambda s, x: torch.relu(s + x), lambda s, x: s + x + x, lambda s, x: 2 - (s + x)]
+            functions.append(lambda s, x: torch.nn.functional.gelu(s + x, approximate="tanh"))
         for function in functions:
             call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=3)
             check(call, device)
+
+
+@pytest.mark.parametrize("algebra", ["or_and", "gf2"])
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "bmk,kbn->nbm", "k,kn->n", "mk,nk->nm"])
+def test_truth_values_are_counted(equation: str, algebra: str) -> None:
+    """Every byte that is not zero is true, and no pair of a long sum is lost."""
+    extents, terms = {"b": 3, "m": 5, "n": 7, "k": 700}, equation.replace("->", ",").split(",")
+    made = torch.Generator().manual_seed(3)
+    bits = [torch.rand([extents[x] for x in term], generator=made) < 0.5 for term in terms[:2]]
+    stored = [(one.to(torch.uint8) * 254).view(torch.bool) for one in bits]
+    count = torch.einsum(equation, *(one.double() for one in bits))
+    expected = count % 2 == 1 if algebra == "gf2" else count > 0
+    plan = weft.plan(equation, *stored, algebra=algebra, specialize="library")
+    assert torch.equal(plan(*stored), expected)
+    assert "count pairs" in plan.explain()
 
 
 def test_added_operands_keep_nan() -> None:

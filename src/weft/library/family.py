@@ -34,7 +34,8 @@ LEAST = 1 << 20  # bytes of the parts that are for those who have little
 
 _FORMS = {
     "product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs",
-    "exponentials": "matrix products of exponentials", "split": "matrix products of shorter terms",
+    "counts": "matrix products that count pairs", "exponentials": "matrix products of exponentials",
+    "split": "matrix products of shorter terms",
 }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def _described(contraction: Contraction, target: Target, *, whole: bool = True) 
 
     Parts, not `whole`, compute it behind their sums.
     """
-    if whole and (fold := folded(contraction)) is not None:
+    if whole and (fold := folded(contraction, target.kind)) is not None:
         scheme = scheme_on(fold.contraction, target)._replace(clamps=fold.clamps)
         part = LibraryPart(scheme, Frame.whole(fold.contraction))
         if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):

@@ -3,6 +3,7 @@
 product        matrices by torch.mm or bmm
 pairs          nothing is summed that both operands have: torch.mul
 algebra        tables of pairs of another algebra
+counts         of truth values, matrices of zeros and ones; on a CPU
 exponentials   of an algebra that adds exponentials, matrices of those; on a CPU
 """
 
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from weft.algebra import of_count
 from weft.cpu.blas import of_bytes
 from weft.library.exact import widens
 from weft.library.exponentials import LEAST_PAIRS, LEAST_SIDE
@@ -24,8 +26,9 @@ from weft.spec import Contraction, Role
 from weft.spec.dtypes import value_type
 
 _NARROW = 16
+MOST_PAIRS = 1 << 24  # up to which float32 has every number
 
-Form = Literal["product", "pairs", "algebra", "exponentials"]
+Form = Literal["product", "pairs", "algebra", "counts", "exponentials"]
 
 
 class RoleNumbers(NamedTuple):
@@ -96,10 +99,20 @@ def _form(contraction: Contraction, roles: RoleNumbers, kind: str) -> Form:
     if contraction.algebra is None:
         return "product" if roles.k else "pairs"
     m, n = contraction.m, contraction.n
+    if kind == "cpu" and counts(contraction):
+        return "counts"
     worth = min(m, n) >= LEAST_SIDE and contraction.batch * m * n * contraction.k >= LEAST_PAIRS
     if kind != "cpu" or not worth or exponent_of(contraction.algebra, contraction.arithmetic.accumulate) is None:
         return "algebra"
     return "exponentials"
+
+
+def counts(contraction: Contraction) -> bool:
+    """Whether sums of truth values are told by how many pairs are true, as float32 counts them."""
+    accumulate = contraction.arithmetic.accumulate
+    if contraction.algebra is None or accumulate is not torch.bool or contraction.k > MOST_PAIRS:
+        return False
+    return of_count(contraction.algebra, accumulate) is not None
 
 
 def _types(
@@ -113,7 +126,7 @@ def _types(
     accumulate = contraction.arithmetic.accumulate
     if splits(contraction, roles, form, kind):
         return ProductTypes(torch.float32, torch.float32, torch.float32, "split")
-    if form in ("algebra", "exponentials"):
+    if form in ("algebra", "counts", "exponentials"):
         return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if form == "pairs":
         # A product of two halves is exact in single precision, and rounded once.

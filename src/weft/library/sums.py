@@ -13,13 +13,15 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from weft.algebra import of_count
 from weft.base.arrays import any_autocast
+from weft.cpu.host import multiplies_bytes
 from weft.library.algebras import operations_of, reduced, table
 from weft.library.arrange import arranged
 from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_tables, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
-from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapped
+from weft.library.products import MatrixProducts, ProductTypes, clamps, is_rounded_once, wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.split import SplitProducts
 from weft.library.views import A, B, C, D, Frame, Group, MergedModes, View
@@ -370,6 +372,31 @@ class Exponentials(Tables):
         return reduced(self._algebra, x, y, self._accumulate, self._most)
 
 
+class Counts(Tables):
+    """Sums of truth values, by products of matrices that count the pairs which are true."""
+
+    def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
+        super().__init__(scheme, frame)
+        result, roles = of_count(self._algebra, self._accumulate), scheme.roles
+        assert result is not None, "this form is of truth values"
+        self._result, self._by_bytes = result, multiplies_bytes() and not roles.batch
+        one = torch.int8 if self._by_bytes else torch.float32
+        count = torch.int32 if self._by_bytes else torch.float32
+        types = ProductTypes(one, one, count, "bytes" if self._by_bytes else "plain")
+        self._one, self._products = one, MatrixProducts(types, not self._by_bytes, scheme.kind)
+        factors = frame.size((*roles.batch, *roles.m, *roles.k)) + frame.size((*roles.batch, *roles.n, *roles.k))
+        self.bytes += factors * (1 + one.itemsize) + frame.size(self.kept) * (count.itemsize + 1)
+
+    def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
+        x, y = (self._ones(each) for each in (self._a.of(a, aux), self._b.of(b, aux)))
+        counts = self._products.made(x[0], y[0].mT) if self._by_bytes else self._products.made(x, y.mT)
+        return self._result(counts).view(self._shape)
+
+    def _ones(self, values: Tensor) -> Tensor:
+        """Ones where values are true: where their bytes are not zero."""
+        return values.view(torch.uint8).clamp(max=1).to(self._one)
+
+
 def _in_batches(
     scheme: LibraryScheme, place: int, frame: Frame, groups: tuple[Group, Group, Group]
 ) -> OperandMatrix | Seen:
@@ -380,7 +407,7 @@ def _in_batches(
     return Seen(view if groups[0] else view._replace(shape=(1, *view.shape), strides=(1, *view.strides)))
 
 
-Sums: TypeAlias = Nothing | Pairs | Matrices | Tables | Exponentials
+Sums: TypeAlias = Nothing | Pairs | Matrices | Tables | Counts | Exponentials
 
 
 def sums_of(scheme: LibraryScheme, frame: Frame) -> Sums:
@@ -388,6 +415,8 @@ def sums_of(scheme: LibraryScheme, frame: Frame) -> Sums:
         return Nothing(scheme, frame)
     if scheme.form == "pairs":
         return Pairs(scheme, frame)
+    if scheme.form == "counts":
+        return Counts(scheme, frame)
     if scheme.form == "exponentials":
         return Exponentials(scheme, frame)
     return Matrices(scheme, frame) if scheme.form == "product" else Tables(scheme, frame)

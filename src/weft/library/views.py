@@ -103,6 +103,8 @@ class Frame(NamedTuple):
         batch, rows, columns = found
         if not copied and not _is_matrix(rows, columns):
             return None
+        if rows.extent == 1 and columns.stride == 1:  # as torch lays a row out: a smaller step is not for fast kernels
+            rows = MergedModes(1, columns.extent)
         kept = (batch, rows, columns) if groups[0] else (rows, columns)
         return View(tuple([run.extent for run in kept]), tuple([run.stride for run in kept]), self.start(place))
 
