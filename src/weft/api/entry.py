@@ -6,6 +6,7 @@ of their tensors, and their options, as a public call was given them or as `Opti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
 from weft.planner.options import Options, read_operands
-from weft.planner.request import Results
+from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.derivatives import any_tensor, asked, differentiable
@@ -31,6 +32,8 @@ from weft.spec.whole_sums import result_types
 #: By signature, equation and options: the plan of a call, and where that suffices its launch.
 CALLS = CallCache("calls", 4096)
 LATELY = Lately(1024)  # those of `CALLS` that came last
+FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
+PATIENCE = 8  # calls before one is written anew
 _LONE = torch.Size(())
 _USUAL = Options(specialize="auto")
 
@@ -112,8 +115,52 @@ def made(
     result = run(a, b, c, alpha, beta, out, tensors)
     # A C that is not read has no launch of its own.
     if key is not None and (c is None or beta != 0) and plan.is_lasting:
-        CALLS.put(key, plan.known_call(key[0], a, b, c, out is not None, result, tensors))
+        call = plan.known_call(key[0], a, b, c, out is not None, result, tensors)
+        given = (a, b, c, *tensors.values())
+        few = out is None and options.backend == "auto" and is_plain(key[0]) and are_few(plan.request, given)
+        CALLS.put(key, FewElements(call, plan.request) if few else call)
     return result
+
+
+class FewElements:
+    """A known call of functions, or of another algebra, on so few elements that torch's operations serve it best.
+
+    It is written in them once it is known to come again.
+    """
+
+    def __init__(self, known: KnownCall, request: Request) -> None:
+        self._known, self._request = known, request
+        self._left = PATIENCE
+        self._call: Any = None
+
+    @property
+    def plan(self) -> Any:
+        return self._known.plan
+
+    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+        """The result, or None where the call must be read in full."""
+        if self._call is not None and (found := self._call.run(a, b, c, alpha, beta, out, operands)) is not None:
+            return found
+        self._left -= 1
+        if not self._left:
+            self._call = differentiable("written")(self._request, (a, b, c, *operands))
+        return self._known.run(a, b, c, alpha, beta, out, operands)
+
+
+def are_few(request: Request, tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether a call on a CPU has functions, or an algebra that is written so, and few elements or pairs.
+
+    Products of exponentials in torch's operations are ahead of compiled passes up to 512 x 512 of them.
+    """
+    algebra = None if request.raw_algebra is None else request.raw_algebra.name
+    if request.device.type != "cpu" or request.peak or algebra not in (None, "log", "max_plus", "min_plus"):
+        return False
+    if algebra is None and not any(request.functions.raw):
+        return False
+    extents = request.extents()
+    counted = request.notation.output if algebra in (None, "log") else extents
+    made, most = math.prod([extents[label] for label in counted]), FEW if algebra != "log" else 8 * FEW
+    return made <= most and all(each is None or each.numel() <= most for each in tensors)
 
 
 def words_of(equation: Terms, options: Options) -> Words | None:

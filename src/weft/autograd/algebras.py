@@ -48,12 +48,19 @@ def plain_rule(
     `tensors` are A, B, C (or None) and an operand for each of `request.named` that is no coordinate, in that order;
     `needs` says of which of these a gradient may be requested. The rule takes what `Plain.of` makes of them.
     """
+    form, places = plain_form(request, tensors, backend)
+    shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
+    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, permutes)
+
+
+def plain_form(
+    request: Request, tensors: Sequence[Tensor | None], backend: str | None = None
+) -> tuple[Plain, tuple[int, ...]]:
+    """A request's plain form, and which of the tensors each of its own is."""
     c = tensors[C]
     form = plain(request, None if c is None else (tuple(c.shape), c.dtype), backend or request.backend)
     named = [each.name for each in request.named if each.layout is not None]
-    places = (0, 1, 2, *(FIRST_OPERAND + named.index(name) for name in form.given))
-    shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
-    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, permutes)
+    return form, (0, 1, 2, *(FIRST_OPERAND + named.index(name) for name in form.given))
 
 
 def rule(
@@ -66,6 +73,19 @@ def rule(
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
         return Composed(spec, needs, ahead)
     return made(spec, needs, ahead)
+
+
+def core(spec: Spec) -> Callable[[Tensor, Tensor], Tensor]:
+    """The differentiable function of A and B of a bare contraction of another algebra."""
+    assert spec.algebra is not None
+    found = _kind(spec.algebra, spec.accumulate)(spec, (True, True, False), False)
+
+    def contracted(a: Tensor, b: Tensor) -> Tensor:
+        if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+            return found.forward(1.0, 1.0, (a, b, None))[0]
+        return apply(found, 1.0, 1.0, (a, b, None))[0]
+
+    return contracted
 
 
 @kept_for_algebra
@@ -101,6 +121,8 @@ class Composed:
 
     `call` is differentiable as it is. As a rule of its own it is called again in the backward pass.
     """
+
+    yields: int | None = None
 
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead

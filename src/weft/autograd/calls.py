@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -12,14 +13,16 @@ from torch.autograd import forward_ad
 from weft.api.entry import made
 from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
-from weft.autograd.algebras import Composed, plain_rule
+from weft.autograd.algebras import Composed, core, plain_form, rule
 from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import plan_with_factors, with_factors
 from weft.autograd.function import Rule, apply
+from weft.autograd.graphs import Program
+from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.product import Product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import Plain, is_smooth
+from weft.autograd.spec import C, Plain, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
 from weft.planner.options import Options
@@ -30,24 +33,36 @@ from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
+from weft.plans.tiers import is_overheard
 from weft.spec import Label
 
 Results = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class DifferentiableCall:
-    """The entry of the call cache for a differentiable call: its plain form and its rule. Others are `KnownCall`."""
+    """The entry of the call cache for a differentiable call: its plain form, and its rule or torch's own operations.
+
+    `make` makes the rule, and is None where no derivative is requested; `program` is the call in torch's operations,
+    where they serve. Others are `KnownCall`.
+    """
 
     plan = None
 
-    def __init__(self, form: Plain, found: Rule, order: tuple[int, ...]) -> None:
+    def __init__(
+        self, form: Plain, make: Callable[[], Rule] | None, program: Program | None, order: tuple[int, ...]
+    ) -> None:
         self._form = form if any(form.views) else None
-        self._rule = found
+        self._make, self._program = make, program
         self._count = len(form.spec.results)
         self._several = form.spec.several
         self._order = order  # which of the operands given each of the rule's is
         self._settled = False
-        self._composed = found if isinstance(found, Composed) else None
+
+    @cached_property
+    def _rule(self) -> Rule:
+        assert self._make is not None
+        with outside_transforms():
+            return self._make()
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result, or None where the call must be read in full."""
@@ -56,8 +71,13 @@ class DifferentiableCall:
         tensors: Sequence[Any] = (a, b, c, *[operands[at] for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
-        if self._composed is not None:
-            found = self._composed.call(tensors)
+        found: tuple[Any, ...]
+        if self._program is not None and alpha == 1 and beta == 1 and serves():
+            found = self._program(*tensors)
+        elif self._make is None:
+            return None
+        elif isinstance(self._rule, Composed):
+            found = self._rule.call(tensors)
         else:
             found = apply(self._rule, alpha, beta, tensors)
             if not self._settled:  # the first call of these tensors
@@ -203,16 +223,33 @@ def called(
     needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
     with outside_transforms():
         metas = [None if each is None else meta(each) for each in ordered]
-        form, found = plain_rule(
-            request, metas, needs, device=a.device, backend=backend, ahead=ahead, permutes=permutes
-        )
+        form, places = plain_form(request, metas, backend)
+        viewed = form.of([metas[at] for at in places])
+        program = None
+        if not (ahead or return_arg or is_overheard()) and handed_over(request, metas[C]):
+            program = handed(form.spec, layouts_of(viewed), permutes, core)
+    shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
+    make = partial(rule, form.spec, tuple([needs[at] for at in places]), shapes, a.device, ahead, permutes)
     order = tuple(names.index(name) for name in form.given)
-    call = DifferentiableCall(form, found, order)
+    call = DifferentiableCall(form, make, program, order)
     if return_arg:
-        viewed = form.of((a, b, c, *(operands[at] for at in order)))
-        return _with_places(found, viewed), None
+        given = form.of((a, b, c, *(operands[at] for at in order)))
+        return _with_places(make(), given), None
     result = call.run(a, b, c, alpha, beta, None, operands)
     return result, None if ahead else call
+
+
+def written(request: Request, tensors: Sequence[torch.Tensor | None]) -> DifferentiableCall | None:
+    """A call of few elements, without derivatives, in torch's operations; None where they do not serve."""
+    names = [each.name for each in request.named if each.layout is not None]
+    metas = [None if each is None else meta(each) for each in tensors]
+    form, places = plain_form(request, metas, "auto")
+    if not handed_over(request, metas[C]) or is_overheard():
+        return None
+    program = handed(form.spec, layouts_of(form.of([metas[at] for at in places])), False, core)
+    if program is None:
+        return None
+    return DifferentiableCall(form, None, program, tuple([names.index(name) for name in form.given]))
 
 
 def _with_places(found: Rule, tensors: Sequence[torch.Tensor | None]) -> Any:

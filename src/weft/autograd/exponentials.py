@@ -1,74 +1,121 @@
-"""The gradients of `log` by products of exponentials, on a CPU.
+"""The algebra `log` by products of exponentials, forward and backward, in torch's operations on a CPU.
 
-    D[m, n] = log sum_k exp(A[m, k] + B[k, n])
-    dA[m, k] = exp(A[m, k] - p[m]) sum_n W[m, n] exp(B[k, n] - q[n])        W = dD exp(p + q - D)
+    D[m, n] = p[m] + q[n] + log S[m, n]                 S[m, n] = sum_k X[m, k] Y[k, n]
+    dA[m, k] = X[m, k] sum_n W[m, n] Y[k, n]            W = dD / S
 
-p and q are the largest values of rows of A and of columns of B, as in `weft.planner.exponentials`. One product for each
-gradient, whatever the signs in dD. Where W would leave the range of its type sums of logarithms serve (`weights`): that
-has to be looked up, for which a GPU would have to be waited for.
+X = exp(A - p) and Y = exp(B - q) are kept for the backward pass; p and q are the largest values of rows of A and of
+columns of B, as in `weft.planner.exponentials`. One product for each gradient, whatever the signs in dD. Where a sum is
+so small that lost factors count there, sums of logarithms serve (`weights`): that has to be looked up, for which a GPU
+would have to be waited for.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
-from weft.autograd.backward import Needs
+from weft.autograd.graphs import GraphWriter, Program
 from weft.autograd.spec import A, B, Spec
-from weft.autograd.steps import with_modes
-from weft.machine.exactness import guarded
-from weft.planner.exponentials import TYPES
+from weft.planner.exponentials import TYPES, least_sum
 
 
-def by_products(spec: Spec, a: Tensor, b: Tensor, total: Tensor, grad: Tensor, needs: Needs) -> list[Tensor] | None:
-    """The gradients of A and of B, of those that are needed; None where their sums are not all in range."""
-    if not _are_served(spec, a, b, total):
-        return None
-    kind = spec.accumulate
-    x, y = _Factor(spec.term_a, spec.term_d, a.to(kind)), _Factor(spec.term_b, spec.term_d, b.to(kind))
-    off = (x.top - total.to(kind)) + y.top
-    off.masked_fill_(total == -math.inf, -math.inf)  # sums of nothing have no weights
-    if not off.max() < -math.log(torch.finfo(kind).tiny) - 1:  # or NaN
-        return None
-    weights = off.exp_().mul_(grad)
-    found = []
-    for side, own, other in ((A, x, y), (B, y, x)):
-        if needs[side]:
-            product = _product(kind)(f"{spec.term_d},{other.term}->{own.term}", weights, other.values)
-            found.append(product.mul_(own.values).to((a, b)[side].dtype))
-    return found
+class Factors(NamedTuple):
+    """X, Y and S of a call, as its backward pass takes them."""
+
+    x: Tensor
+    y: Tensor
+    sums: Tensor
 
 
-@lru_cache
-def _product(kind: torch.dtype) -> Callable[..., Tensor]:
-    return guarded(torch.einsum, kind, kind, "cpu")
+class ByProducts:
+    """The contractions of a spec for tensors of these shapes."""
+
+    def __init__(self, spec: Spec, shapes: tuple[torch.Size, torch.Size]) -> None:
+        self._spec = spec
+        self._extents = dict(zip(spec.term_a + spec.term_b, (*shapes[A], *shapes[B]), strict=True))
+        summed = [extent for label, extent in self._extents.items() if label not in spec.term_d]
+        self._least = least_sum(int(torch.Size(summed).numel()), spec.accumulate)
+        self._lowest = torch.finfo(spec.accumulate).min
+        self._forward = self._written(masked=False)
+        self._backward: dict[tuple[bool, bool], Program] = {}
+
+    @cached_property
+    def _masked(self) -> Program:
+        return self._written(masked=True)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Factors] | None:
+        """D and the factors; None where its sums are not all in range."""
+        d, sums, x, y, p, q = self._forward(a, b)
+        if sums.min().item() >= self._least:  # and not NaN
+            return d, Factors(x, y, sums)
+        d, sums, x, y, p, q = self._masked(a, b)
+        nothing = (p == self._lowest) | (q == self._lowest)
+        sums.masked_fill_(nothing, torch.inf)  # sums of nothing have no weights
+        return (d, Factors(x, y, sums)) if sums.min().item() >= self._least else None
+
+    def backward(self, grad: Tensor, kept: Factors, needs: tuple[bool, bool]) -> list[Tensor | None]:
+        """The gradients of A and of B."""
+        program = self._backward.get(needs)
+        if program is None:
+            program = self._backward[needs] = self._pulled(needs)
+        found = iter(program(grad, *kept))
+        return [next(found) if need else None for need in needs]
+
+    def _written(self, *, masked: bool) -> Program:
+        """`masked`: the largest of nothing is the lowest number, so that its exponentials are 0."""
+        spec, writer = self._spec, GraphWriter(self._extents)
+        factors, tops = [], []
+        for name, term, own in (("a", spec.term_a, spec.storage[A]), ("b", spec.term_b, spec.storage[B])):
+            values = writer.graph.placeholder(name)
+            if own is not spec.accumulate:
+                values = writer.method("to", values, spec.accumulate)
+            summed, top = [at for at, label in enumerate(term) if label not in spec.term_d], values
+            if summed:
+                top = writer.method("amax", values, summed, True)
+            if masked:
+                top = writer.method("clamp_min", top, self._lowest)
+            factors.append(writer.method("exp", writer.call(torch.sub, values, top)))
+            tops.append(self._beside(writer, top, term))
+        sums = writer.product(factors[A], spec.term_a, factors[B], spec.term_b, spec.term_d)
+        d = writer.call(torch.add, writer.call(torch.add, writer.method("log", sums), tops[A]), tops[B])
+        if spec.results[0] is not spec.accumulate:
+            d = writer.method("to", d, spec.results[0])
+        return writer.program([d, sums, *factors, *tops])
+
+    def _beside(self, writer: GraphWriter, top: fx.Node, term: str) -> fx.Node:
+        """The largest values of rows, which have an extent of 1 along what is summed, along D's modes."""
+        term_d = self._spec.term_d
+        kept = "".join(label for label in term if label in term_d)
+        lies = [self._extents[label] if label in kept else 1 for label in term]
+        wanted = [self._extents[label] if label in kept else 1 for label in term_d]
+        ordered = "".join(label for label in term_d if label in kept) == kept
+        if ordered and len(lies) == len(wanted) and lies == wanted:
+            return top
+        return writer.aligned(writer.method("reshape", top, writer.shape(kept)), kept, term_d)
+
+    def _pulled(self, needs: tuple[bool, bool]) -> Program:
+        spec, writer = self._spec, GraphWriter(self._extents)
+        grad, x, y, sums = (writer.graph.placeholder(name) for name in ("grad", "x", "y", "sums"))
+        weights = writer.call(torch.div, grad, sums)
+        found: list[fx.Node] = []
+        sides = ((A, spec.term_a, x, spec.term_b, y), (B, spec.term_b, y, spec.term_a, x))
+        for side, term, own, other_term, other in sides:
+            if needs[side]:
+                total = writer.product(weights, spec.term_d, other, other_term, term)
+                found.append(writer.method("mul", total, own))
+                if spec.storage[side] is not spec.accumulate:
+                    found[-1] = writer.method("to", found[-1], spec.storage[side])
+        return writer.program(found)
 
 
-def _are_served(spec: Spec, a: Tensor, b: Tensor, total: Tensor) -> bool:
-    extents: dict[str, int] = {}
-    for term, tensor in ((spec.term_a, a), (spec.term_b, b), (spec.term_d, total)):
-        if tensor.device.type != "cpu" or not tensor.numel() or type(tensor) is not Tensor:
-            return False
-        if any(extents.setdefault(label, extent) != extent for label, extent in zip(term, tensor.shape, strict=True)):
-            return False
+@lru_cache(maxsize=1024)
+def by_products(spec: Spec, shapes: tuple[torch.Size, torch.Size], kind: str) -> ByProducts | None:
+    """The algebra `log` of tensors of these shapes on a `kind` of device; None where sums of logarithms serve."""
     terms = {*spec.term_a}, {*spec.term_b}, {*spec.term_d}
     met = all(terms[at] <= terms[at - 1] | terms[at - 2] for at in range(3))  # no label stands in one term alone
-    return met and spec.accumulate in TYPES
-
-
-class _Factor:
-    """Exponentials of an operand under the largest value of each row, and those with D's dimensions."""
-
-    def __init__(self, term: str, term_d: str, values: Tensor) -> None:
-        self.term = term
-        summed = [at for at, label in enumerate(term) if label not in term_d]
-        top = values.amax(summed, keepdim=True) if summed else values
-        top = top.masked_fill(top == -math.inf, 0)
-        self.values = (values - top).exp_()
-        kept = [label for label in term_d if label in term]
-        moved = top.squeeze(summed).permute([[each for each in term if each in term_d].index(label) for label in kept])
-        self.top = with_modes(moved, kept, term_d)
+    if kind != "cpu" or not met or spec.accumulate not in TYPES or 0 in (*shapes[A], *shapes[B]):
+        return None
+    return ByProducts(spec, shapes)

@@ -21,6 +21,7 @@ class Rule(Protocol):
     """
 
     ahead: bool
+    yields: int | None = None  # how many results autograd sees where no tangent is requested; None for all
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         """The results, and behind them what is kept."""
@@ -85,7 +86,7 @@ class Recorded(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         found = rule.forward(alpha, beta, tensors)
         _keep(ctx, rule, alpha, beta, tensors, found)
-        return found
+        return found[: rule.yields]
 
     backward = Differentiated.backward
 

@@ -14,20 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from weft.api.entry import contraction
 from weft.autograd.backward import Needs
-from weft.autograd.exponentials import by_products
+from weft.autograd.exponentials import ByProducts, Factors, by_products
 from weft.autograd.spec import A, B, Spec, batched
 from weft.autograd.weights import SignedSum, logarithms, summed, weighted
+from weft.base.arrays import dispatch_modes
+from weft.machine.exactness import shortened
 from weft.planner.schedule import Scalar
 
 
 class Logarithm:
     """The rule of a bare contraction of `log`."""
+
+    yields: int | None = 1
 
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
@@ -39,10 +44,18 @@ class Logarithm:
         a, b = tensors[:2]
         assert a is not None
         assert b is not None
+        products = self._by_products(a, b)
+        if products is not None and (made := products.forward(a, b)) is not None:
+            return (made[0], *made[1])
         return (contraction(spec.text, a, b, self._options),)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        return (*tensors[:2], results[0])
+        return (*tensors[:2], *results)
+
+    def _by_products(self, a: Tensor, b: Tensor) -> ByProducts | None:
+        if self.ahead or shortened() or type(a) is not Tensor or type(b) is not Tensor or dispatch_modes():
+            return None
+        return by_products(self.spec, (a.shape, b.shape), a.device.type)
 
     def backward(
         self,
@@ -52,7 +65,7 @@ class Logarithm:
         grads: Sequence[Tensor | None],
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
-        a, b, total = saved
+        a, b, total, *kept = saved
         grad = grads[0]
         assert a is not None
         assert b is not None
@@ -66,11 +79,9 @@ class Logarithm:
                 if needs[side]:
                     found[side] = weighted(self._forms[side], grad, total, None, other, own).to(own.dtype)
             return tuple(found)
-        made = by_products(self.spec, a, b, total, grad, needs)
-        if made is not None:
-            for side, _, _ in sides:
-                if needs[side]:
-                    found[side] = made.pop(0)
+        products = self._by_products(a, b)
+        if kept and products is not None:
+            found[:2] = products.backward(grad, Factors(*kept), (needs[A], needs[B]))  # type: ignore[arg-type]
             return tuple(found)
         signed = logarithms(self._forms[A], 0, grad, total)
         for side, own, other in sides:
@@ -106,3 +117,28 @@ class Logarithm:
     ) -> tuple[Logarithm, tuple[Tensor | None, ...]]:
         spec, arguments = batched(self.spec, tensors, batches, size)
         return Logarithm(spec, self.needs, self.ahead), arguments
+
+
+class _TotalOfPairs(torch.autograd.Function):
+    """log sum exp of pairs along their last mode; the derivative of torch's own is NaN for minus infinity alone."""
+
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor) -> Tensor:
+        total = torch.logsumexp(pairs, -1)
+        ctx.save_for_backward(pairs, total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        pairs, total = ctx.saved_tensors
+        off = total.clamp_min(torch.finfo(total.dtype).min)  # exponentials of nothing are 0
+        return torch.exp(pairs - off.unsqueeze(-1)).mul(grad.unsqueeze(-1))
+
+
+_apply: Any = super(torch.autograd.Function, _TotalOfPairs).apply  # without torch.func, as in `function`
+
+
+def total_of_pairs(pairs: Tensor) -> Tensor:
+    """log sum exp along the last mode, differentiable once and twice."""
+    found: Tensor = _apply(pairs)
+    return found

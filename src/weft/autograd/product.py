@@ -55,6 +55,7 @@ class Product:
     """
 
     permutes = False
+    yields: int | None = None
     fuses = True  # derivatives of the functions of A and B are part of contractions
     knows = True  # steps are calls that may be known
     _known_call: KnownCall | None = None

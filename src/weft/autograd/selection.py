@@ -26,6 +26,8 @@ from weft.planner.schedule import Scalar
 class Selection:
     """The rule of a bare contraction of an algebra that selects. It keeps the index along each reduced mode."""
 
+    yields: int | None = None
+
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
         self.reduced = tuple(x for x in dict.fromkeys(spec.term_a + spec.term_b) if x not in spec.term_d)

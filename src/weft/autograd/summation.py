@@ -30,6 +30,8 @@ from weft.planner.schedule import Scalar
 class Summation:
     """The rule of a bare contraction of such an algebra."""
 
+    yields: int | None = None
+
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
         assert spec.algebra is not None

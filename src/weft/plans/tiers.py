@@ -103,6 +103,11 @@ def overheard() -> Iterator[dict[ServiceRequest, Served]]:
         _listening[:] = [each for each in _listening if each is not found]
 
 
+def is_overheard() -> bool:
+    """Whether requests of plans are listened to: calls that make no plan make one then."""
+    return bool(_listening)
+
+
 _listening: list[dict[ServiceRequest, Served]] = []
 
 

@@ -1,0 +1,129 @@
+"""Calls on a CPU that are written in torch's operations promise what all calls do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tuning
+import weft
+
+A, B = torch.randn(6, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+
+
+def scaled(value: torch.Tensor, scale: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tanh(value * scale) + row, torch.sign(scale)
+
+
+def _several(a: torch.Tensor, b: torch.Tensor, **how: Any) -> torch.Tensor:
+    first, second = weft.contract(
+        "mk,kn->nm", a, b, epilogue=scaled, operands={"scale": ("m", a[:, 0])}, indices={"row": "n"}, **how
+    )
+    return first * second
+
+
+FORMS: dict[str, Callable[..., torch.Tensor]] = {
+    "turned": lambda a, b, **how: weft.contract("mk,kn->nm", a, b, epilogue=torch.exp, **how),
+    "operand, coordinate, several results": _several,
+    "C of fewer modes": lambda a, b, **how: weft.contract(
+        "mk,kn->mn", a, b, c=b[:1].expand(6, 5), c_fn=torch.sin, b_fn=torch.cos, **how
+    ),
+    "bias": lambda a, b, **how: weft.contract(
+        "mk,kn->mn", a, b, epilogue=lambda value, bias: torch.relu(value + bias), operands={"bias": ("n", b[0])}, **how
+    ),
+    "a result without the value": lambda a, b, **how: weft.contract(
+        "mk,kn->mn", a, b, epilogue=lambda value, bias: bias * 2, operands={"bias": ("n", b[0])}, **how
+    ),
+    "nothing summed": lambda a, b, **how: weft.contract("mk,nl->lm", a, b.T, a_fn=torch.sin, **how),
+    "selected": lambda a, b, **how: weft.contract(
+        "mk,kn->nm", a, b, algebra="min_plus", a_fn=torch.sin, epilogue=torch.exp, **how
+    ),
+    "log": lambda a, b, **how: weft.contract("mk,kn->nm", a, b, algebra="log", epilogue=torch.exp, **how),
+    "moved": lambda a, b, **how: weft.permute(a, "mk->km", fn=torch.sin, **how) + b[0, 0],
+}  # fmt: skip
+
+
+def differentiated(form: str, **how: Any) -> list[torch.Tensor]:
+    """A result, its gradients, and their gradients."""
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    result = FORMS[form](a, b, **how)
+    assert result.is_contiguous()
+    first = torch.autograd.grad(result.square().sum(), (a, b), create_graph=True)
+    second = torch.autograd.grad(sum(each.sin().sum() for each in first), (a, b))
+    return [result, *first, *second]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_derivatives_are_those_of_weft_s_own_rules(form: str) -> None:
+    torch.testing.assert_close(differentiated(form), differentiated(form, specialize="library"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_without_gradients_stay_as_they_are(form: str) -> None:
+    for _ in range(12):  # few elements are written so once a call is known to come again
+        a, b = torch.randn_like(A), torch.randn_like(B)
+        torch.testing.assert_close(FORMS[form](a, b), FORMS[form](a, b, specialize="library"))
+
+
+@pytest.mark.parametrize("rows", [5, 40, 200])
+def test_of_what_is_absent_log_has_no_gradient(rows: int) -> None:
+    """Rows of minus infinity alone, and pairs so far apart that products of exponentials vanish."""
+    a, b = torch.randn(rows, 30), torch.randn(30, 7)
+    a[0], a[2, 3:], b[:, 1] = -torch.inf, -torch.inf, -torch.inf
+    a[4], b[:, 2] = torch.linspace(-300, 300, 30), torch.linspace(300, -300, 30)
+    x, y = a.double().requires_grad_(), b.double().requires_grad_()
+    pairs = x[:, :, None] + y
+    there = ~torch.isneginf(pairs).all(1, keepdim=True)
+    expected = torch.where(there, torch.where(there, pairs, 0).logsumexp(1, keepdim=True), -torch.inf)[:, 0]
+    grad = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, (x, y), grad)
+    for kind in (torch.float64, torch.float32):
+        given = [each.to(kind).requires_grad_() for each in (a, b)]
+        found = weft.contract("mk,kn->mn", *given, algebra="log")
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        grads = torch.autograd.grad(found, given, grad.to(kind))
+        torch.testing.assert_close([each.double() for each in grads], list(wanted), rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def medium() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("medium")
+def test_products_are_of_float32_whatever_torch_may_round() -> None:
+    a, b = torch.randn(64, 512), torch.randn(64, 512, requires_grad=True)
+    layer = weft.nn.Linear(512, 64, bias=False)
+    for found, weight in ((weft.contract("mk,nk->mn", a, b), b), (layer(a), layer.weight)):
+        (grad,) = torch.autograd.grad(found.sum(), weight)
+        torch.testing.assert_close(found.double(), a.double() @ weight.double().T, rtol=1e-5, atol=2e-4)
+        torch.testing.assert_close(grad.double(), a.double().sum(0).expand(64, 512), rtol=1e-5, atol=1e-4)
+
+
+def test_autocast_has_its_types() -> None:
+    layer, x = weft.nn.Linear(16, 8, activation="relu"), torch.randn(4, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+        assert weft.contract("mk,nk->mn", x, layer.weight).dtype == torch.bfloat16
+
+
+def test_a_schedule_that_was_tuned_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tuning.begin(monkeypatch, tmp_path)
+    a, b = torch.randn(16, 24, requires_grad=True), torch.randn(24, 8)
+
+    def product() -> torch.Tensor:
+        return weft.contract("ik,kj->ij", a, b)
+
+    before = product()
+    assert type(before.grad_fn).__name__ == "MmBackward0"
+    weft.nn.tune(product)
+    after = product()
+    assert type(after.grad_fn).__name__ == "RecordedBackward"
+    torch.testing.assert_close(after, before)
