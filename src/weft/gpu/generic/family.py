@@ -194,7 +194,8 @@ def _onto(schedule: GenericSchedule, modes: dict[Mode, Mode]) -> GenericSchedule
 
 
 __all__ = [
-    "FINDS_PEAKS", "NAME", "GenericSchedule", "adds_in_order", "build", "predict", "schedules", "structures", "supports",
+    "FINDS_PEAKS", "NAME", "GenericSchedule", "adds_in_order", "build", "predict", "schedules", "structures",
+    "supports",
 ]  # fmt: skip
 
 FINDS_PEAKS = True
