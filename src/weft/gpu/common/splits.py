@@ -24,7 +24,7 @@ from weft.spec import Contraction
 # Where bits are not to depend on extents: programs that the sums of one row are to have, output elements of each, and
 # the fewest products of a run, or of one where rows are short. None of them is the device's, so that no bit is.
 PROGRAMS, WIDTH, FEWEST, OF_SHORT = 64, 64, 1024, 256
-SHORT = 8 * WIDTH
+SHORT = 4 * WIDTH
 
 
 def product_bytes(contraction: Contraction) -> int:
