@@ -286,12 +286,10 @@ def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Gro
     view = frame.matrix(groups, C, copied=True) if layout is not None else None
     if layout is None or view is None:
         return None
-    *batch, rows, columns = view.shape
-    step = view.strides[-1]
-    if scheme.types.way == "plain" and not batch and step == 1 and (rows == 1 or view.strides[0] == 0):
-        view = View((columns,), (1,), view.start)
-    elif rows == 1:  # of which a library asks for a step all the same
-        view = view._replace(strides=(*view.strides[:-2], columns * step, step))
+    if scheme.kind != "cpu" and view.shape[-2] == 1:  # cuBLASLt refuses single rows whose step is no row
+        return None
+    if scheme.types.way == "plain" and view.strides == (0, 1):
+        view = View(view.shape[1:], (1,), view.start)
     return view.in_layout(layout)
 
 
