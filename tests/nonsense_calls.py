@@ -202,6 +202,10 @@ def _of_modules() -> list[Call]:
              {**TYPES, **FUNCTIONS, "backend": lambda: "cpu",
               "like": lambda: blocks(2, 2)}),
         Call("blocks.BlockTensor", weft.blocks.BlockTensor, (lambda: {(0, 0): a(), (1, 1): a()},)),
+        Call("blocks.Symmetry", weft.blocks.Symmetry, (lambda: (0, 2), lambda: (False, True))),
+        Call("blocks.Leg", weft.blocks.Leg, (lambda: weft.blocks.U1, lambda: {0: 2, 1: 1}), {
+            "sign": lambda: -1, "parts": lambda: (),
+        }),
         Call("blocks.split", weft.blocks.split, (charged, lambda: 1), {
             "max_bond": lambda: 2, "cutoff": lambda: 0.0, "absorb": lambda: "left",
         }),

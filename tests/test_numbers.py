@@ -20,7 +20,8 @@ COLUMNS = ("operands", "option", "products", "sums", "d", "families", "cpu")
 
 
 def table() -> list[dict[str, str]]:
-    lines = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
+    table = next(part for part in PAGE.split("\n\n") if part.startswith("| operands "))
+    lines = table.splitlines()[2:]
     return [dict(zip(COLUMNS, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
 
 

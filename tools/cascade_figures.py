@@ -191,7 +191,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def seconds(call: Call) -> float:
-    return measure(call, [()], device="cuda", mode="hot", budget=0.2, capture=False, quick=True).seconds
+    return measure(call, [()], device="cuda", mode="hot", budget=0.1, capture=False, quick=True).seconds
 
 
 def measured(case: Case) -> dict[str, Any]:
