@@ -84,6 +84,14 @@ class Place(NamedTuple):
     extent: int
 
 
+def _pairs(sectors: Any) -> list[tuple[Any, Any]]:
+    """Sectors that are given as pairs."""
+    pairs = list(sectors) if isinstance(sectors, Sequence) and not isinstance(sectors, str) else None
+    if pairs is None or not all(isinstance(each, tuple) and len(each) == 2 for each in pairs):
+        raise ArgumentError(f"sectors are extents by charge, or pairs of a charge and an extent, not {sectors!r}")
+    return pairs
+
+
 @dataclass(frozen=True)
 class Leg:
     """A mode of a tensor by charges: `sectors` has the extent of each, in the order of a dense mode's indices.
@@ -105,7 +113,9 @@ class Leg:
         self, symmetry: Symmetry, sectors: Mapping[Charge, int] | Sequence[tuple[Charge, int]], sign: int = 1,
         parts: tuple[Leg, ...] = (),
     ) -> None:  # fmt: skip
-        given = list(sectors.items() if isinstance(sectors, Mapping) else sectors)
+        if not isinstance(symmetry, Symmetry):
+            raise ArgumentError(f"symmetry is a Symmetry, not {type(symmetry).__name__}")
+        given = list(sectors.items()) if isinstance(sectors, Mapping) else _pairs(sectors)
         found = tuple([(symmetry.read(charge), extent) for charge, extent in given])
         if sign not in (1, -1):
             raise ArgumentError(f"sign is 1 or -1, not {sign!r}")

@@ -63,7 +63,7 @@ class Fused(torch.nn.Module):
 
     def _is_torchs(self, x: Any, features: int, *parameters: torch.Tensor | None) -> bool:
         """Whether the layer is written in torch's operations: they promise the same of these tensors."""
-        if not (self._is_eager and isinstance(x, torch.Tensor) and x.is_cpu and x.dtype in _WIDE):
+        if not (self._is_eager and isinstance(x, torch.Tensor) and x.is_cpu and x.dtype in _WIDE) or x.is_nested:
             return False
         if x.dim() == 0 or x.shape[-1] != features or any_autocast():
             return False
