@@ -251,7 +251,7 @@ def test_added_by_the_product(equation: str, dtype: torch.dtype, device: str) ->
             functions += [lambda s, x: torch.relu(s + x), lambda s, x: s + x + x, lambda s, x: 2 - (s + x)]
             functions.append(lambda s, x: torch.nn.functional.gelu(s + x, approximate="tanh"))
         for function in functions:
-            call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=3)
+            call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=0.25)
             check(call, device)
 
 
