@@ -34,6 +34,7 @@ PLACES = {"i": "q", "j": "k"}
 POINTS = 100_000
 INF = float("inf")
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+torch._dynamo.config.recompile_limit = 64  # each case has functions of its own
 flex = torch.compile(flex_attention, dynamic=False)
 
 Call = Callable[[], Any]
@@ -92,7 +93,8 @@ def attention(n: int, heads: int, masked: bool) -> Iterator[Case]:
     name = f"attention {n} {'causal' if masked else 'full'}"
     yield Case(f"{name} forward", calls[0], {"sdpa": calls[1], "flex": calls[2]})
     x = tuple(each.requires_grad_() for each in (q, k, v))
-    ours, sdpa, other = (both(call, x, drawn(1, heads, n, 128)) for call in calls)
+    grad = drawn(1, heads, n, 128)
+    ours, sdpa, other = (both(call, x, grad) for call in calls)
     yield Case(f"{name} both", ours, {"sdpa": sdpa, "flex": other})
 
 
@@ -113,7 +115,8 @@ def scored() -> Iterator[Case]:
     )
     yield Case("soft cap, ALiBi, window of 1024, 8192 forward", calls[0], {"flex": calls[1]})
     x = tuple(each.requires_grad_() for each in (q, k, v))
-    ours, theirs = (both(call, x, drawn(1, heads, n, 128)) for call in calls)
+    grad = drawn(1, heads, n, 128)
+    ours, theirs = (both(call, x, grad) for call in calls)
     yield Case("soft cap, ALiBi, window of 1024, 8192 both", ours, {"flex": theirs})
 
 

@@ -57,7 +57,7 @@ def test_a_wrong_name_gets_the_right_one() -> None:
         (("tune", "mk,kn->mn", "--extents", "m=4,n=4,k=4", "--device", "cpu", "--suite", "tccg"),
          "an equation and --suite tccg are given: name one of the two"),
         (("warm", "--dtypes", "float32,flaot16"), "--dtypes='flaot16' names no number type: did you mean 'float16'?"),
-        ((*PRODUCT, "--precision", "highest"), "or one of ieee, tf32, tf32x3, 3m"),
+        ((*PRODUCT, "--precision", "highest"), "or one of ieee, ieee_bound, tf32, tf32x3, 3m"),
         (("occupancy", "--registers", "96", "--warps", "8", "--target", "a100", "--programs", "0"),
          "0 programs on 108 SMs: no wave"),
         (("occupancy", "--registers", "16", "--warps", "2", "--limits", "registers=1024,processors=10",

@@ -117,7 +117,7 @@ class Leg:
             raise ArgumentError(f"symmetry is a Symmetry, not {type(symmetry).__name__}")
         given = list(sectors.items()) if isinstance(sectors, Mapping) else _pairs(sectors)
         found = tuple([(symmetry.read(charge), extent) for charge, extent in given])
-        if sign not in (1, -1):
+        if not isinstance(sign, int) or sign not in (1, -1):
             raise ArgumentError(f"sign is 1 or -1, not {sign!r}")
         if not found or len(dict(found)) < len(found):
             raise ArgumentError(f"a leg has one sector at least, each charge once: {given}")

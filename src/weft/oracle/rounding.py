@@ -58,7 +58,7 @@ def shortening(arithmetic: Arithmetic, values: torch.Tensor) -> torch.Tensor:
     """How far a factor may be from its value in the type, or in the terms, that its products are made of."""
     size = values.abs().double()
     if arithmetic.split:  # a factor without terms may be anything; 0 times it stays 0
-        off = torch.where((size > 0) & (size < LEAST), LOST, 0.0)
+        off = torch.where((size > 0) & (size < LEAST), LOST, 0.0).double()
         return torch.where(size.isfinite() & (size >= LARGEST), _ANYTHING, off)
     return SHORTENED.get(arithmetic.precision, 0.0) * size
 
