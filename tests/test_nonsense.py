@@ -21,8 +21,9 @@ FEW, MANY = 16, 270  # versions of each call
 NO_CALLS = {
     "BoundCall", "CascadePlan", "Equation", "Function", "GroupedPlan", "Network", "Plan", "PermutePlan", "Report",
     "blocks.ChargedSplit", "blocks.Key", "blocks.Sector", "distributed.DistributedPlan", "distributed.Event",
-    "distributed.MeasuredCalls", "distributed.OutOfCorePlan", "distributed.Ranks", "distributed.Timeline", "tn.DmrgResult", "tn.PepsNorm",
-    "tn.Split", "tn.TebdResult", "tn.TwoSite", "hooks.pyscf",  # the last needs PySCF: see tests/hooks/test_pyscf.py
+    "distributed.MeasuredCalls", "distributed.OutOfCorePlan", "distributed.Ranks", "distributed.Timeline",
+    "tn.DmrgResult", "tn.PepsNorm", "tn.Split", "tn.TebdResult", "tn.TwoSite",
+    "hooks.pyscf",  # it needs PySCF: see tests/hooks/test_pyscf.py
 }  # fmt: skip
 MODULES = ("blocks", "cache", "distributed", "hooks", "nn", "reference", "testing", "tn")
 
