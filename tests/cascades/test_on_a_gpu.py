@@ -100,4 +100,5 @@ def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.Monk
         if grads:
             (of_x,) = torch.autograd.grad(found.sum(), [x])
             assert of_x.isfinite().all()
+    assert served == sorted(served)  # what has taken over stays
     assert served[-1] is True

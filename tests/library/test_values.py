@@ -249,10 +249,12 @@ def test_added_by_the_product(equation: str, dtype: torch.dtype, device: str) ->
         functions = [lambda s, x: s + x, lambda s, x: x + s]
         if not dtype.is_complex:
             functions += [lambda s, x: torch.relu(s + x), lambda s, x: s + x + x, lambda s, x: 2 - (s + x)]
-            functions.append(lambda s, x: torch.nn.functional.gelu(s + x, approximate="tanh"))
         for function in functions:
-            call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=0.25)
+            call = case(equation, SIZES, dtype, epilogue=function, operands={"x": (modes, beside)}, alpha=3)
             check(call, device)
+        if not dtype.is_complex:  # of sums so small that the reference itself does not round what is left to nothing
+            tail = {"epilogue": lambda s, x: torch.nn.functional.gelu(s + x, approximate="tanh")}
+            check(case(equation, SIZES, dtype, **tail, operands={"x": (modes, beside)}, alpha=0.25), device)
 
 
 @pytest.mark.parametrize("algebra", ["or_and", "gf2"])

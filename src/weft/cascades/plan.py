@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of
-from weft.base.figures import share, si
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
@@ -34,6 +33,7 @@ from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
+from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
@@ -151,10 +151,10 @@ class CascadePlan:
     @property
     def launch(self) -> CascadeLaunch | None:
         """The launch of the kernel, where that serves now and not blocks."""
-        return self.kernel if self._arriving is None or self._arriving.is_there else None
+        return self.kernel if self.arriving is None or self.arriving.is_there else None
 
     @cached_property
-    def _arriving(self) -> Arriving | None:
+    def arriving(self) -> Arriving | None:
         """The calls until the kernel takes over; None where it serves at once, or never."""
         at_once = self.options.backend == "triton" or self.options.specialize == "now"
         if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
@@ -184,7 +184,7 @@ class CascadePlan:
         if self.options.backend == "triton":
             raise error
         warn(f"{self!r} runs by blocks: its kernel cannot be made ({first_line(error)})")
-        self.__dict__.update(kernel=None, backward=None, _arriving=None, _replays=None)
+        self.__dict__.update(kernel=None, backward=None, arriving=None, _replays=None)
 
     @cached_property
     def backward(self) -> BackwardLaunch | None:
@@ -280,9 +280,9 @@ class CascadePlan:
             ready, given = self._arranged(tensors, operands, None, torch.float64)
             c = ready[2] if self.meets else None
             return self._results(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
-        if self._arriving is not None:
+        if self.arriving is not None:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-            self._arriving.call(self._preparing(tensors, operands, grads))
+            self.arriving.call(self._preparing(tensors, operands, grads))
         ready, given = self._arranged(tensors, operands, self.launch)
         found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
         if self._replays is not None and self.launch is not None:
@@ -438,35 +438,7 @@ class CascadePlan:
 
     def explain(self) -> str:
         """Text on what is computed, in which form and why, and how much memory it takes."""
-        elements = math.prod(self.extents[label] for label in self.notation.s)
-        block = math.prod(max(self.blocks[label], 1) for label in self.frame.order)
-        size = self.types.accumulate.itemsize
-        cut = ", ".join(f"{label}={self.blocks[label]}" for label in self.frame.order)
-        every = math.prod(-(-self.extents[label] // max(self.blocks[label], 1)) or 1 for label in self.frame.order)
-        lines = [
-            f"cascade     {self.notation}",
-            "modes       " + ", ".join(f"{label}={extent}" for label, extent in self.extents.items()),
-            f"types       {dtype_name(self.said.dtype)}, sums in {dtype_name(self.types.accumulate)}",
-            f"form        {self.program.form}: {self.program.why}",
-            f"passes      {len(self.program.stages)}",
-            f"blocks      {cut}: {block} elements, {every} blocks",
-        ]
-        for at, stage in enumerate(self.program.stages):
-            left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in self.cut(stage))
-            if left < elements:
-                lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
-        if self.said.device.type == "cpu":
-            why = dict.fromkeys(each for each in self.takeover.rows.values() if isinstance(each, str))
-            how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
-            lines.append(f"loops       {how}")
-        held, all_of_it = si(block * size, "B"), si(elements * size, "B")
-        if self.kernel is None:
-            lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
-        else:
-            since = f", from call {self._arriving.due} on" if self._arriving is not None else ""
-            lines.append(f"kernel      {self.kernel.tile}{since}")
-            lines.append(f"memory      S stays on the chip; all of it would be {all_of_it}")
-        return "\n".join(lines)
+        return explained(self)
 
     def __repr__(self) -> str:
         return f"CascadePlan({self.notation}, {self.program.form})"
