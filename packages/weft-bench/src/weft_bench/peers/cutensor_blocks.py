@@ -55,7 +55,7 @@ class BlockOperation(Operation):
 
 
 class BlockCall:
-    """A planned contraction with a workspace: call it with the three tensors, whose blocks lie as those it was made of."""
+    """A planned contraction with a workspace: call it with tensors whose blocks lie as those that it was made of."""
 
     def __init__(self, operation: BlockOperation, device: torch.device, limit: int = 1 << 32) -> None:
         self._operation, self._plan = operation, Plan(operation, -1, 0, limit)
