@@ -3,7 +3,7 @@
     python tools/block_figures.py --out FILE               # on a GPU; WEFT_CUTENSOR names the library
     python tools/block_figures.py --device cpu --small     # to see that it runs
 
-Tensors conserve a U(1) charge. `device` is the time in a CUDA graph where the calls allow one, `call` that of calls 
+Tensors conserve a U(1) charge. `device` is the time in a CUDA graph where the calls allow one, `call` that of calls
 in a loop, with the host. The loop is one product of matrices for each pair of blocks, with views made beforehand.
 `error`: the largest difference from the loop in float64, over the largest value.
 """
