@@ -19,8 +19,9 @@ builds, and never before: schedules and their predicted times are those of the d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -72,6 +73,18 @@ class Schedule(Protocol):
     def workspace_bytes(self) -> int: ...
 
     def __str__(self) -> str: ...
+
+
+class Launched(NamedTuple):
+    """A kernel and its grid, or a function of a CPU; addresses and bytes of its parameters, which are to be copied."""
+
+    function: int
+    words: Sequence[int]
+    sizes: Sequence[int]
+    grid: tuple[int, int, int] = (1, 1, 1)
+    threads: int = 1  # of a program of the grid
+    shared: int = 0  # bytes
+    follows: bool = False  # whether it may begin before the kernel before it has ended
 
 
 class Launch(Protocol):
