@@ -48,11 +48,15 @@ def differentiates(program: Program, frame: Frame) -> bool:
     return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in sides)
 
 
-def backward_tiles(frame: Frame, widest: int, hopper: bool) -> tuple[BackwardTile, BackwardTile]:
-    """The tiles of the kernel of the rows, and of that of the columns; `hopper`: the warp-specialised ones serve."""
-    if hopper and frame.second is not None and widest <= _HOPPER_LONGEST:
-        stays = GROUPS * ROWS
-        return BackwardTile(stays, 64, WARPS, STAGES, True), BackwardTile(64, stays, WARPS, STAGES, True)
+def hopper_tile(frame: Frame, widest: int) -> BackwardTile | None:
+    """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
+    if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
+        return None
+    return BackwardTile(128 if widest <= LEAST_E else 64, GROUPS * ROWS, WARPS, STAGES, True)
+
+
+def backward_tiles(frame: Frame, widest: int) -> tuple[BackwardTile, BackwardTile]:
+    """The tiles of the kernel of the rows, and of that of the columns."""
     if frame.products.product.itemsize > 2:
         side = 32 if widest > 64 else 64
         return BackwardTile(side, 32, 4, 2), BackwardTile(32, side, 4, 2)
@@ -90,15 +94,13 @@ class _Kernel:
         along, extents = (sides.m, sides.n), (tile.m, tile.n)
         if columns:
             along, extents = along[::-1], extents[::-1]
-        stretches = Stretches(program, frame, arguments.known, along, extents)
+        stretches = Stretches(program, frame, arguments.known, along, extents, closed=tile.hopper)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
         tile_k, tile_e = _sides(frame, k, e)
-        sides_of: dict[str, int] = {"BK": tile_k, "BE": tile_e}
+        sides_of: dict[str, int] = {"BM": tile.m, "BN": tile.n, "BK": tile_k, "BE": tile_e}
         if tile.hopper:
-            sides_of["MOVING"] = tile.m if columns else tile.n
-        else:
-            sides_of |= {"BM": tile.m, "BN": tile.n}
+            sides_of = {"MOVING": tile.m, "SIDE": max(tile_k, tile_e)}
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
             "PULL": functions.pull(), "PULL_SETTLED": functions.pull(stretches.conditions),
@@ -110,11 +112,13 @@ class _Kernel:
         if not tile.hopper:
             self.constants["PRECISION"] = types.precision
         of_a, of_b, of_c = map(len, outer)
-        whole = (True, k == sides_of["BK"], e == sides_of["BE"])
+        whole = (True, k == tile_k, e == tile_e)
         form = BackwardForm(step, columns, program.factor is not None, stretches.present, (of_a, of_b, of_c), whole)
         text = hopper_backward_text(form) if tile.hopper else backward_text(form)
         self.kernel = jit_function(text, namespace if tile.hopper else dict)
-        self._table = stretches.shared(1)
+        self._tables = [stretches.shared(1)]
+        if tile.hopper:
+            self._tables.insert(0, stretches.first())
 
     def __call__(self, given: _Given) -> None:
         tensors, numbers = list(given.tensors), [float(self.arguments.frame.alpha), *self.arguments.sizes]
@@ -127,20 +131,19 @@ class _Kernel:
         if self.arguments.frame.device.type == "cuda":
             options |= FUSION
         grid = (self.arguments.sizes[0] * self._tiles,)
-        launched(self.kernel, grid, (*tensors, self._table, *numbers, *given.places), {**self.constants, **options})
+        launched(self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), {**self.constants, **options})
 
     def _maps(self, given: _Given) -> list[Any]:
-        """Tensor maps of A, B, C and dD; a consumer has half of the tiles that stay."""
+        """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
         batch, m, n, k, e = self.arguments.sizes
-        tile_k, tile_e = _sides(self.arguments.frame, k, e)
-        rows, columns = (self.tile.m, ROWS) if self.columns else (ROWS, self.tile.n)
+        rows, columns, side = self.tile.m, ROWS, self.constants["SIDE"]
         a, b, c, d = given.tensors[:4]
         of_d: Outer = [(1, batch, m * e)]
         return [
-            tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, tile_k), laid=True),
-            tensor_map(b, given.outer[1], (n, k), given.steps[2], (columns, tile_k), laid=True),
-            tensor_map(c, given.outer[2], (n, e), given.steps[4], (columns, tile_e), laid=True),
-            tensor_map(d, of_d, (m, e), e, (rows, tile_e), laid=True),
+            tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, side), laid=True),
+            tensor_map(b, given.outer[1], (n, k), given.steps[2], (columns, side), laid=True),
+            tensor_map(c, given.outer[2], (n, e), given.steps[4], (columns, side), laid=True),
+            tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
         ]
 
 
@@ -167,29 +170,44 @@ class BackwardLaunch:
             d = torch.zeros((batch, m, e), dtype=product, device=a.device) if d is None else d.to(product).contiguous()
         repeats = len(arguments.sides.batch) > len(frame.first.batch)
         wide = torch.float32 if repeats else product
-        da = torch.empty((batch, m, k) if needs[0] else 1, dtype=product, device=a.device)
-        db = torch.empty((batch, n, k) if needs[1] or needs[2] else 1, dtype=wide, device=a.device)
-        dc = torch.empty((batch, n, e) if needs[1] or needs[2] else 1, dtype=wide, device=a.device)
+        tile = hopper_tile(frame, max(k, e)) if self.hopper else None
+        by_columns = tile is not None or needs[1] or needs[2]
+        da = torch.empty((batch, m, k) if needs[0] and tile is None else 1, dtype=product, device=a.device)
+        db = torch.empty((batch, n, k) if by_columns else 1, dtype=wide, device=a.device)
+        dc = torch.empty((batch, n, e) if by_columns else 1, dtype=wide, device=a.device)
         rows = [self._of_rows(values[peak]) for peak in functions.stage.peaks]
         for target in functions.sums:
             grad = of_nodes.get(target.gives)
             rows.append(self._of_rows(torch.zeros((), device=a.device) if grad is None else grad))
         factor = a if self.program.factor is None else self._of_rows(values[self.program.factor])
-        given = [a, b, a if c is None else c, a if d is None else d, da, db, dc, factor, *rows]
+        sums = [da]
+        if tile is not None:
+            sums = self._sums_of_rows(tile, a.device)
+        given = [a, b, a if c is None else c, a if d is None else d, sums[0], db, dc, *sums[1:], factor, *rows]
         given += arguments.operands(values)
         called = _Given(tuple(given), outer, arguments.steps(a, b, c), arguments.places(values, step))
-        for columns, needed in ((False, needs[0]), (True, needs[1] or needs[2])):
+        for columns, needed in ((False, needs[0] and tile is None), (True, by_columns)):
             if not needed:
                 continue
             if columns not in self._kernels:
-                tile = backward_tiles(frame, max(k, e), self.hopper)[columns]
-                self._kernels[columns] = _Kernel(arguments, self.program, tile, columns, step, outer)
+                own = tile or backward_tiles(frame, max(k, e))[columns]
+                self._kernels[columns] = _Kernel(arguments, self.program, own, columns, step, outer)
             self._kernels[columns](called)
+        if tile is not None and needs[0]:
+            da = torch.mul(sums[0][:, :m, :k], frame.alpha).to(product)
         return (
             da.reshape(a.shape) if needs[0] else None,
             self._repeated(db).reshape(b.shape) if needs[1] else None,
             self._as_c(dc, c) if needs[2] and c is not None else None,
         )
+
+    def _sums_of_rows(self, tile: BackwardTile, device: torch.device) -> list[Tensor]:
+        """Sums of dA over tiles of columns, (batch, rows, k) in whole tiles, and the turns of each tile of rows."""
+        batch, m, _, k, e = self.arguments.sizes
+        tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
+        room = torch.zeros(batch * tiles * (tile.m * side + GROUPS), dtype=torch.float32, device=device)
+        sums, turns = room.split((batch * tiles * tile.m * side, batch * tiles * GROUPS))
+        return [sums.view(batch, tiles * tile.m, side), turns.view(torch.int32)]
 
     def _of_rows(self, value: Tensor) -> Tensor:
         """A value of each row."""
