@@ -49,7 +49,7 @@ class KernelArguments:
     """The arguments that all kernels of a program take."""
 
     def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label]) -> None:
-        self.frame, self.known = frame, known
+        self.program, self.frame, self.known = program, frame, known
         self.functions = ElementFunctions(program, frame)
         self.sides = Sides.of(frame)
         self.sizes = tuple(size_of(frame, each) for each in self.sides)  # batch, m, n, k, e
@@ -115,10 +115,12 @@ class KernelArguments:
             return [self.known[node]]
         return [label for label, extent in zip(self.frame.order, values[node].shape, strict=True) if extent > 1]
 
-    def places(self, values: Values, form: StepForm) -> list[int]:
-        """The values of `step.parameters`."""
-        found = []
-        for node, text in zip(self.functions.inputs, form.inputs, strict=True):
+    def places(self, values: Values, form: StepForm, some: Sequence[int] | None = None) -> list[int]:
+        """The values of `step.parameters`; where the form has only some of the inputs, those are their numbers."""
+        inputs, found = self.functions.inputs, []
+        if some is not None:
+            inputs = tuple(inputs[at] for at in some)
+        for node, text in zip(inputs, form.inputs, strict=True):
             for label, each in zip(self._labels(node, values), text.labels, strict=True):
                 along = getattr(self.sides, each.group)
                 numbers = {
@@ -134,6 +136,19 @@ def _step(tensor: Tensor, start: int, count: int) -> int:
     start %= tensor.dim()
     steps = [tensor.stride(dim) for dim in range(start, start + count) if tensor.shape[dim] > 1]
     return steps[-1] if steps else 0
+
+
+class Call(NamedTuple):
+    """A kernel, its grid, its arguments in order, and constants and options by name."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self) -> Any:
+        """Launch it; what Triton has compiled."""
+        return launched(self.kernel, self.grid, self.given, self.named)
 
 
 def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ Tiles of B and C stay, tiles of A and dD pass by, the last ones first:
 A producer loads tiles by TMA, and what is known of each row; each of two consumers has half of the columns. With x and
 y a tile of A and of dD, and x' and y' the consumer's half of B and C:
 
-    t = x' x^T,  dp = y' y^T | wait: t | exponentials | wait: dp | PULL | of_c += P y | both: dS | rows = dS^T x', dB += dS x
+    t = x' x^T,  dp = y' y^T | wait: t | exponentials | wait: dp | PULL | dC += P y | both | dA = dS^T x',  dB += dS x
 
 P and dS go to their own products in registers, and dS in shared memory to that of both consumers: each makes half of a
 tile of dA. These are added in memory in the order of the tiles of columns: results are the same from run to run. A

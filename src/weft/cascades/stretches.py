@@ -132,4 +132,6 @@ def _closed(table: Table, step: int, extent: int) -> Table:
         if (between == there).all():
             return table
         table[:, 0] = between.argmax(1) * step
-        table[:, 3] = np.maximum(table[:, 3], np.minimum((between.shape[1] - between[:, ::-1].argmax(1)) * step, extent))
+        table[:, 3] = np.maximum(
+            table[:, 3], np.minimum((between.shape[1] - between[:, ::-1].argmax(1)) * step, extent)
+        )
