@@ -145,7 +145,7 @@ def _consumer(form: BackwardForm) -> list[str]:
             head = [f"first = at{at} + (gl.cdiv(at{at + 1} - at{at}, MOVING) - 1) * MOVING - behind"]
             head += [f"m = first + {_WORDS.along('m')}", "m_in = m < M"]
             lines += indented([*head, *_tile(form, at == 1)])
-    lines += ["give_turn(turn_of)"]
+    lines += ["if number > 0:", "    give_turn(turn_of)"]
     return [*lines, *_stored("db", "found * alpha", "K"), *_stored("dc", "of_c", "E")]
 
 

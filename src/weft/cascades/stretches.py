@@ -21,7 +21,7 @@ Table: TypeAlias = "np.ndarray[Any, Any]"
 class Stretches:
     """The columns of each tile of `m` rows, in tiles of `n`: `along` are the labels of rows and of columns.
 
-    `closed`: the tiles of rows that go along some columns are neighbours.
+    `closed`: the tiles of rows that go along some columns are neighbours, and one that adds nothing goes along none.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Stretches:
         if self._cuts is None:
             table[:] = (0, 0, n // step * step, n)
             return table
-        table[:] = (0, 0, 0, min(step, n))  # a tile that adds nothing
+        table[:] = (0, 0, 0, 0 if self.closed else min(step, n))  # a tile that adds nothing
         for row, tiles in self._cuts.items():
             starts = [start for start, _ in tiles]
             clear = [start for start, settled in tiles if settled == self.conditions and start + step <= n]
