@@ -159,11 +159,12 @@ def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Ma
 
 
 def tensor_map(
-    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
-) -> Any:
+    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool,
+    swizzle: int | None = None,
+) -> Any:  # fmt: skip
     """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
 
-    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
+    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory; `swizzle`: in stretches of so many bytes.
     """
     block = [*(1 for _ in outer), *tile]
     shape = [*(extent for _, extent, _ in outer), *sides]
@@ -171,6 +172,9 @@ def tensor_map(
     if not laid:
         return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
     layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
-    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    if swizzle is None:
+        layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    else:
+        layout = layouts(swizzle_byte_width=swizzle, element_bitwidth=8 * tensor.element_size(), rank=len(block))
     hopper = import_module("triton.experimental.gluon.nvidia.hopper")
     return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

@@ -53,7 +53,7 @@ def hopper_tile(frame: Frame, widest: int) -> BackwardTile | None:
     """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
     if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
         return None
-    return BackwardTile(128 if widest <= LEAST_E else 64, GROUPS * ROWS, WARPS, STAGES, True)
+    return BackwardTile(ROWS, GROUPS * ROWS, WARPS, STAGES, True)
 
 
 def backward_tiles(frame: Frame, widest: int) -> tuple[BackwardTile, BackwardTile]:
@@ -143,7 +143,7 @@ class _Kernel:
         of_d: Outer = [(1, batch, m * e)]
         return [
             tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, side), laid=True),
-            tensor_map(b, given.outer[1], (n, k), given.steps[2], (ROWS, side), laid=True),
+            tensor_map(b, given.outer[1], (n, k), given.steps[2], (ROWS, side), laid=True, swizzle=side),
             tensor_map(c, given.outer[2], (n, e), given.steps[4], (ROWS, side), laid=True),
             tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
         ]

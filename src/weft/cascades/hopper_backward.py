@@ -10,8 +10,8 @@ y a tile of A and of dD, and x' and y' the consumer's half of B and C:
     t = x' x^T,  dp = y' y^T | wait: t | exponentials | wait: dp | PULL | dC += P y | both | dA = dS^T x',  dB += dS x
 
 P and dS go to their own products in registers, and dS in shared memory to that of both consumers: each makes half of a
-tile of dA. These are added in memory in the order of the tiles of columns: results are the same from run to run. A
-program waits for others only that began before it.
+tile of dA along k. These are added in memory in the order of the tiles of columns: results are the same from run to
+run. A program waits for others only that began before it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ _KERNEL = f"""\
     place = gl.program_id(0) - group * {HEADS} * tiles
     tile = place // heads
     batch = group * {HEADS} + place % heads
+    HALVES: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=SIDE, element_bitwidth=16, rank=2)
     STAYS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, SIDE], PRODUCT)
     MOVES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([MOVING, SIDE], PRODUCT)
     SLOPES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, MOVING], PRODUCT)
-    xs = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, SIDE], STAYS)
+    xs = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, SIDE], HALVES)
     ys = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, SIDE], STAYS)
     moving_xs = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, SIDE], MOVES)
     moving_ys = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, SIDE], MOVES)

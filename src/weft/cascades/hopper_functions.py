@@ -43,17 +43,11 @@ def rows_of_both(
     xs,  # (2, columns, k), in shared memory
     CONSUMER: gl.constexpr,
 ):
-    """Begin the sums over columns of a tile of dA: half of its rows, or of k where there are few rows."""
+    """Begin the sums over columns of a tile of dA, of a consumer's half of k."""
     ROWS: gl.constexpr = first.shape[1]
-    WIDE: gl.constexpr = first.shape[0]
-    if ROWS > WIDE:
-        first, second = first.slice(CONSUMER * WIDE, WIDE, 1), second.slice(CONSUMER * WIDE, WIDE, 1)
-        x, y = xs.index(0), xs.index(1)
-    else:
-        HALF: gl.constexpr = xs.shape[2] // 2
-        x, y = xs.index(0).slice(CONSUMER * HALF, HALF, 1), xs.index(1).slice(CONSUMER * HALF, HALF, 1)
-    K: gl.constexpr = x.shape[1]
-    nothing = gl.zeros([WIDE, K], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K, 16]))
+    HALF: gl.constexpr = xs.shape[2] // 2
+    nothing = gl.zeros([ROWS, HALF], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16]))
+    x, y = xs.index(0).slice(CONSUMER * HALF, HALF, 1), xs.index(1).slice(CONSUMER * HALF, HALF, 1)
     found = warpgroup_mma(first.permute((1, 0)), x, nothing, use_acc=False, is_async=True)
     return warpgroup_mma(second.permute((1, 0)), y, found, is_async=True)
 
@@ -62,13 +56,8 @@ def rows_of_both(
 def add_rows(da, start, rows, SIDE: gl.constexpr, CONSUMER: gl.constexpr):
     """Add to a tile of dA, float32 numbers (rows, SIDE) that begin at row `start`, what `rows_of_both` has."""
     LAYOUT: gl.constexpr = rows.type.layout
-    WIDE: gl.constexpr = rows.shape[1]
     line = gl.arange(0, rows.shape[0], layout=gl.SliceLayout(1, LAYOUT))
-    at = gl.arange(0, WIDE, layout=gl.SliceLayout(0, LAYOUT))
-    if WIDE < SIDE:
-        at += CONSUMER * WIDE
-    else:
-        line += CONSUMER * rows.shape[0]
+    at = CONSUMER * rows.shape[1] + gl.arange(0, rows.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     place = da + start.to(gl.int64) * SIDE + line[:, None] * SIDE + at[None, :]
     gl.atomic_add(place, rows, sem="relaxed")
 
