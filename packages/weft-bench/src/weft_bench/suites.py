@@ -76,6 +76,7 @@ PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | torch.dtype | None]] = {
     "complex64_tf32": (torch.complex64, torch.complex64, "tf32"),
     "complex64_3m": (torch.complex64, torch.complex64, "3m"),
     "complex128": (torch.complex128, torch.complex128, None),
+    "complex128_bound": (torch.complex128, torch.complex128, "ieee_bound"),
     "complex128_3m": (torch.complex128, torch.complex128, "3m"),
     "int8_int32": (torch.int8, torch.int32, None),
     "e4m3_fp16": (torch.float8_e4m3fn, torch.float16, None),
