@@ -330,10 +330,10 @@ SUITES: dict[str, Suite] = {
         sampling={"mode": "hot", "budget": 0.2, "capture": False},
     ),
     "networks": Suite(
-        "a slice of each of five public tensor networks, along one path: two of many tiny steps, three of large ones",
+        "a slice of each of 24 public tensor networks, along one path: many tiny steps, or some large ones",
         _networks,
         kind="network",
-        types={"fp32": None, "tf32": "tf32"},
+        types={"fp32": None, "fp32_bound": "ieee_bound", "tf32": "tf32"},
         usual=("fp32",),
         peers=("torch",),
         sampling={"mode": "hot", "capture": False},

@@ -166,8 +166,8 @@ def contender(name: str, kind: str = "contraction", *, tune: str | None = None, 
     if name == "cutensor":
         options["quick"] = quick
     elif name == "weft" and tune is not None:
-        if kind != "contraction":
-            raise WeftError(f"tune='{tune}': only plans of contractions are tuned")
+        if kind not in ("contraction", "network"):
+            raise WeftError(f"tune='{tune}': only plans of contractions and networks are tuned")
         options["tune"] = tune
     found: Contender = getattr(import_module(f"weft_bench.peers.{module}"), made)(**options)
     return found
@@ -232,6 +232,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
     "network": {
         "weft": ("networks", "WeftNetwork"),
         "torch": ("networks", "TorchNetwork"),
+        "cutensornet": ("cutensornet", "CutensornetPeer"),
     },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
