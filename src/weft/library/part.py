@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.model import fuses
+from weft.library.gpu_model import PartWork, fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
@@ -43,13 +43,15 @@ class LibraryPart:
         self._fused: FinishPass | None = None
         self._reason: str | None = None  # why there is no pass
         self._finish = PartFinish(scheme, frame, self._sums.kept)
-        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
+        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
         #: Whether `result` returns D.
         self.returns = not scheme.follows and self._sums.returns
+        packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
+        self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes

@@ -132,6 +132,12 @@ class Ranked:
     seconds: float = field(compare=False)
     family: Family = field(compare=False, repr=False)
     measured: float | None = field(default=None, compare=False)  # what it took, where a tuning has timed it
+    host: float = field(default=0.0, compare=False)  # seconds of a call on the host, where the model has them apart
+
+    @property
+    def waited(self) -> float:
+        """Seconds that a user waits for a call among others, measured or predicted: the longer of device and host."""
+        return max(self.seconds if self.measured is None else self.measured, self.host)
 
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""

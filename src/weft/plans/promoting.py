@@ -44,7 +44,7 @@ class PromotingLaunch:
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
         self.returns = False  # whether what serves has a `result`
-        self._seconds = first.choice.best.seconds  # of a call, predicted or measured
+        self._seconds = first.choice.best.waited  # of a call, predicted or measured
         self._offer: Offer | None = None
         self._arrival: Arrival | None = None
         self._guard: Guard | None = None
@@ -220,7 +220,7 @@ class PromotingLaunch:
     def _settle(self, serving: Served, call: int) -> None:
         """Serve by another kernel from now on."""
         best = serving.choice.best
-        self._launch, self._seconds = serving.launch, best.seconds if best.measured is None else best.measured
+        self._launch, self._seconds = serving.launch, best.waited
         self.returns = getattr(serving.launch, "returns", False)
         watched = best.measured is None and guard.watches(self._asked.target)
         self._guard = Guard() if watched else None
