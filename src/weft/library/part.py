@@ -20,7 +20,7 @@ from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
-from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class LibraryPart:
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
-        #: Whether `result` returns D.
-        self.returns = not scheme.follows and self._sums.returns
+        self._returns = not scheme.follows and self._sums.returns
         packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
         self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
         #: Bytes of sums in memory of their own, and of all that a run allocates.
@@ -119,10 +118,14 @@ class LibraryPart:
             return partial(self._direct, a, b, None, d)
         return partial(self, a, b, c, d, alpha, beta, aux)
 
-    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
-        """A new D, of a call without factors; where it `returns`."""
-        assert self._direct is not None, "it is one that returns"
-        return self._direct(a, b, c, None)
+    def maker(self, new: NewTensor, addend: int | None = None) -> Make | None:
+        """The call of torch that returns D; `addend`: which auxiliary operand is C."""
+        direct = self._direct
+        if direct is None or not self._returns:
+            return None
+        if addend is None:
+            return lambda a, b, aux: direct(a, b, None, None)
+        return lambda a, b, aux: direct(a, b, aux[addend], None)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""
