@@ -261,4 +261,5 @@ def test_the_command_studies_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.exit_code == 0, done.output
     (after,) = json.loads((tmp_path / "study.json").read_text())["cases"].values()
     assert len(after["trials"]) > len(before["trials"])
+    assert sum(trial["drawn"] for trial in after["trials"]) == min(4, after["legal"])
     assert after["peer"] == before["peer"]
