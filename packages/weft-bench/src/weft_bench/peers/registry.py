@@ -232,6 +232,14 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("networks", "WeftNetwork"),
         "torch": ("networks", "TorchNetwork"),
     },
+    "cascade": {
+        "weft": ("cascades", "WeftCascade"),
+        "torch": ("cascades", "TorchCascade"),
+        "sdpa": ("cascades", "TorchAttention"),
+        "flex": ("cascades", "FlexCascade"),
+        "compile": ("cascades", "CompiledCascade"),
+        "blocks": ("cascades", "BlocksCascade"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),
