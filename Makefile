@@ -11,7 +11,7 @@
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
 #   make kernels   build all that weft-kernels holds; kernels-cpu and kernels-gpu ARCHS="90 100" are parts, minutes each
 #   make tapp      build contractions for C and Fortran, a shared library by TAPP: packages/weft-tapp
-#   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
+#   make sanitize      compute-sanitizer and Triton's own on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test-gpu ARGS="-k tccg"`.

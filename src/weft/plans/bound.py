@@ -45,7 +45,7 @@ class BoundCall:
 
     @property
     def held(self) -> Any:
-        """What each run launches, where that is one thing with words of its own, and stays the same; else None."""
+        """The launch of each run, where it is one with words of its own, and stays the same; else None."""
         return self._run if self._promoting is None and hasattr(self._run, "launched") else None
 
     # What torch.compiler.disable sets, without its import of dynamo.

@@ -128,7 +128,8 @@ class DirectLaunch:
 
     def launched(self, words: Sequence[int]) -> Launched:
         """The kernel with these parameters."""
-        self._fill(words)
+        self._pack(self._words, 0, *words)
+        self._move(words)
         cubin, config = self._made_of[0], self._config
         sizes = [*(cubin.sizes or ()), *[8] * SCRATCH]
         grid = (config.grid_x, config.grid_y, config.grid_z)
@@ -145,7 +146,9 @@ class DirectLaunch:
     def __call__(self, words: Sequence[int]) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""
         with self._lock:
-            self._fill(words)
+            self._pack(self._words, 0, *words)
+            if self._maps:
+                self._move(words)
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
             if status == _NO_CONTEXT:  # a thread that has not used CUDA before
@@ -154,8 +157,8 @@ class DirectLaunch:
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
 
-    def _fill(self, words: Sequence[int]) -> None:
-        self._pack(self._words, 0, *words)
+    def _move(self, words: Sequence[int]) -> None:
+        """Tensor maps to the addresses of their tensors."""
         for at, each in self._maps:
             if status := each.move(words[at]):
                 raise RuntimeError(f"CUDA's driver writes no tensor map: {error_name(self._driver, status)}")

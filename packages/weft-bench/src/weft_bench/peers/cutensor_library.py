@@ -287,7 +287,7 @@ def load() -> Library:
 
     `UnsupportedError` says what was tried.
     """
-    _load_companions()
+    load_companions()
     tried: list[str] = []
     for place in _places():
         try:
@@ -323,7 +323,7 @@ def _places() -> list[Path | str]:
     return ["libcutensor.so.2", *(folder / "lib" / "libcutensor.so.2" for folder in packages)]
 
 
-def _load_companions() -> None:
+def load_companions() -> None:
     """Open cuBLASLt and NVRTC of NVIDIA's wheels: the loader then finds them by name, wherever they lie."""
     spec = find_spec("nvidia")
     for root in spec.submodule_search_locations or [] if spec else []:
