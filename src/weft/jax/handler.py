@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -83,7 +82,7 @@ def _built() -> Path:
     name = f"{hashlib.sha256(source + header + platform.machine().encode()).hexdigest()[:32]}.so"
     folder = Folder(cache_directory() / HANDLERS)
     if folder.read(name) is None:
-        compiler = shutil.which(os.environ.get("CC", "cc"))
+        compiler = shutil.which("cc")
         if compiler is None:
             raise OSError("there is no C compiler")
         with tempfile.TemporaryDirectory() as made:
