@@ -20,6 +20,7 @@ _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_TERMS = 512  # of S in float64, whose product alone cuBLAS makes faster
+_STAGE = 32  # terms of S of 4 and 8 bytes that come at once
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
@@ -83,8 +84,8 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     """
     sides = Sides.of(frame)
     tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
-    k = size_of(frame, sides.k)
-    tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
+    k, item = size_of(frame, sides.k), frame.products.product.itemsize
+    tile = tile._replace(maps=hopper and item == 2 and k > tile.k and k * item % BYTES == 0)
     if tile.hopper:
         return tile
     pairs = ((sides.m, tile.m), (sides.e, tile.e))
@@ -147,6 +148,8 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
+    if item >= 4 and frame.second is None and k > _STAGE:
+        return CascadeTile(min(rows, 64), 64, 4, 3, k=_STAGE)
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:
