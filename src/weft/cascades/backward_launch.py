@@ -251,10 +251,9 @@ class BackwardLaunch:
                 self._kernels[columns] = _Kernel(arguments, bool(factor), own, columns, step, outer)
             calls.append(self._kernels[columns](called))
         if tile is not None and needs[0]:
-            lines, side = room[0].shape[1:]
-            numbers = (float(self.frame.alpha), m, k, lines)
-            named = {"SIDE": side, "BM": 32, "num_warps": 4}
-            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // 32),), (room[0], da, *numbers), named))
+            numbers = (float(self.frame.alpha), m, k)
+            named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
+            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // tile.m),), (room[0], da, *numbers), named))
         return Launches(calls, [] if tile is None else room, (da, db, dc))
 
     def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
@@ -295,12 +294,12 @@ class BackwardLaunch:
         return [call], room if folds else [*peaks, *room], room
 
     def _sums_of_rows(self, tile: BackwardTile, like: Tensor) -> list[Tensor]:
-        """Sums of dA over tiles of columns, (batch, rows, k) in whole tiles, and the turns of each tile of rows."""
+        """Sums of dA over tiles of columns, as `ROUNDED` reads them, and how many turns each tile of rows has had."""
         batch, m, _, k, e = self.arguments.sizes
         tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
         return [
             like.new_zeros((batch, tiles * tile.m, side), dtype=torch.float32),
-            like.new_zeros((batch, tiles, GROUPS), dtype=torch.int32),
+            like.new_zeros((batch, tiles), dtype=torch.int32),
         ]
 
     def _of_rows(self, value: Tensor) -> Tensor:

@@ -53,13 +53,11 @@ def rows_of_both(
 
 
 @gluon.jit
-def add_rows(da, start, rows, SIDE: gl.constexpr, CONSUMER: gl.constexpr):
-    """Add to a tile of dA, float32 numbers (rows, SIDE) that begin at row `start`, what `rows_of_both` has."""
-    LAYOUT: gl.constexpr = rows.type.layout
-    line = gl.arange(0, rows.shape[0], layout=gl.SliceLayout(1, LAYOUT))
-    at = CONSUMER * rows.shape[1] + gl.arange(0, rows.shape[1], layout=gl.SliceLayout(0, LAYOUT))
-    place = da + start.to(gl.int64) * SIDE + line[:, None] * SIDE + at[None, :]
-    gl.atomic_add(place, rows, sem="relaxed")
+def add_rows(to, rows):
+    """Add what `rows_of_both` has to float32 numbers in memory, in the order of registers: four of each thread."""
+    GROUPS: gl.constexpr = rows.shape[1] // 8
+    found = rows.reshape([4, 2, 8, GROUPS, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([512 * GROUPS])
+    gl.atomic_add(to + gl.arange(0, 512 * GROUPS, layout=found.type.layout), found, sem="relaxed")
 
 
 @gluon.jit
@@ -78,13 +76,13 @@ def take_turn(place, turn):
 
 @gluon.jit
 def give_turn(place):
-    """Let the next one have its turn, when all threads of the role have met behind what they have added."""
+    """Let the next one have its turn, which finds there what was added before the warp came here."""
     gl.inline_asm_elementwise(
         """{
         .reg .pred first;
         .reg .b32 lane;
         mov.u32 lane, %tid.x;
-        and.b32 lane, lane, 127;
+        and.b32 lane, lane, 31;
         setp.eq.s32 first, lane, 0;
         @first red.release.gpu.global.add.s32 [$1], 1;
         mov.b32 $0, 0;
