@@ -257,7 +257,7 @@ class BackwardLaunch:
         return Launches(calls, [] if tile is None else room, (da, db, dc))
 
     def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
-        """Of each row: peaks, gradients of sums, and the factor of D unless it is in the peak."""
+        """Peaks of each row, gradients of sums, and the factor of D unless it is in the peak."""
         peaks = [self._of_rows(values[peak]) for peak in self.functions.stage.peaks]
         grads = [of_nodes.get(target.gives) for target in self.functions.sums]
         rows = [self._of_rows(torch.zeros((), device=self.frame.device) if each is None else each) for each in grads]

@@ -145,7 +145,7 @@ def _parameters(form: BackwardForm) -> list[str]:
 
 
 def _of_rows(form: BackwardForm) -> list[str]:
-    """What is known of each row: peaks, gradients of sums, the factor of D."""
+    """Names of what is known of each row: peaks, gradients of sums, the factor of D."""
     return [*vectors(form.step), *(["factor"] if form.factor else [])]
 
 
