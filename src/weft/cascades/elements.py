@@ -54,13 +54,15 @@ class ElementFunctions:
 
     def first(self, settled: Collection[fx.Node] = ()) -> RecordedFunction | None:
         """The values that have peaks, of S and inputs. `settled` choices are their first alternative."""
-        return self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled) if self.exponents else None
+        if not self.exponents:
+            return None
+        return _shortened(self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled))
 
     def rest(self, settled: Collection[fx.Node] = ()) -> RecordedFunction:
         """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
-        return _by_powers(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
+        return _shortened(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
 
     def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
@@ -188,25 +190,38 @@ def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> Record
             weight = weights.get(_peak_below(node))
             made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
     new.eliminate_dead_code()
-    return _by_powers(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
+    return _shortened(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
 
 
-def _by_powers(function: RecordedFunction) -> RecordedFunction:
-    """A function whose exponentials are powers of 2, which take half of the instructions.
+def _shortened(function: RecordedFunction) -> RecordedFunction:
+    """A function whose exponentials are powers of 2, which take half of the instructions, and whose divisions by
+    numbers are products, which take a tenth.
 
-    The exponent is rounded once more, as the element of S that it is made of was.
+    An exponent and a quotient are rounded once more, as the element of S that they are made of was.
     """
     graph = function.graph
-    for node in [node for node in graph.nodes if node.target is aten.exp.default]:
-        if node.meta["dtype"] == torch.float32:
-            with graph.inserting_before(node):
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        if node.meta["dtype"] != torch.float32:
+            continue
+        with graph.inserting_before(node):
+            if node.target is aten.exp.default:
                 exponent = graph.call_function(aten.mul.Tensor, (node.args[0], math.log2(math.e)))
-                power = graph.call_function(aten.exp2.default, (exponent,))
-            exponent.meta.update(node.meta)
-            power.meta.update(node.meta)
-            node.replace_all_uses_with(power)
-            graph.erase_node(node)
+                exponent.meta.update(node.meta)
+                found = graph.call_function(aten.exp2.default, (exponent,))
+            elif node.target is aten.div.Tensor and _inverse(node.args[1]) is not None:
+                found = graph.call_function(aten.mul.Tensor, (node.args[0], _inverse(node.args[1])))
+            else:
+                continue
+        found.meta.update(node.meta)
+        node.replace_all_uses_with(found)
+        graph.erase_node(node)
     return RecordedFunction(graph, function.inputs)
+
+
+def _inverse(divisor: Any) -> float | None:
+    """1 / a number; None where either is none, or far from 1."""
+    number = _number(divisor)
+    return 1 / number if number is not None and 2.0**-100 < abs(number) < 2.0**100 else None
 
 
 def _peak_below(node: fx.Node) -> Any:
