@@ -17,6 +17,7 @@
     call          what the host does for one call, on tensors too small to matter
     networks      a slice of each of five public tensor networks
     scaling       sliced networks and placed products on 1, 2, 4, ... ranks: the same, and growing with the ranks
+    cascade       attention, kernel sums, a step of Sinkhorn's iteration, a loss over a vocabulary
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -38,6 +39,7 @@ from weft.selftest.case import PermuteCase
 from weft.spec.type_names import find_dtype
 from weft_bench import cases
 from weft_bench.cases import Case, layout
+from weft_bench.cases.cascades import CascadeCase, cascades
 from weft_bench.cases.networks import NetworkCase, networks, shrunk_network
 from weft_bench.cases.scaling import PlacedCase, ScalingCase, placed, scaling
 from weft_bench.cases.small import SmallCase, small
@@ -347,6 +349,14 @@ SUITES: dict[str, Suite] = {
         usual=("fp32",),
         work=1 << 20,
     ),
+    "cascade": Suite(
+        "attention, kernel sums, a step of Sinkhorn's iteration, a loss over a vocabulary, forward and backward",
+        lambda types: [Entry(case, case.group, case.name) for case in cascades()],
+        kind="cascade",
+        peers=("sdpa", "flex", "compile", "blocks"),
+        sampling={"mode": "hot", "capture": False, "budget": 0.1},
+        work=1 << 29,
+    ),
     "demo": Suite(
         "the fused example of the paper, and TCCG in one pair of number types",
         _demo,
@@ -368,7 +378,7 @@ def _shrunk(entry: Entry, work: int) -> Entry:
     if isinstance(entry.case, NetworkCase):
         sliced = shrunk_network(entry.case, work)
         return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
-    if isinstance(entry.case, (ScalingCase, PlacedCase)):
+    if isinstance(entry.case, (ScalingCase, PlacedCase, CascadeCase)):
         smaller = entry.case.shrunk(work)
         return replace(entry, case=smaller, scaled=smaller != entry.case)
     if isinstance(case, SmallCase):  # is small

@@ -91,6 +91,21 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "cutensorPermute": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
 }  # fmt: skip
 
+#: Of versions since 2.3, and bound where they are there: see `cutensor_blocks`.
+BLOCK_SIGNATURES: Mapping[str, tuple[Any, ...]] = {
+    "cutensorCreateBlockSparseTensorDescriptor": (
+        c_void_p, _out, c_uint32, c_uint64, POINTER(c_uint32), _longs, _ints, _longs, c_int,
+    ),
+    "cutensorDestroyBlockSparseTensorDescriptor": (c_void_p,),
+    "cutensorCreateBlockSparseContraction": (
+        c_void_p, _out, c_void_p, _ints, c_int, c_void_p, _ints, c_int, c_void_p, _ints, c_int, c_void_p, _ints,
+        c_void_p,
+    ),
+    "cutensorBlockSparseContract": (
+        c_void_p, c_void_p, c_void_p, _out, _out, c_void_p, _out, _out, c_void_p, c_uint64, c_void_p,
+    ),
+}  # fmt: skip
+
 
 class CutensorError(Exception):
     """A function of the library that did not return success."""
@@ -285,7 +300,8 @@ def load() -> Library:
 def bind(shared: ctypes.CDLL) -> Library:
     """A `Library` of an opened shared object. `AttributeError` where that lacks a function."""
     functions = {}
-    for name, arguments in SIGNATURES.items():
+    found = [name for name in BLOCK_SIGNATURES if hasattr(shared, name)]
+    for name, arguments in {**SIGNATURES, **{name: BLOCK_SIGNATURES[name] for name in found}}.items():
         function = getattr(shared, name)
         function.argtypes, function.restype = arguments, c_int
         functions[name] = function

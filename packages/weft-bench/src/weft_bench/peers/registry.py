@@ -234,6 +234,14 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "torch": ("networks", "TorchNetwork"),
         "cutensornet": ("cutensornet", "CutensornetPeer"),
     },
+    "cascade": {
+        "weft": ("cascades", "WeftCascade"),
+        "torch": ("cascades", "TorchCascade"),
+        "sdpa": ("cascades", "TorchAttention"),
+        "flex": ("cascades", "FlexCascade"),
+        "compile": ("cascades", "CompiledCascade"),
+        "blocks": ("cascades", "BlocksCascade"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),
