@@ -16,9 +16,21 @@ from torch import Tensor
 from weft.algebra import of_count
 from weft.base.arrays import any_autocast
 from weft.cpu.host import multiplies_bytes
+from weft.gpu.blas.cublas import Product
 from weft.library.algebras import operations_of, reduced, table
 from weft.library.arrange import arranged
-from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_tables, of_vectors, seeing
+from weft.library.direct import (
+    Direct,
+    by_cublas,
+    direct,
+    is_linear,
+    linear,
+    of_elements,
+    of_one,
+    of_tables,
+    of_vectors,
+    seeing,
+)
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, ProductTypes, clamps, is_rounded_once, wrapped
@@ -228,6 +240,22 @@ class Matrices(OfMatrices):
             products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
+
+    def by_cublas(self, target: Target) -> Direct | None:
+        """The product past torch, on an NVIDIA GPU; None where torch's operations make more of it, or less."""
+        left, right, place, products = self._left, self._right, self._d, self._products
+        if target.kind != "cuda" or self.direct is None or self._c is not None or self._is_of_vectors:
+            return None
+        if not (isinstance(left, Seen) and isinstance(right, Seen) and isinstance(products, MatrixProducts)):
+            return None
+        if place is None or not products.is_plain:
+            return None
+        views = (left.view[:2], right.view[:2], place[:2])
+        product = Product.of(*views, products.dtype, target.index)
+        if product is None:
+            return None
+        single = products.dtype in (torch.float32, torch.complex64)
+        return by_cublas(product, self.direct, swapped=self._swapped, single=single)
 
     @property
     def _is_of_vectors(self) -> bool:
