@@ -15,7 +15,6 @@ from torch import Tensor
 
 from weft.fn import Pointwise
 from weft.library.algebras import joining
-from weft.library.direct import Direct
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
 from weft.library.gpu_model import PartWork, fuses
 from weft.library.products import wrapped
@@ -50,7 +49,6 @@ class LibraryPart:
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
-        self._by_cublas: Direct | None = None
         self._returns = not scheme.follows and self._sums.returns
         packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
         self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
@@ -64,9 +62,9 @@ class LibraryPart:
         made by `made` alone."""
         contraction = self._scheme.contraction
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-        if not apart and isinstance(self._sums, Matrices) and self._direct is not None:
-            self._by_cublas = self._sums.by_cublas(target)
-            self._direct = self._by_cublas or self._direct
+        if isinstance(self._sums, Matrices):
+            self._sums.pass_torch(target)
+            self._direct = None if self._direct is None else self._sums.direct
         if not fuses(target):
             return
         if not (any(functions) or contraction.c is not None or self._finish.is_scattered):
@@ -126,11 +124,11 @@ class LibraryPart:
 
     def maker(self, new: NewTensor, addend: int | None = None) -> Make | None:
         """The call that returns D; `addend`: which auxiliary operand is C."""
-        direct, past = self._direct, self._by_cublas
-        if past is not None:
+        direct = self._direct
+        if direct is not None and isinstance(self._sums, Matrices) and self._sums.is_past_torch:
             shape, strides, dtype, device = new
             allocate = torch.empty_strided
-            return lambda a, b, aux: past(a, b, None, allocate(shape, strides, dtype=dtype, device=device))
+            return lambda a, b, aux: direct(a, b, None, allocate(shape, strides, dtype=dtype, device=device))
         if direct is None or not self._returns:
             return None
         if addend is None:

@@ -203,6 +203,10 @@ class Matrices(OfMatrices):
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
         self.adds = once and not scheme.follows and self._products.adds  # C as well
         self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
+        self._own: tuple[int, ...] | None = None  # the shape of sums in memory of weft's
+        self._stored = scheme.types.result
+        #: Whether `direct` passes torch, and takes a place for D alone.
+        self.is_past_torch = False
         self.direct = self._direct(contraction)
         products = self._products
         if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
@@ -241,21 +245,27 @@ class Matrices(OfMatrices):
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
 
-    def by_cublas(self, target: Target) -> Direct | None:
-        """The product past torch, on an NVIDIA GPU; None where torch's operations make more of it, or less."""
-        left, right, place, products = self._left, self._right, self._d, self._products
-        if target.kind != "cuda" or self.direct is None or self._c is not None or self._is_of_vectors:
-            return None
+    def pass_torch(self, target: Target) -> None:
+        """Have products launched past torch where it would make no more of them, on an NVIDIA GPU."""
+        left, right, products = self._left, self._right, self._products
+        if target.kind != "cuda" or self._c is not None or self._is_of_vectors or self._alone is None:
+            return
         if not (isinstance(left, Seen) and isinstance(right, Seen) and isinstance(products, MatrixProducts)):
-            return None
-        if place is None or not products.is_plain:
-            return None
-        views = (left.view[:2], right.view[:2], place[:2])
-        product = Product.of(*views, products.dtype, target.index)
-        if product is None:
-            return None
-        single = products.dtype in (torch.float32, torch.complex64)
-        return by_cublas(product, self.direct, swapped=self._swapped, single=single)
+            return
+        shape = (*left.view.shape[:-1], right.view.shape[-1])
+        own = View(shape, Layout.contiguous(shape, torch.float32).strides)
+        (factors, _), views = products.dtypes, (left.view[:2], right.view[:2])
+        for place in (self._d, own):
+            found = None if place is None else Product.of(*views, place[:2], products.dtypes, target.index)
+            if found is None:
+                continue
+            single = factors in (torch.float32, torch.complex64)
+            if place is own:
+                self._own = shape
+                self._alone = by_cublas(found, self._alone, swapped=self._swapped, single=single)
+            elif self.direct is not None:
+                self.direct = by_cublas(found, self.direct, swapped=self._swapped, single=single)
+                self.is_past_torch = True
 
     @property
     def _is_of_vectors(self) -> bool:
@@ -291,7 +301,8 @@ class Matrices(OfMatrices):
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         if alpha == 1 and self._alone is not None and not any_autocast():
-            found = self._alone(a, b, None, None)
+            own = None if self._own is None else a.new_empty(self._own, dtype=self._stored)
+            found = self._alone(a, b, None, own)
         else:
             found = self._products.made(*self._factors(a, b, aux), alpha)
         return found if found.shape == self._shape else found.reshape(self._shape)

@@ -21,12 +21,17 @@ from weft.gpu.common.driver import aside_of_capture
 
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
 REAL_32F = 0  # cudaDataType_t
-#: Of types whose products torch makes in them: cudaDataType_t, cublasComputeType_t, and bytes of 1 and 0.
-PLAIN_TYPES: dict[torch.dtype, tuple[int, int, Any, Any]] = {
-    torch.float32: (REAL_32F, COMPUTE_32F, (c_float * 1)(1), (c_float * 1)(0)),
-    torch.float64: (1, COMPUTE_64F, (c_double * 1)(1), (c_double * 1)(0)),
-    torch.complex64: (4, COMPUTE_32F, (c_float * 2)(1, 0), (c_float * 2)(0, 0)),
-    torch.complex128: (5, COMPUTE_64F, (c_double * 2)(1, 0), (c_double * 2)(0, 0)),
+_SINGLES = COMPUTE_32F, (c_float * 2)(1, 0), (c_float * 2)(0, 0)
+_DOUBLES = COMPUTE_64F, (c_double * 2)(1, 0), (c_double * 2)(0, 0)
+#: By the types of factors and result, of products that are summed in the type that is stored: cudaDataType_t of both,
+#: cublasComputeType_t, and 1 and 0 in it.
+PLAIN_TYPES: dict[tuple[torch.dtype, torch.dtype], tuple[int, int, int, Any, Any]] = {
+    (torch.float32, torch.float32): (REAL_32F, REAL_32F, *_SINGLES),
+    (torch.float16, torch.float32): (2, REAL_32F, *_SINGLES),
+    (torch.bfloat16, torch.float32): (14, REAL_32F, *_SINGLES),
+    (torch.float64, torch.float64): (1, 1, *_DOUBLES),
+    (torch.complex64, torch.complex64): (4, 4, *_SINGLES),
+    (torch.complex128, torch.complex128): (5, 5, *_DOUBLES),
 }
 DEFAULT = -1  # cublasGemmAlgo_t
 AS_IT_LIES, TRANSPOSED = 0, 1  # cublasOperation_t
@@ -92,28 +97,33 @@ class Product:
     """
 
     def __init__(
-        self, left: MatrixView, right: MatrixView, result: MatrixView, dtype: torch.dtype, ordinal: int
-    ) -> None:
-        kind, compute, one, zero = PLAIN_TYPES[dtype]
+        self, left: MatrixView, right: MatrixView, result: MatrixView, dtypes: tuple[torch.dtype, torch.dtype],
+        ordinal: int,
+    ) -> None:  # fmt: skip
+        factors, kind, compute, one, zero = PLAIN_TYPES[dtypes]
         self._call, self._ordinal, self._kept = multiply(), ordinal, (one, zero)
         b, a, d = (seen(*_stacked(each)) for each in (left, right, result))
         (batch, rows, columns), depth = _stacked(result)[0], left[0][-1]
         self._sizes = a.operation, b.operation, columns, rows, depth, byref(one)
-        self._of_a, self._of_b = (kind, a.leading, a.step), (kind, b.leading, b.step, byref(zero))
+        self._of_a, self._of_b = (factors, a.leading, a.step), (factors, b.leading, b.step, byref(zero))
         self._rest = kind, d.leading, d.step, batch, compute, DEFAULT
         self._text = f"{rows}x{depth}x{columns}"
 
     @classmethod
     def of(
-        cls, left: MatrixView, right: MatrixView, result: MatrixView, dtype: torch.dtype, ordinal: int
-    ) -> Product | None:
-        """The product of matrices, or stacks of them, of these shapes and strides; None where torch makes it."""
+        cls, left: MatrixView, right: MatrixView, result: MatrixView, dtypes: tuple[torch.dtype, torch.dtype],
+        ordinal: int,
+    ) -> Product | None:  # fmt: skip
+        """The product of matrices, or stacks of them, of these shapes and strides; `dtypes`: of factors and result.
+
+        None where torch makes it.
+        """
         (*_, columns), (*_, along) = result
-        if dtype not in PLAIN_TYPES or (along != 1 and columns != 1) or multiply() is None:
+        if dtypes not in PLAIN_TYPES or (along != 1 and columns != 1) or multiply() is None:
             return None
         if max(max(shape) for shape, _ in (left, right, result)) >= 2**31:
             return None
-        return cls(left, right, result, dtype, ordinal)
+        return cls(left, right, result, dtypes, ordinal)
 
     def __call__(self, left: int, right: int, result: int) -> None:
         if torch._C._cuda_getDevice() == self._ordinal:

@@ -50,8 +50,9 @@ class BlasLaunch:
         self._given = [_is_seen(layouts[place], view) for place, view in zip((left, right), views, strict=True)]
         self._returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
         self._single, self._product = product in (torch.float32, torch.complex64), None
-        if target.kind == "cuda" and product == result and not any(self._conjugate):
-            self._product = cublas.Product.of(self._left, self._right, self._result, product, target.index)
+        if target.kind == "cuda" and not any(self._conjugate):
+            matrices = self._left, self._right, self._result
+            self._product = cublas.Product.of(*matrices, (product, result), target.index)
 
     def maker(self, new: NewTensor) -> Make | None:
         """The call of the library that returns D, of operands that lie as described."""
