@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from weft.base.kept import constant
-from weft.gpu.blas.cublas import Product
 from weft.library.algebras import TableOperations
 from weft.library.products import MatrixProducts
 from weft.library.views import View
-from weft.machine.exactness import shortened_on_a_gpu
 from weft.spec import Layout
 
 #: Of A, B, C where there is one, and D, or None for a new one, which is returned.
@@ -69,24 +67,6 @@ def _vector(view: View) -> View:
     """A row or a column without its other dimension."""
     at = 1 if view.shape[0] == 1 else 0
     return View(view.shape[at : at + 1], view.strides[at : at + 1])
-
-
-def by_cublas(product: Product, otherwise: Direct, *, swapped: bool, single: bool) -> Direct:
-    """The product past torch, to a place; without one, and where float32 products may be rounded, `otherwise` is it.
-
-    `single`: factors are of single precision; `swapped`: the left one is B.
-    """
-
-    def direct(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
-        if d is None or (single and shortened_on_a_gpu()):
-            found = otherwise(a, b, c, d)
-            return found if d is None else d
-        if swapped:
-            a, b = b, a
-        product(a.data_ptr(), b.data_ptr(), d.data_ptr())
-        return d
-
-    return direct
 
 
 def linear(products: MatrixProducts, otherwise: Direct) -> Direct:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from weft.fn import Pointwise
@@ -62,9 +61,6 @@ class LibraryPart:
         made by `made` alone."""
         contraction = self._scheme.contraction
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
-        if isinstance(self._sums, Matrices):
-            self._sums.pass_torch(target)
-            self._direct = None if self._direct is None else self._sums.direct
         if not fuses(target):
             return
         if not (any(functions) or contraction.c is not None or self._finish.is_scattered):
@@ -123,12 +119,8 @@ class LibraryPart:
         return partial(self, a, b, c, d, alpha, beta, aux)
 
     def maker(self, new: NewTensor, addend: int | None = None) -> Make | None:
-        """The call that returns D; `addend`: which auxiliary operand is C."""
+        """The call of torch that returns D; `addend`: which auxiliary operand is C."""
         direct = self._direct
-        if direct is not None and isinstance(self._sums, Matrices) and self._sums.is_past_torch:
-            shape, strides, dtype, device = new
-            allocate = torch.empty_strided
-            return lambda a, b, aux: direct(a, b, None, allocate(shape, strides, dtype=dtype, device=device))
         if direct is None or not self._returns:
             return None
         if addend is None:

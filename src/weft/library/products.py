@@ -100,7 +100,7 @@ class MatrixProducts:
         self.multiply, self.add, self.linear = (
             guarded(call, types.a, types.result, kind) for call in (multiply, add, torch.nn.functional.linear)
         )
-        self.is_plain, self.dtypes = types.way == "plain" and types.result is types.a, (types.a, types.result)
+        self.is_plain = types.way == "plain" and types.result is types.a
         self._real = torch.matmul
         if types.way == "parts":
             real = types.result.to_real()

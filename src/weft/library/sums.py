@@ -16,21 +16,9 @@ from torch import Tensor
 from weft.algebra import of_count
 from weft.base.arrays import any_autocast
 from weft.cpu.host import multiplies_bytes
-from weft.gpu.blas.cublas import Product
 from weft.library.algebras import operations_of, reduced, table
 from weft.library.arrange import arranged
-from weft.library.direct import (
-    Direct,
-    by_cublas,
-    direct,
-    is_linear,
-    linear,
-    of_elements,
-    of_one,
-    of_tables,
-    of_vectors,
-    seeing,
-)
+from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_tables, of_vectors, seeing
 from weft.library.exponentials import summed
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, ProductTypes, clamps, is_rounded_once, wrapped
@@ -204,10 +192,6 @@ class Matrices(OfMatrices):
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
         self.adds = once and not scheme.follows and self._products.adds  # C as well
         self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
-        self._own: tuple[int, ...] | None = None  # the shape of sums in memory of weft's
-        self._stored = scheme.types.result
-        #: Whether `direct` passes torch, and takes a place for D alone.
-        self.is_past_torch = False
         self.direct = self._direct(contraction)
         products = self._products
         if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
@@ -246,28 +230,6 @@ class Matrices(OfMatrices):
             swapped=self._swapped, adds=adds,
         )  # fmt: skip
 
-    def pass_torch(self, target: Target) -> None:
-        """Have products launched past torch where it would make no more of them, on an NVIDIA GPU."""
-        left, right, products = self._left, self._right, self._products
-        if target.kind != "cuda" or self._c is not None or self._is_of_vectors or self._alone is None:
-            return
-        if not (isinstance(left, Seen) and isinstance(right, Seen) and isinstance(products, MatrixProducts)):
-            return
-        shape = (*left.view.shape[:-1], right.view.shape[-1])
-        own = View(shape, Layout.contiguous(shape, torch.float32).strides)
-        (factors, _), views = products.dtypes, (left.view[:2], right.view[:2])
-        for place in (self._d, own):
-            found = None if place is None else Product.of(*views, place[:2], products.dtypes, target.index)
-            if found is None:
-                continue
-            single = factors in (torch.float32, torch.complex64)
-            if place is own:
-                self._own = shape
-                self._alone = by_cublas(found, self._alone, swapped=self._swapped, single=single)
-            elif self.direct is not None:
-                self.direct = by_cublas(found, self.direct, swapped=self._swapped, single=single)
-                self.is_past_torch = True
-
     @property
     def _is_of_vectors(self) -> bool:
         """Whether D is a number, and torch's product of vectors makes it."""
@@ -302,8 +264,7 @@ class Matrices(OfMatrices):
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         if alpha == 1 and self._alone is not None and not any_autocast():
-            own = None if self._own is None else a.new_empty(self._own, dtype=self._stored)
-            found = self._alone(a, b, None, own)
+            found = self._alone(a, b, None, None)
         else:
             found = self._products.made(*self._factors(a, b, aux), alpha)
         return found if found.shape == self._shape else found.reshape(self._shape)

@@ -27,7 +27,7 @@ def guarded(call: Callable[..., Any], product: torch.dtype, result: torch.dtype,
     if product in _SINGLE:
         if kind == "cpu":
             return _of_single_precision(call, shortened, exact_products)
-        return _of_single_precision(call, shortened_on_a_gpu, partial(float32_products, tf32=False))
+        return _of_single_precision(call, _shortened_on_a_gpu, partial(float32_products, tf32=False))
     if kind == "cpu" or product not in _HALVES:
         return call
     return _of_halves(call, _HALVES[product], split=result is product)
@@ -75,7 +75,7 @@ def _no() -> bool:
     return False
 
 
-def shortened_on_a_gpu() -> bool:
+def _shortened_on_a_gpu() -> bool:
     """Whether torch may make float32 products in TF32."""
     if _precision is None:
         return torch._C._get_cublas_allow_tf32()

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.gpu.blas import cublas
-from weft.gpu.blas.cublas import MatrixView
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
 from weft.gpu.common.driver import NOTED, NotedProduct
-from weft.machine.exactness import guarded, shortened_on_a_gpu
+from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import dtype_name
@@ -26,7 +25,7 @@ from weft.spec.dtypes import dtype_name
 class BlasLaunch:
     """The call of the library, with every tensor as the matrix that it is."""
 
-    def __init__(self, contraction: Contraction, schedule: BlasSchedule, target: Target) -> None:
+    def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
         self._conjugate = contraction.conjugate_a, contraction.conjugate_b
         outer, rows, columns, depth = schedule.form
         batch = (outer,) if outer is not None else ()
@@ -49,23 +48,10 @@ class BlasLaunch:
         layouts, views = (contraction.a, contraction.b), (self._left, self._right)
         self._given = [_is_seen(layouts[place], view) for place, view in zip((left, right), views, strict=True)]
         self._returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
-        self._single, self._product = product in (torch.float32, torch.complex64), None
-        if target.kind == "cuda" and not any(self._conjugate):
-            matrices = self._left, self._right, self._result
-            self._product = cublas.Product.of(*matrices, (product, result), target.index)
 
     def maker(self, new: NewTensor) -> Make | None:
         """The call of the library that returns D, of operands that lie as described."""
-        if self._product is None:
-            return self._made if self._returns else None
-        (shape, strides, dtype, device), allocate = new, torch.empty_strided
-
-        def make(a: Tensor, b: Tensor, aux: Sequence[Tensor | None]) -> Tensor:
-            d = allocate(shape, strides, dtype=dtype, device=device)
-            self(a, b, None, d, 1, 1)
-            return d
-
-        return make
+        return self._made if self._returns else None
 
     def _made(self, a: Tensor, b: Tensor, aux: Sequence[Tensor | None] = ()) -> Tensor:
         cublas.make_ready(a.device)
@@ -80,17 +66,12 @@ class BlasLaunch:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        plain = c is None and alpha == 1
-        past = self._product is not None and NOTED.get() is None and not (self._single and shortened_on_a_gpu())
-        if plain and past:
-            left, right = (b, a) if self.swap_ab else (a, b)
-            self._product(left.data_ptr(), right.data_ptr(), d.data_ptr())  # type: ignore[misc]
-            return
         cublas.make_ready(d.device)
         of_a, of_b = self._conjugate
         a, b = a.conj() if of_a else a, b.conj() if of_b else b
         left, right = (b, a) if self.swap_ab else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
+        plain = c is None and alpha == 1
         if (noted := NOTED.get()) is not None:
             noted.append(NotedProduct(self._multiply, (left, right, result)) if plain else None)
         if plain:
@@ -122,6 +103,9 @@ class Tf32Launch:
             result.copy_(_seen(c, self._addend))
         added = float(beta.real) if c is not None else 0.0
         cublas.tf32(_seen(left, self._left), _seen(right, self._right), result, float(alpha.real), added)
+
+
+MatrixView: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
 
 
 def _seen(tensor: Tensor, view: MatrixView) -> Tensor:
@@ -181,7 +165,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
     if contraction.arithmetic.precision == "ieee":
-        return BlasLaunch(contraction, schedule, target)
+        return BlasLaunch(contraction, schedule)
     if cublas.multiply() is None:
         raise ResourceError("the cuBLAS of this torch is not found")
     return Tf32Launch(contraction, schedule)
