@@ -108,7 +108,7 @@ class _Kernel:
         self.constants |= {name: None if each is None else each.jit for name, each in written.items()}
         self.constants |= {"SUMS": TRITON_TYPES[types.accumulate].meant, "PRODUCT": TRITON_TYPES[types.product].meant}
         if not tile.hopper:
-            self.constants["PRECISION"] = types.precision
+            self.constants["PRECISION"] = types.as_they_are
         of_a, of_b, of_c = map(len, outer)
         whole = (True, k == sides_of["BK"], e == sides_of["BE"])
         form = BackwardForm(step, columns, program.factor is not None, stretches.present, (of_a, of_b, of_c), whole)

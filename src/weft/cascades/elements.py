@@ -175,7 +175,7 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
             continue
         with graph.inserting_before(node):
             if node.target is aten.exp.default:
-                exponent = graph.call_function(aten.mul.Tensor, (node.args[0], math.log2(math.e)))
+                exponent = graph.call_function(aten.mul.Tensor, _times(node.args[0], math.log2(math.e)))
                 exponent.meta.update(node.meta)
                 found = graph.call_function(aten.exp2.default, (exponent,))
             elif node.target is aten.div.Tensor and _inverse(node.args[1]) is not None:
@@ -185,7 +185,17 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
         found.meta.update(node.meta)
         node.replace_all_uses_with(found)
         graph.erase_node(node)
+    graph.eliminate_dead_code()
     return RecordedFunction(graph, function.inputs)
+
+
+def _times(value: Any, factor: float) -> tuple[Any, float]:
+    """The two factors of a value times a number, a number that the value is a multiple of taken in."""
+    if isinstance(value, fx.Node) and value.target is aten.mul.Tensor and value.meta["dtype"] == torch.float32:
+        number = _number(value.args[1])
+        if number is not None and 2.0**-100 < abs(number) < 2.0**100:
+            return value.args[0], number * factor
+    return value, factor
 
 
 def _inverse(divisor: Any) -> float | None:

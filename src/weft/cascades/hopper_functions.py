@@ -32,6 +32,27 @@ def scores(
 
 
 @gluon.jit
+def term_scores(
+    qs,  # terms of each consumer's rows, (rows, k), in shared memory
+    bs,  # terms of each stage's columns, (columns, k), in shared memory
+    consumer,
+    stage,
+    TERMS: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
+    """Begin a tile of S, (rows, columns), of products of terms, small ones first."""
+    ROWS: gl.constexpr = qs.shape[1]
+    COLUMNS: gl.constexpr = bs.shape[1]
+    found = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
+    for back in gl.static_range(TERMS):
+        for at in gl.static_range(TERMS - back):
+            left = qs.index(consumer * TERMS + TERMS - 1 - back - at)
+            right = bs.index(stage * TERMS + at).permute((1, 0))
+            found = warpgroup_mma(left, right, found, use_acc=back + at > 0, is_async=True)
+    return found
+
+
+@gluon.jit
 def as_it_is(x):
     """A tile of 16-bit values, which the compiler does not look behind: it would round them in the next round of a
     loop, where registers that it read are read again."""
@@ -49,5 +70,5 @@ def stored_layout(columns):
 NAMES = {
     "gluon": gluon, "gl": gl, "mbarrier": mbarrier, "warpgroup_mma": warpgroup_mma,
     "warpgroup_mma_wait": warpgroup_mma_wait, "barriers": barriers, "meet_and_arrive": meet_and_arrive, "load": load,
-    "scores": scores, "as_it_is": as_it_is, "stored_layout": stored_layout,
+    "scores": scores, "term_scores": term_scores, "as_it_is": as_it_is, "stored_layout": stored_layout,
 }  # fmt: skip

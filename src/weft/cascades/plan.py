@@ -30,9 +30,10 @@ from weft.cascades.replay import Replay, layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.second import SecondAlgebra
-from weft.cascades.serving import is_default, tile_of, unserved
+from weft.cascades.serving import is_default, tile_of, unserved, without_terms
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
+from weft.cascades.terms import BOUND
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -125,7 +126,8 @@ class CascadePlan:
         said, types = self.said, self.types
         kind = said.device.type
         product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
-        products = BlockProducts(product, types.accumulate, kind, types.precision)
+        precision = "ieee_bound" if types.split else types.precision
+        products = BlockProducts(product, types.accumulate, kind, precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
@@ -177,7 +179,8 @@ class CascadePlan:
         tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
-        return CascadeLaunch(self.program, self.frame, self._known, tile)
+        exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
+        return CascadeLaunch(self.program, self.frame, self._known, tile, exact)
 
     def fall_back(self, error: Exception) -> None:
         """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
@@ -191,7 +194,8 @@ class CascadePlan:
         """The launch of the kernels for gradients, where the forward pass has one."""
         if self.kernel is None or not differentiates(self.program, self.frame):
             return None
-        return BackwardLaunch(self.program, self.frame, self._known, self.kernel.tile.hopper)
+        tile = self.kernel.tile
+        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not tile.terms)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -344,7 +348,7 @@ class CascadePlan:
     def _replays(self) -> dict[Hashable, Replay] | None:
         """Calls by their layouts; None where D is not all that kernels make."""
         kernel = self.kernel
-        if kernel is None or self.said.device.type != "cuda" or kernel.tile.halves or kernel.functions.factor is None:
+        if kernel is None or self.said.device.type != "cuda" or kernel.tile.terms or kernel.functions.factor is None:
             return None
         alone = self.meets and len(self.between.outputs) == 1
         return {} if alone and not self.program.prelude and not self.program.stages[0].known else None

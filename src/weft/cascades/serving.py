@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import Program
+from weft.cascades.terms import terms_for
 from weft.gpu.common.constraints import power_of_two
 
 LEAST = 16  # of a side of `tl.dot`
@@ -28,7 +31,7 @@ class CascadeTile(NamedTuple):
     """Rows and columns of a tile of S, warps, stages of loads, and programs that share the columns of a row.
 
     `k` and `e` are the indices of K and E that a tile has; `hopper`: the warp-specialised kernel; `maps`: stages of A
-    and B come by tensor maps where they can; `halves`: float32 products by three of float16.
+    and B come by tensor maps where they can; `terms`: of float32 values, whose products are made of those of terms.
     """
 
     m: int
@@ -40,7 +43,7 @@ class CascadeTile(NamedTuple):
     e: int = 1
     hopper: bool = False
     maps: bool = False
-    halves: bool = False
+    terms: int = 0
 
     def __str__(self) -> str:
         kind = "warp-specialised" if self.hopper else "Triton"
@@ -81,7 +84,7 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     `hopper`: the warp-specialised kernel is at hand.
     """
     sides = Sides.of(frame)
-    tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
+    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
     k = size_of(frame, sides.k)
     tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
     if tile.hopper:
@@ -122,6 +125,32 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
     return None
 
 
+def _terms(frame: Frame, sides: Sides) -> int:
+    """The terms that kernels multiply: of float32, where S is one matrix and C a column, or there is none."""
+    k, e = (size_of(frame, each) for each in (sides.k, sides.e))
+    types = frame.products
+    if types.product != torch.float32 or types.accumulate != torch.float32 or e > 1 or sides.batch:
+        return 0
+    return terms_for(types.precision, k) if FEW < k <= 128 else 0
+
+
+def _sums_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel of terms; None for what it does not serve."""
+    terms, k = _terms(frame, sides), max(power_of_two(size_of(frame, sides.k)), _LEAST_K)
+    if not terms or size_of(frame, sides.m) < LEAST_ROWS:
+        return None
+    n = 128 if terms * k <= 256 else 64
+    stages = (_SHARED // (2 * terms * k) - GROUPS * ROWS) // n
+    return CascadeTile(GROUPS * ROWS, n, WARPS, min(stages, 4), k=k, hopper=True, terms=terms)
+
+
+def without_terms(frame: Frame, processors: int) -> CascadeTile:
+    """The tile for a frame whose values are multiplied as they are."""
+    plain = replace(frame, products=copy(frame.products))
+    plain.products.precision = "ieee"
+    return tile_of(plain, processors)
+
+
 def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     k, e = (size_of(frame, each) for each in (sides.k, sides.e))
     item = frame.products.product.itemsize
@@ -131,9 +160,9 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     least = LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
     broad = 1 if e == 1 else min(max(power_of_two(e), least), _LONGEST if item < 8 else 64)
     widest = max(deep, broad)
-    single = e == 1 and not sides.batch
-    if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
-        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
+    terms = _terms(frame, sides)
+    if terms:
+        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
     if item >= 4:
