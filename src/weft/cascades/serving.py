@@ -84,7 +84,10 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
     `hopper`: the warp-specialised kernel is at hand.
     """
     sides = Sides.of(frame)
-    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
+    terms = _terms(frame, sides, hopper)
+    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
+        frame, sides, terms
+    )
     k = size_of(frame, sides.k)
     tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
     if tile.hopper:
@@ -125,18 +128,22 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
     return None
 
 
-def _terms(frame: Frame, sides: Sides) -> int:
-    """The terms that kernels multiply: of float32, where S is one matrix and C a column, or there is none."""
+def _terms(frame: Frame, sides: Sides, hopper: bool) -> int:
+    """The terms that kernels multiply: of float32, where S is one matrix and C a column, or there is none.
+
+    `hopper`: it is known how the matrix units cut off sums.
+    """
     k, e = (size_of(frame, each) for each in (sides.k, sides.e))
     types = frame.products
     if types.product != torch.float32 or types.accumulate != torch.float32 or e > 1 or sides.batch:
         return 0
-    return terms_for(types.precision, k) if FEW < k <= 128 else 0
+    terms = terms_for(types.precision, k) if FEW < k <= 128 else 0
+    return terms if hopper or types.precision != "ieee_bound" else 0
 
 
-def _sums_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+def _sums_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile | None:
     """The tile of the warp-specialised kernel of terms; None for what it does not serve."""
-    terms, k = _terms(frame, sides), max(power_of_two(size_of(frame, sides.k)), _LEAST_K)
+    k = max(power_of_two(size_of(frame, sides.k)), _LEAST_K)
     if not terms or size_of(frame, sides.m) < LEAST_ROWS:
         return None
     n = 128 if terms * k <= 256 else 64
@@ -151,7 +158,7 @@ def without_terms(frame: Frame, processors: int) -> CascadeTile:
     return tile_of(plain, processors)
 
 
-def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
+def _usual_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile:
     k, e = (size_of(frame, each) for each in (sides.k, sides.e))
     item = frame.products.product.itemsize
     staged = k > _LONGEST
@@ -160,7 +167,6 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     least = LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
     broad = 1 if e == 1 else min(max(power_of_two(e), least), _LONGEST if item < 8 else 64)
     widest = max(deep, broad)
-    terms = _terms(frame, sides)
     if terms:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
