@@ -77,7 +77,8 @@ def _consumer(form: KernelForm) -> list[str]:
         *STRETCHES,
         f"m = tile * {GROUPS * ROWS} + CONSUMER * ROWS + {_WORDS.along('m')}",
         "m_in = m < M",
-        "alpha = gl.load(alpha)",
+        "factor_of_s = gl.load(alpha)",
+        "alpha = 1.0",
         *step.beginning(form.step, _WORDS),
         *step.states(form.step, _WORDS),
         f"acc = {_WORDS.full(['ROWS'], '0.0', 'SUMS')}",
@@ -85,9 +86,9 @@ def _consumer(form: KernelForm) -> list[str]:
         "number = gl.to_tensor(0)",
         "mbarrier.wait(q_full.index(0), 0)",
         "mbarrier.wait(b_full.index(0), 0)",
-        "t = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
+        "u = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
         _wait("number + 1"),
-        "t = warpgroup_mma_wait(0, deps=(t,))",
+        "u = warpgroup_mma_wait(0, deps=(u,))",
         "meet_and_arrive(b_empty.index(0))",
     ]
     for at, inside in enumerate((False, True, False)):
@@ -105,11 +106,12 @@ def _wait(number: str) -> str:
 def _tile(form: KernelForm, inside: bool) -> list[str]:
     return [
         "number += 1",
+        "t = u * factor_of_s",
         "u = term_scores(qs, bs, CONSUMER, number % STAGES, TERMS, S)",
         *step.weighed(form.step, _WORDS, inside),
         *_multiplied(form, inside),
         _wait("number + 1"),
-        "t = warpgroup_mma_wait(0, deps=(u,))",
+        "u = warpgroup_mma_wait(0, deps=(u,))",
         "meet_and_arrive(b_empty.index(number % STAGES))",
     ]
 

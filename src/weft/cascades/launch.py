@@ -271,7 +271,8 @@ class CascadeLaunch:
         of_a, of_b, of_c = map(len, outer)
         step = self.arguments.form(values)
         return KernelForm(
-            step._replace(scaled=step.scaled or tile.terms > 0), self.functions.product, finished,
+            step._replace(scaled=(step.scaled or tile.terms > 0) and not (tile.terms and tile.hopper)),
+            self.functions.product, finished,
             self.stretches.present, (of_a, of_b, of_c),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
             self._maps(outer), tile.terms,
