@@ -27,6 +27,7 @@ def is_narrow(schedule: Any) -> bool:
     return bool(tile) and (min(int(tile[1]), int(tile[2])) <= _NARROW or int(tile[3]) <= _SHALLOW)  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("functions", [{}, {"b_fn": torch.relu, "epilogue": torch.abs}], ids=["plain", "functions"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("n", [16, 32, 40])

@@ -84,8 +84,10 @@ def hopper_text(form: KernelForm) -> str:
     producer = _PRODUCER
     for name, count in zip("abc", form.outer, strict=True):
         producer = producer.replace(f"{{of_{name}}}", outer_place(name, count))
-    numbers = ["alpha", "B", "M", "N", "E", *outer, *step.parameters(form.step)]
-    return assembled(form, CONSTANTS, _SHARED, numbers, (producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]))
+    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "E"]
+    given += [*outer, *step.parameters(form.step)]
+    parts = producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
+    return assembled(given, CONSTANTS, _SHARED, place(), parts)
 
 
 #: Where the columns of a tile of rows begin, conditions hold from and until, and where they end.
@@ -93,23 +95,24 @@ STRETCHES = tuple(f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in ran
 
 
 def assembled(
-    form: KernelForm, constants: Sequence[str], shared: Sequence[str], numbers: Sequence[str],
+    given: Sequence[str], constants: Sequence[str], shared: Sequence[str], at: Sequence[str],
     parts: tuple[str, str, Sequence[str]],
 ) -> str:  # fmt: skip
-    """A kernel and its roles of the texts of the producer, of what begins them, and of a consumer's lines."""
+    """A kernel and its roles of the texts of the producer, of what begins them, and of a consumer's lines.
+
+    `at` are the lines that say which tile of which index of the batch a program has.
+    """
     producer, beginning, consumer = parts
-    own = [*shared, "batch", "tile", "rows"]
-    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", *numbers]
+    own = [*shared, "batch", "tile"]
     typed = [*given, *(f"{name}: gl.constexpr" for name in constants)]
-    arguments = ", ".join([*own, *given, *constants])
-    kernel = "\n".join(indented([line.replace("tl.", "gl.").replace("BM", str(GROUPS * ROWS)) for line in place()]))
+    kernel = "\n".join(indented([line.replace("tl.", "gl.").replace("BM", str(GROUPS * ROWS)) for line in at]))
     lines = "\n".join(indented(consumer))
     text = "\n\n".join((
         f"@gluon.jit\ndef {{name}}({', '.join(typed)}):\n{kernel}\n{beginning}",
         f"@gluon.jit\ndef {{name}}_consumer(CONSUMER: gl.constexpr, {', '.join([*own, *typed])}):\n{lines}\n",
         producer.replace("{parameters}", ", ".join([*own, *typed])).replace("{stretches}", "\n    ".join(STRETCHES)),
     ))  # fmt: skip
-    text = text.replace("{arguments}", arguments)
+    text = text.replace("{arguments}", ", ".join([*own, *given, *constants]))
     return text.replace("{name}", digest(text))
 
 

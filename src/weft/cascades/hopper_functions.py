@@ -53,6 +53,31 @@ def term_scores(
 
 
 @gluon.jit
+def add_terms(
+    x,  # (rows, n), float32, in registers
+    bs,  # terms of each stage's columns, (n, k), in shared memory
+    stage,
+    found,  # (rows, k): sums of products of first terms
+    low,  # those of others
+    TERMS: gl.constexpr,
+    PRODUCT: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
+    """Begin to add products with terms of x, which is split here, to sums."""
+    for at in gl.static_range(TERMS):
+        term = x.to(PRODUCT)
+        x = x - term.to(gl.float32)
+        left = gl.convert_layout(term, LAYOUT)
+        for of_b in gl.static_range(TERMS - at):
+            right = bs.index(stage * TERMS + of_b)
+            if at + of_b == 0:
+                found = warpgroup_mma(left, right, found, is_async=True)
+            else:
+                low = warpgroup_mma(left, right, low, is_async=True)
+    return found, low
+
+
+@gluon.jit
 def as_it_is(x):
     """A tile of 16-bit values, which the compiler does not look behind: it would round them in the next round of a
     loop, where registers that it read are read again."""
@@ -70,5 +95,6 @@ def stored_layout(columns):
 NAMES = {
     "gluon": gluon, "gl": gl, "mbarrier": mbarrier, "warpgroup_mma": warpgroup_mma,
     "warpgroup_mma_wait": warpgroup_mma_wait, "barriers": barriers, "meet_and_arrive": meet_and_arrive, "load": load,
-    "scores": scores, "term_scores": term_scores, "as_it_is": as_it_is, "stored_layout": stored_layout,
+    "scores": scores, "term_scores": term_scores, "add_terms": add_terms, "as_it_is": as_it_is,
+    "stored_layout": stored_layout,
 }  # fmt: skip

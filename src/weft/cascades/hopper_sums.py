@@ -18,20 +18,20 @@ from __future__ import annotations
 
 from weft.cascades import step
 from weft.cascades.hopper import CONSUMER_REGISTERS, GROUPS, PRODUCER_REGISTERS, ROWS, STRETCHES, WARPS, assembled
-from weft.cascades.kernel import KernelForm, indented, mask
+from weft.cascades.kernel import KernelForm, indented, mask, place
 from weft.cascades.step import Words
 
 _WORDS = Words("gl", "ROWS", "BN", "S")
 CONSTANTS = (
     "BN", "BK", "FIRST", "FIRST_SETTLED", "REST", "SETTLED", "FACTOR", "SUMS", "PRODUCT", "TERMS", "STAGES",
 )  # fmt: skip
-_SHARED = ("qs", "bs", "q_full", "b_full", "b_empty")
-_LAYOUTS = (
+SHARED = ("qs", "bs", "q_full", "b_full", "b_empty")
+LAYOUTS = (
     "S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])",
     f"ROWS: gl.constexpr = {ROWS}",
 )
 
-_PRODUCER = f"""\
+PRODUCER = f"""\
 @gluon.jit
 def {{name}}_producer({{parameters}}):
     {{stretches}}
@@ -48,7 +48,7 @@ def {{name}}_producer({{parameters}}):
             load(b, [term, at0 + number * BN, 0], b_full.index(stage), bs.index(stage * TERMS + term))
 """
 
-_KERNEL = f"""\
+KERNEL = f"""\
     batch = batch.to(gl.int32)
     N_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BN, BK], PRODUCT)
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, BK], PRODUCT)
@@ -67,13 +67,14 @@ _KERNEL = f"""\
 
 def hopper_sums_text(form: KernelForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    numbers = ["alpha", "B", "M", "N", "sc_n", *step.parameters(form.step)]
-    return assembled(form, CONSTANTS, _SHARED, numbers, (_PRODUCER, _KERNEL, _consumer(form)))
+    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "sc_n"]
+    given += step.parameters(form.step)
+    return assembled(given, CONSTANTS, SHARED, place(), (PRODUCER, KERNEL, _consumer(form)))
 
 
 def _consumer(form: KernelForm) -> list[str]:
     lines = [
-        *_LAYOUTS,
+        *LAYOUTS,
         *STRETCHES,
         f"m = tile * {GROUPS * ROWS} + CONSUMER * ROWS + {_WORDS.along('m')}",
         "m_in = m < M",
@@ -87,7 +88,7 @@ def _consumer(form: KernelForm) -> list[str]:
         "mbarrier.wait(q_full.index(0), 0)",
         "mbarrier.wait(b_full.index(0), 0)",
         "u = term_scores(qs, bs, CONSUMER, 0, TERMS, S)",
-        _wait("number + 1"),
+        awaited("number + 1"),
         "u = warpgroup_mma_wait(0, deps=(u,))",
         "meet_and_arrive(b_empty.index(0))",
     ]
@@ -98,7 +99,7 @@ def _consumer(form: KernelForm) -> list[str]:
     return [*lines, *_stores(form)]
 
 
-def _wait(number: str) -> str:
+def awaited(number: str) -> str:
     """The wait for a tile of B, where there is one."""
     return f"mbarrier.wait(b_full.index(({number}) % STAGES), ({number}) // STAGES & 1, pred={number} < end)"
 
@@ -110,7 +111,7 @@ def _tile(form: KernelForm, inside: bool) -> list[str]:
         "u = term_scores(qs, bs, CONSUMER, number % STAGES, TERMS, S)",
         *step.weighed(form.step, _WORDS, inside),
         *_multiplied(form, inside),
-        _wait("number + 1"),
+        awaited("number + 1"),
         "u = warpgroup_mma_wait(0, deps=(u,))",
         "meet_and_arrive(b_empty.index(number % STAGES))",
     ]
