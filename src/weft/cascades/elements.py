@@ -99,6 +99,36 @@ class ElementFunctions:
             return None
         return self.written([node], given, ())
 
+    @cached_property
+    def of_sums(self) -> RecordedFunction:
+        """The gradient of each sum, of what `factor` takes and of the factor's gradient."""
+        factor = self.factor
+        assert factor is not None
+        count, sums = len(factor.inputs), len(self.sums)
+
+        def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
+            *tensors, grad = values.values()
+            found, _ = pull(factor, tensors, [grad])
+            pairs = zip(found[count - sums :], tensors[count - sums :], strict=True)
+            return tuple(torch.zeros_like(tensor) if each is None else each for each, tensor in pairs)
+
+        inputs = dict(zip((f"x{at}" for at in range(count)), factor.dtypes, strict=True))
+        made = recorded(body, {**inputs, "grad": self.frame.products.accumulate}, "between")
+        assert isinstance(made, RecordedFunction)
+        return made
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether exponentials over one peak can have the factor of D in them: everything summed is over that peak."""
+        node = self.factor_node
+        if node is None or len(self.stage.peaks) != 1 or not self.peaks[0].weighs:
+            return False
+        return all(each.scale is self.stage.peaks[0] for each in self.stage.targets) and _is_positive(node)
+
+    def small(self) -> list[int]:
+        """The numbers of inputs that lack columns."""
+        return [at for at, each in enumerate(self.inputs) if not self._is_of_columns(each)]
+
     def _is_of_columns(self, node: fx.Node) -> bool:
         return any(label in self.between.modes[node] for label in self.frame.first.n)
 
@@ -215,6 +245,22 @@ def _peak_below(node: fx.Node) -> Any:
 def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:
     """Whether a value is ``exp(source - peak)``."""
     return _peak_below(node) is peak and node.args[0].args[0] is source  # type: ignore[union-attr]
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a value is known to be positive, or a sum of nothing."""
+    number = _number(value)
+    if number is not None:
+        return number > 0
+    if value.target in (aten.exp.default, aten.exp2.default, aten.sigmoid.default):
+        return True
+    if value.target is aten.where.self:
+        return all(map(_is_positive, value.args[1:]))
+    if is_reduction(value):
+        return value.args[1] == "sum" and _is_positive(value.args[0])
+    if value.target in (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.reciprocal.default):
+        return not value.kwargs and all(map(_is_positive, value.args))
+    return False
 
 
 def _number(value: Any) -> float | None:
