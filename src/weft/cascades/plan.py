@@ -196,7 +196,8 @@ class CascadePlan:
         if self.kernel is None or not differentiates(self.program, self.frame):
             return None
         tile = self.kernel.tile
-        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not tile.terms)
+        terms = tile.hopper and tile.terms > 0
+        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not terms, terms)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
