@@ -24,6 +24,7 @@ _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
+_SHORT = 4.0  # instructions of an element, whose code fits the instruction cache in tiles of 128 columns
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -78,14 +79,14 @@ def unserved(program: Program, frame: Frame) -> str | None:
     return None
 
 
-def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
+def tile_of(frame: Frame, processors: int = 1, hopper: bool = False, slots: float = 0.0) -> CascadeTile:
     """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
 
-    `hopper`: the warp-specialised kernel is at hand.
+    `hopper`: the warp-specialised kernel is at hand. `slots`: instructions of the function of an element.
     """
     sides = Sides.of(frame)
     terms = _terms(frame, sides, hopper)
-    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
+    tile = (_hopper_tile(frame, sides, slots) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
         frame, sides, terms
     )
     k = size_of(frame, sides.k)
@@ -112,8 +113,12 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     return tile.hopper or tile.maps or few or (frame.products.product.itemsize == 2 and tile.m < LEAST_ROWS)
 
 
-def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
-    """The tile of the warp-specialised kernel; None for what it does not serve."""
+def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel; None for what it does not serve.
+
+    The code of a tile is as long as its columns are many, each element being computed by instructions of its own.
+    Code that no instruction cache holds runs at a quarter of the speed: long functions have narrow tiles.
+    """
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
     if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
@@ -121,9 +126,10 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
     k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
+    widest = 128 if slots <= _SHORT else 64 if slots <= 3 * _SHORT else 32
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
-        if shared <= _SHARED and e + n <= 256 + LEAST * 4:
+        if n <= widest and shared <= _SHARED and e + n <= 256 + LEAST * 4:
             return CascadeTile(GROUPS * ROWS, n, WARPS, STAGES, k=k, e=e, hopper=True)
     return None
 
@@ -171,6 +177,8 @@ def _usual_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
+    if item == 4 and e == 1 and not staged:
+        return CascadeTile(min(rows, 128), 64, 4, 3, k=LEAST, e=1)  # all of K would be in registers at once
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:
