@@ -67,6 +67,31 @@ def test_gradients(each: Between, aux: bool) -> None:
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
+OF_POINTS = {
+    "a sum": lambda s, p, q: torch.exp((2 * s - p - q) / 5),
+    "a softmax": lambda s, p, q: weft.softmax(s / p - q, "k"),
+    "several": lambda s, p, q: (weft.softmax(s * p, "k") * q, weft.sum(torch.sin(s + q), "k")),
+}
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["and C", "alone"])
+@pytest.mark.parametrize("name", OF_POINTS)
+def test_gradients_of_operands_of_rows_and_of_columns(name: str, second: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kernels: no block of S is made again by torch."""
+    between = OF_POINTS[name] if second else lambda s, p, q: weft.logsumexp(OF_POINTS["a sum"](s, p, q) + q, "k")
+    grads = []
+    for backend in ("reference", "triton"):
+        x, y, c = (each[0].requires_grad_() for each in operands())
+        given = {"p": ("q", 1 + x.square().sum(1)), "q": ("k", y.square().sum(1))}
+        terms = ("qd,kd->qk, qk,ke->qe", x, y, c) if second else ("qd,kd->qk", x, y)
+        if backend == "triton":
+            monkeypatch.setattr("weft.cascades.backward.Gradients.through_block", None)
+        found = weft.cascade(*terms, between=between, operands=given, alpha=0.3, backend=backend)
+        values = found if isinstance(found, tuple) else (found,)
+        grads.append(torch.autograd.grad(sum(each.square().sum() for each in values), (x, y, c)[: len(terms) - 1]))
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +97,7 @@ class _Kernel:
 
     def __init__(
         self, arguments: KernelArguments, factor: bool, tile: BackwardTile, columns: bool, step: StepForm,
-        outer: Sequence[Outer],
+        outer: Sequence[Outer], wanted: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.arguments, self.tile, self.columns = arguments, tile, columns
         frame, sides, functions = arguments.frame, arguments.sides, arguments.functions
@@ -117,7 +117,7 @@ class _Kernel:
             sides_of = {"MOVING": tile.m, "SIDE": max(tile_k, tile_e)}
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
-            "PULL": functions.pull(), "PULL_SETTLED": functions.pull(stretches.conditions),
+            "PULL": functions.pull((), wanted), "PULL_SETTLED": functions.pull(stretches.conditions, wanted),
         }  # fmt: skip
         types = frame.products
         self.constants: dict[str, Any] = dict(sides_of)
@@ -130,7 +130,7 @@ class _Kernel:
         whole = (True, k == tile_k, e == tile_e)
         if tile.terms:
             step = step._replace(scaled=False)  # the products of terms have the factor
-        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole)
+        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole, wanted)
         text = hopper_backward_text if both else hopper_sums_backward_text if tile.terms else backward_text
         self.kernel = jit_function(text(form), namespace if tile.hopper else dict)
         self._tables = [stretches.first()] if both else []
@@ -186,6 +186,7 @@ class Launches(NamedTuple):
     calls: list[Call]
     room: list[Tensor]
     found: tuple[Tensor, Tensor, Tensor]
+    of_inputs: Mapping[fx.Node, Tensor] = {}
 
 
 class BackwardLaunch:
@@ -200,20 +201,45 @@ class BackwardLaunch:
         self.functions = self.arguments.functions
         _, _, _, k, e = self.arguments.sizes
         self.tile = hopper_tile(frame, max(k, e)) if hopper else None
-        self._kernels: dict[tuple[bool, bool], _Kernel] = {}
+        self._kernels: dict[tuple[bool, bool, tuple[int, ...]], _Kernel] = {}
 
     def __call__(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
-        of_nodes: Values,
-    ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """Gradients of A, B and C where `needs` says so, in their types; `d` is that of D, `of_nodes` those of sums."""
+        of_nodes: Values, wanted: Collection[fx.Node] = (),
+    ) -> tuple[tuple[Tensor | None, ...], Mapping[fx.Node, Tensor]]:  # fmt: skip
+        """Gradients of A, B and C where `needs` says so, in their types, and of wanted operands.
+
+        `d` is the gradient of D, `of_nodes` has those of sums.
+        """
         batch, m, _, _, e = self.arguments.sizes
         if self.functions.meets:
             d = tensors[0].new_zeros((batch, m, e)) if d is None else self.ready(d)
-        made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes))
+        made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes), wanted)
         for each in made.calls:
             each()
-        return self.as_they_lie(made.found, [None if each is None else each.shape for each in tensors], needs)
+        shapes = [None if each is None else each.shape for each in tensors]
+        return self.as_they_lie(made.found, shapes, needs), made.of_inputs
+
+    def makes(self, nodes: Collection[fx.Node]) -> bool:
+        """Whether kernels make the gradients of these operands, and of what is made of operands alone."""
+        return not nodes or (self.tile is None and all(self._along(node) is not None for node in nodes))
+
+    def behind(self, nodes: Collection[fx.Node]) -> list[fx.Node]:
+        """The inputs of the function whose gradients those of operands are made of."""
+        found = [node for node in self.functions.inputs if node in nodes]
+        known = [node for node in self.functions.stage.known if node.meta["dtype"].is_floating_point]
+        return [*found, *(known if nodes else [])]
+
+    def _along(self, node: fx.Node) -> bool | None:
+        """Whether an input has all columns of S and nothing else; False for all rows, None for others."""
+        sides, extents = self.arguments.sides, self.frame.extents
+        if self.arguments.sizes[0] != 1 or node not in self.functions.inputs:
+            return None
+        modes = {label for label in self.program.between.modes[node] if extents[label] > 1}
+        for columns, side in enumerate((sides.m, sides.n)):
+            if modes and modes == {label for label in side if extents[label] > 1}:
+                return bool(columns)
+        return None
 
     def alone(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor, out: Tensor,
@@ -257,7 +283,7 @@ class BackwardLaunch:
 
     def _launches(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
-        vectors: Sequence[Tensor],
+        vectors: Sequence[Tensor], wanted: Collection[fx.Node] = (),
     ) -> Launches:  # fmt: skip
         a, b, c = tensors
         arguments, tile = self.arguments, self.tile
@@ -266,29 +292,35 @@ class BackwardLaunch:
         product = self.frame.products.product
         repeats = len(arguments.sides.batch) > len(self.frame.first.batch)
         wide = torch.float32 if repeats else product
-        by_columns = tile is not None or needs[1] or needs[2]
-        da = a.new_empty((batch, m, k) if needs[0] else 1, dtype=product)
+        along = {self._along(node) for node in wanted}
+        by_rows, by_columns = needs[0] or False in along, tile is not None or needs[1] or needs[2] or True in along
+        da = a.new_empty((batch, m, k) if by_rows else 1, dtype=product)
         db = a.new_empty((batch, n, k) if by_columns else 1, dtype=wide)
         dc = a.new_empty((batch, n, e) if by_columns else 1, dtype=wide)
         folds, room = self.functions.folds, [da] if tile is None else self._sums_of_rows(tile, a)
         factor = [] if folds or self.program.factor is None else vectors[-1:]
         rows = vectors[: len(vectors) - len(factor)]
-        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:], *(factor or [a])]
-        given += [*rows, *arguments.operands(values)]
-        called = _Given(tuple(given), outer, arguments.steps(a, b, c), arguments.places(values, step))
+        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:]]
+        behind = [*(factor or [a]), *rows, *arguments.operands(values)]
+        of_inputs = {node: a.new_zeros(values[node].shape, dtype=torch.float32) for node in wanted}
+        steps, places = arguments.steps(a, b, c), arguments.places(values, step)
         calls, terms = [], self._terms and held(a, b)
-        for columns, needed in ((False, needs[0] and tile is None), (True, by_columns)):
+        for columns, needed in ((False, by_rows and tile is None), (True, by_columns)):
+            own = [node for node in wanted if self._along(node) == columns]
             if not needed:
                 continue
-            if (columns, terms) not in self._kernels:
-                own = tile or (sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e)))[columns]
-                self._kernels[columns, terms] = _Kernel(arguments, bool(factor), own, columns, step, outer)
-            calls.append(self._kernels[columns, terms](called))
+            key = columns, terms, tuple(self.functions.inputs.index(node) for node in own)
+            if key not in self._kernels:
+                of_both = sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e))
+                made = _Kernel(arguments, bool(factor), tile or of_both[columns], columns, step, outer, key[2])
+                self._kernels[key] = made
+            called = _Given((*given, *(of_inputs[node] for node in own), *behind), outer, steps, places)
+            calls.append(self._kernels[key](called))
         if tile is not None and needs[0]:
             numbers = (float(self.frame.alpha), m, k)
             named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
             calls.append(Call(jit_function(ROUNDED), (batch * -(-m // tile.m),), (room[0], da, *numbers), named))
-        return Launches(calls, [] if tile is None else room, (da, db, dc))
+        return Launches(calls, [] if tile is None else room, (da, db, dc), of_inputs)
 
     def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
         """Peaks of each row, gradients of sums, and the factor of D unless it is in the peak."""

@@ -64,7 +64,7 @@ class ElementFunctions:
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
         return _shortened(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
 
-    def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
+    def pull(self, settled: Collection[fx.Node] = (), wanted: Sequence[int] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
         s = self.between.inputs[0]
         targets = [target.node for target in (*self.sums, *self.meets)]
@@ -78,7 +78,9 @@ class ElementFunctions:
             cotangents = [*tensors[count + len(self.meets) :], *tensors[count : count + len(self.meets)]]
             found, results = pull(rest, tensors[:count], cotangents)
             of_s = torch.zeros_like(tensors[0]) if found[0] is None else found[0]
-            return (results[-1], of_s) if self.meets else (of_s,)
+            of_inputs = [found[1 + at] for at in wanted]
+            more = [torch.zeros_like(tensors[0]) if each is None else each for each in of_inputs]
+            return (results[-1], of_s, *more) if self.meets else (of_s, *more)
 
         made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
         assert isinstance(made, RecordedFunction)

@@ -25,7 +25,8 @@ CONSTANTS = ("BN", "BK", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS
 
 def hopper_sums_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    given = ["a", "b", "c", "d", "da", "db", "dc", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
+    given = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
+    given += [*(f"{each}_of" for each in vectors(form.step))]
     given += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
     given += ["stretches", "factor_of_s", "B", "M", "N", "K", "sc_n", *step.parameters(form.step)]
     extent = "N" if form.columns else "M"
@@ -51,7 +52,7 @@ def _consumer(form: BackwardForm) -> list[str]:
         *(_of_columns(form, False) if form.columns else _of_rows(form, False)),
         "found = gl.full([ROWS, BK], 0.0, SUMS, X)",
         "low = gl.full([ROWS, BK], 0.0, SUMS, X)",
-        "of_c = gl.full([ROWS], 0.0, SUMS, gl.SliceLayout(1, S))",
+        *(f"{name} = gl.full([ROWS], 0.0, SUMS, gl.SliceLayout(1, S))" for name in ("of_c", *_of_inputs(form))),
         "end = gl.cdiv(at3 - at0, BN)",
         "number = gl.to_tensor(0)",
         "mbarrier.wait(q_full.index(0), 0)",
@@ -106,7 +107,7 @@ def _pulled(form: BackwardForm, words: Words, inside: bool) -> list[str]:
     lines = [step.of_scores(form.step), *step.moving(form.step, words, inside)]
     lines += step.exponents(form.step, words, inside)
     lines += [step.exponential(form.step, at, words) for at, peak in enumerate(form.step.peaks) if peak.weighs]
-    given, results = step.given(form.step, words), ["ds"]
+    given, results = step.given(form.step, words), ["ds", *(f"dx{at}" for at in form.wanted)]
     factor = f" * {words.row('factor')}" if form.factor else ""
     if form.step.meets:
         lines.append(f"dp = {words.row('do')} * {words.column('third')}{factor}")
@@ -120,7 +121,11 @@ def _pulled(form: BackwardForm, words: Words, inside: bool) -> list[str]:
             lines.append(f"{name} = gl.where({words.inside}, {name}, 0.0)")
     if form.step.meets and form.columns:
         lines.append(f"of_c += gl.sum(p * {words.row('do')}{factor}, 1)")
-    return lines
+    return lines + [f"of_x{at} += gl.sum(dx{at}, 1)" for at in form.wanted]
+
+
+def _of_inputs(form: BackwardForm) -> list[str]:
+    return [f"of_x{at}" for at in form.wanted]
 
 
 def _stores(form: BackwardForm, axis: str) -> list[str]:
@@ -133,6 +138,7 @@ def _stores(form: BackwardForm, axis: str) -> list[str]:
         f"place = {to} + line.to(gl.int64)[:, None] * K + at[None, :]",
         f"gl.store(place, value, mask=(line < {extent})[:, None] & (at < K)[None, :])",
     ]
+    lines += [f"gl.store(dx{at}_to + {axis}, of_x{at}, mask={axis}_in)" for at in form.wanted]
     if form.step.meets and form.columns:
         lines.append(f"gl.store(dc + {axis}, of_c.to(dc.dtype.element_ty), mask={axis}_in)")
     return lines
