@@ -69,7 +69,7 @@ def _consumer(form: BackwardForm) -> list[str]:
 
 
 def _of_rows(form: BackwardForm, inside: bool) -> list[str]:
-    """What is known of each row, and its element of dD."""
+    """Values of each row that are known, and its element of dD."""
     names = [*vectors(form.step), *(["factor"] if form.factor else [])]
     mask = "" if inside else ", mask=m_in, other=0.0"
     lines = [f"{name} = gl.load({name}_of + m{mask})" for name in names]

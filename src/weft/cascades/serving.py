@@ -109,8 +109,9 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     """
     if size_of(frame, frame.order) < _WORTH:
         return False
-    few = frame.products.product.itemsize == 4 and size_of(frame, frame.first.k) <= FEW
-    return tile.hopper or tile.maps or few or (frame.products.product.itemsize == 2 and tile.m < LEAST_ROWS)
+    item, k = frame.products.product.itemsize, size_of(frame, frame.first.k)
+    few = item == 4 and (k <= FEW or (tile.e == 1 and k <= _LONGEST))
+    return tile.hopper or tile.maps or few or (item == 2 and tile.m < LEAST_ROWS)
 
 
 def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
