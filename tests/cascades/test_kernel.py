@@ -14,6 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
+from weft.cascades import terms
 from weft.cascades.serving import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
@@ -64,6 +65,31 @@ def test_gradients(each: Between, aux: bool) -> None:
         total = d.square().sum() + sum(0.3 * value.cos().sum() for value in more)
         grads.append(torch.autograd.grad(total, inputs))
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+OF_POINTS = {
+    "a sum": lambda s, p, q: torch.exp((2 * s - p - q) / 5),
+    "a softmax": lambda s, p, q: weft.softmax(s / p - q, "k"),
+    "several": lambda s, p, q: (weft.softmax(s * p, "k") * q, weft.sum(torch.sin(s + q), "k")),
+}
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["and C", "alone"])
+@pytest.mark.parametrize("name", OF_POINTS)
+def test_gradients_of_operands_of_rows_and_of_columns(name: str, second: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kernels: no block of S is made again by torch."""
+    between = OF_POINTS[name] if second else lambda s, p, q: weft.logsumexp(OF_POINTS["a sum"](s, p, q) + q, "k")
+    grads = []
+    for backend in ("reference", "triton"):
+        x, y, c = (each[0].requires_grad_() for each in operands())
+        given = {"p": ("q", 1 + x.square().sum(1)), "q": ("k", y.square().sum(1))}
+        terms = ("qd,kd->qk, qk,ke->qe", x, y, c) if second else ("qd,kd->qk", x, y)
+        if backend == "triton":
+            monkeypatch.setattr("weft.cascades.backward.Gradients.through_block", None)
+        found = weft.cascade(*terms, between=between, operands=given, alpha=0.3, backend=backend)
+        values = found if isinstance(found, tuple) else (found,)
+        grads.append(torch.autograd.grad(sum(each.square().sum() for each in values), (x, y, c)[: len(terms) - 1]))
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +146,49 @@ def _two(p: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     return p, weft.sum(torch.exp(-s.square()), "k")
 
 
-def test_single_precision_by_three_products_of_halves() -> None:
-    """As near as single precision where values are large and small; nothing is lost to their range."""
+def points(rows: int, columns: int, k: int) -> list[Tensor]:
+    """Points, some of whose coordinates are large and some small."""
     draw = torch.Generator().manual_seed(1)
-    x, y = (torch.randn(each, 20, generator=draw) * 1e-4 for each in (40, 90))
+    x, y = (torch.randn(each, k, generator=draw) * 1e-4 for each in (rows, columns))
     x[:, ::2] *= 1e7
     y[:, 1::2] *= 1e7
-    c = torch.randn(90, generator=draw)
+    return [x, y, torch.randn(columns, generator=draw)]
+
+
+def test_single_precision_by_three_products_of_halves() -> None:
+    """As near as single precision where values are large and small; nothing is lost to their range."""
+    x, y, c = points(40, 90, 20)
     found, exact = (
         weft.cascade("id,jd->ij, ij,j->i", x, y, c, alpha=0.1, between=torch.sin, backend=each, precision="tf32x3")
         for each in ("triton", "reference")
     )
     torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [12, 20, 64, 128])
+def test_terms_of_a_bound_as_of_ieee_sums(k: int) -> None:
+    """Their products, added up in single precision, are within K u sum |x| |y| of the sum."""
+    x, y, _ = points(40, 90, k)
+    (left, _), (right, _) = terms.terms_of(x, 40, terms.BOUND), terms.terms_of(y, 90, terms.BOUND)
+    found = torch.zeros(40, 90)
+    for of_a, of_b in terms.products(terms.BOUND):
+        found += left[of_a].float() @ right[of_b].float().T
+    exact, bound = x.double() @ y.double().T, k * 2.0**-24 * x.double().abs() @ y.double().abs().T
+    assert ((found.double() - exact).abs() <= bound).all()
+    assert terms.terms_for("ieee_bound", k) == terms.BOUND
+
+
+def test_short_sums_have_no_terms_of_such_a_bound() -> None:
+    assert terms.terms_for("ieee_bound", 9) == 0
+    assert terms.terms_for("ieee", 64) == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
+def test_values_that_terms_do_not_hold_are_known(value: float) -> None:
+    x, y, _ = points(40, 90, 20)
+    assert terms.held(x, y)
+    x[3, 5] = value
+    assert not terms.held(x, y)
 
 
 def test_halves_are_summed_in_single_precision() -> None:

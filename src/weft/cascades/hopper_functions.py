@@ -37,6 +37,52 @@ def scores(
 
 
 @gluon.jit
+def term_scores(
+    qs,  # terms of each consumer's rows, (rows, k), in shared memory
+    bs,  # terms of each stage's columns, (columns, k), in shared memory
+    consumer,
+    stage,
+    TERMS: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
+    """Begin a tile of S, (rows, columns), of products of terms, small ones first."""
+    ROWS: gl.constexpr = qs.shape[1]
+    COLUMNS: gl.constexpr = bs.shape[1]
+    found = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
+    for back in gl.static_range(TERMS):
+        for at in gl.static_range(TERMS - back):
+            left = qs.index(consumer * TERMS + TERMS - 1 - back - at)
+            right = bs.index(stage * TERMS + at).permute((1, 0))
+            found = warpgroup_mma(left, right, found, use_acc=back + at > 0, is_async=True)
+    return found
+
+
+@gluon.jit
+def add_terms(
+    x,  # (rows, n), float32, in registers
+    bs,  # terms of each stage's columns, (n, k), in shared memory
+    stage,
+    found,  # (rows, k): sums of products of first terms
+    low,  # those of others
+    TERMS: gl.constexpr,
+    PRODUCT: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
+    """Begin to add products with terms of x, which is split here, to sums."""
+    for at in gl.static_range(TERMS):
+        term = x.to(PRODUCT)
+        x = x - term.to(gl.float32)
+        left = gl.convert_layout(term, LAYOUT)
+        for of_b in gl.static_range(TERMS - at):
+            right = bs.index(stage * TERMS + of_b)
+            if at + of_b == 0:
+                found = warpgroup_mma(left, right, found, is_async=True)
+            else:
+                low = warpgroup_mma(left, right, low, is_async=True)
+    return found, low
+
+
+@gluon.jit
 def rows_of_both(
     first,  # (columns, rows), in shared memory: those of both consumers
     second,
@@ -129,6 +175,7 @@ def stored_layout(columns):
 NAMES = {
     "gluon": gluon, "gl": gl, "mbarrier": mbarrier, "warpgroup_mma": warpgroup_mma,
     "warpgroup_mma_wait": warpgroup_mma_wait, "barriers": barriers, "meet_and_arrive": meet_and_arrive, "load": load,
-    "scores": scores, "as_it_is": as_it_is, "stored_layout": stored_layout, "fence_async_shared": fence_async_shared,
-    "rows_of_both": rows_of_both, "add_rows": add_rows, "take_turns": take_turns, "give_turn": give_turn,
+    "scores": scores, "term_scores": term_scores, "add_terms": add_terms, "as_it_is": as_it_is,
+    "stored_layout": stored_layout, "fence_async_shared": fence_async_shared, "rows_of_both": rows_of_both,
+    "add_rows": add_rows, "take_turns": take_turns, "give_turn": give_turn,
 }  # fmt: skip
