@@ -88,8 +88,8 @@ class DescribedCascade:
         with autograd_within(), torch.enable_grad():
             leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
             found = self.run(leaves)
-            pairs = zip(found, grads, strict=True)
-            pairs = [(value, grad) for value, grad in pairs if grad is not None and value.requires_grad]
+            each = zip(found, grads, strict=True)
+            pairs = [(value, grad) for value, grad in each if grad is not None and value.requires_grad]
             places = [leaves[at] for at in wanted]
             if not pairs:
                 return [torch.zeros_like(each) for each in places]
