@@ -48,6 +48,8 @@ class Result:
     timing: dict[str, Any] = field(default_factory=dict)  # how the samples were taken: see weft.machine.timing.Timing
     about: dict[str, Any] = field(default_factory=dict)  # schedule, workspace, separate kernels
     ways: dict[str, float | str] = field(default_factory=dict)  # all that were tried: seconds, or why not
+    errors: dict[str, float] = field(default_factory=dict)  # of several ways, over the bound
+    beyond: dict[str, float] = field(default_factory=dict)  # seconds of those whose error is too large to count
     note: str = ""
 
     @cached_property
