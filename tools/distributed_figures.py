@@ -1,17 +1,22 @@
 """Figures of contractions over ranks, and of one device that does not hold its operands; JSON, one line each.
 
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
+    torchrun --nproc-per-node 2 tools/distributed_figures.py networks --out FILE  # by modes against slices
+    python tools/distributed_figures.py paper --device h200                 # the same by the model, 8 to 1024 ranks
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
 Beside weft's time stand: one device with the whole operands, as weft contracts them; torch, which gathers or sums
 whole tensors before or after its product; and, where k is split, torch that gathers both operands and contracts a
-rank's rows. Times are medians of the slowest rank's, ranks meeting before each call.
+rank's rows. Networks are circuits on six wires whose states take 1.5 times the limit of a rank: no mode lives from the
+first layer to the last, so slices repeat most of the work. Times are medians of the slowest rank's, ranks meeting
+before each call.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -33,7 +38,11 @@ REPEATS = 7
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("ranks", "blocks"))
+    parser.add_argument("what", choices=("ranks", "networks", "paper", "blocks"))
+    parser.add_argument("--extent", type=int, default=32, help="of the wires of networks")
+    parser.add_argument("--layers", type=int, default=16, help="of gates")
+    parser.add_argument("--once", action="store_true", help="one call by slices is timed, after none")
+    parser.add_argument("--device", default="h100", help="of networks on paper")
     parser.add_argument("--gigabytes", type=float, default=16.0)
     parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
     parser.add_argument("--small", action="store_true")
@@ -41,6 +50,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "ranks":
         found = over_ranks(1e-3 if given.small else given.gigabytes)
+    elif given.what == "networks":
+        found = over_networks(3 if given.small else given.extent, given.layers, given.once)
+    elif given.what == "paper":
+        found = on_paper(given.extent, given.layers, given.device)
     else:
         found = in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
     if given.out is not None and int(os.environ.get("RANK", "0")) == 0:
@@ -50,13 +63,20 @@ def main() -> None:
         given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
-def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
+def begun() -> torch.device:
+    """The device of this rank, with a process group begun."""
     gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
+    return device
+
+
+def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
+    device = begun()
     rank, size = dist.get_rank(), dist.get_world_size()
+    gpus = device.type == "cuda"
     dtype = torch.float16 if gpus else torch.float32
     m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
     k = 4 * m
@@ -86,6 +106,80 @@ def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
         if rank == 0:
             print(plan.explain(), flush=True)
     dist.destroy_process_group()
+    return found
+
+
+def circuit(extent: int, layers: int, wires: int = 6) -> tuple[str, list[tuple[int, ...]]]:
+    """Gates on neighbouring wires, in layers, between two product states."""
+    names = map(chr, itertools.count(192))
+    now = [next(names) for _ in range(wires)]
+    terms = list(now)
+    for layer in range(layers):
+        for at in range(layer % 2, wires - 1, 2):
+            new = next(names), next(names)
+            terms.append("".join((*now[at : at + 2], *new)))
+            now[at : at + 2] = new
+    terms += now
+    return ",".join(terms) + "->", [(extent,) * len(term) for term in terms]
+
+
+def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
+    """A network of 1.5 times a rank's limit: by modes, and by its own slices."""
+    device = begun()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    link = str(weft.distributed.measure_link())
+    equation, shapes = circuit(extent, layers)
+    options: dict[str, Any] = {"device": device, "dtype": torch.float32, "precision": "tf32"}
+    whole = weft.network(equation, *shapes, **options)
+    path, limit = said_by_first(list(whole.path)), int(whole.memory / 1.5)
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape, device=device) / extent ** (len(shape) / 4) for shape in shapes]
+    sliced = weft.network(equation, *shapes, memory_limit=limit, **options)
+    sliced = weft.network(equation, *shapes, memory_limit=limit, optimize=said_by_first(list(sliced.path)), **options)
+    modes = weft.network(equation, *shapes, memory_limit=limit, optimize=path, **options)
+    group = dist.group.WORLD
+    about = {"machine": device_stamp(device), "ranks": size, "link": link, "extent": extent, "layers": layers,
+             "bytes of the whole": whole.memory, "limit": limit, "slices": sliced.tree.slices}  # fmt: skip
+    found = [print_from(rank, about)]
+
+    def by_modes() -> torch.Tensor:
+        return modes(*tensors, group=group, distribute="modes")
+
+    ours, value = seconds(by_modes, device), float(by_modes())
+    held = torch.cuda.max_memory_allocated(device) - sum(x.nbytes for x in tensors) if device.type == "cuda" else 0
+    plan = modes.explain(ranks=size, link=weft.distributed.measure_link(seconds=0.1))
+    found.append(print_from(rank, {"by": "modes", "seconds": ours, "value": value, "bytes held": held,
+                                   "plan": plan.splitlines()}))  # fmt: skip
+
+    def by_slices() -> torch.Tensor:
+        return sliced(*tensors, group=group)
+
+    theirs, values = seconds(by_slices, device, repeats=1 if once else 3, warm=not once), []
+    if not once:
+        values.append(float(by_slices()))
+    found.append(print_from(rank, {"by": "slices", "seconds": theirs, "values": values, "over modes": theirs / ours}))
+    dist.destroy_process_group()
+    return found
+
+
+def said_by_first(value: Any) -> Any:
+    """A value of the first rank, on all ranks."""
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def on_paper(extent: int, layers: int, device: str) -> list[dict[str, Any]]:
+    """The network of `over_networks` on more and more ranks by the model, each with the limit that two would need."""
+    equation, shapes = circuit(extent, layers)
+    options: dict[str, Any] = {"dtype": torch.float32, "precision": "tf32"}
+    whole = weft.network(equation, *shapes, **options)
+    net = weft.network(equation, *shapes, memory_limit=int(whole.memory / 1.5), optimize=list(whole.path), **options)
+    found = []
+    for ranks in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        said = net.report(ranks=ranks, target=device)
+        del said["steps"]
+        found.append(print_from(0, {"device": device, "speedup": said["one_seconds"] / said["seconds"], **said}))
     return found
 
 
@@ -154,11 +248,12 @@ def registered(side: int, dtype: torch.dtype, gpu: bool) -> torch.Tensor:
     return found
 
 
-def seconds(call: Callable[[], Any], device: torch.device) -> float:
+def seconds(call: Callable[[], Any], device: torch.device, repeats: int = REPEATS, warm: bool = True) -> float:
     """The median of the slowest rank's. Ranks call equally often and meet before each, so nothing here adapts."""
-    call()
+    if warm:
+        call()
     taken = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         finish(device)
         dist.barrier()
         begun = time.perf_counter()

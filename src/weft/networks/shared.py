@@ -214,7 +214,7 @@ def _nothing(part: ResultPart) -> torch.Tensor:
 
 
 def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
-    """What ranks agree on at the begin of a call; of paths that differ the error says what helps."""
+    """Agreement at the begin of a call; of paths that differ the error says what helps."""
     try:
         return ranks.agreed(name, read, same)
     except ShapeError as error:

@@ -17,7 +17,7 @@ from weft.distributed.group.lanes import on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
-from weft.errors import ArgumentError, RankError, UnsupportedError
+from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceError
 from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
@@ -50,7 +50,7 @@ def call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoin
     operands, place = agreed_network(ranks, name, read, same)
     if known is None:
         known = given.plans[key] = _planned(network, ranks, group, way, link)
-    if known == "slices":
+    if not isinstance(known, ModesRun):
         return None
     _together(ranks, name, known, operands, place)
     return place
@@ -74,7 +74,8 @@ def _refused(network: Planned, group: Any, way: Any, checkpoint: Any) -> bool:
 
 
 def _planned(network: Planned, ranks: Ranks, group: Any, way: str, link: Any) -> ModesRun | str:
-    """The plan that follows from the first rank's figures, and what runs it here; "slices" where these are faster."""
+    """The plan that follows from the first rank's figures, and what runs it here; "slices" where `way` is "auto" and
+    these are faster, or alone fit."""
     device = network.settings.device
 
     def figures() -> list[Any]:
@@ -85,11 +86,17 @@ def _planned(network: Planned, ranks: Ranks, group: Any, way: str, link: Any) ->
     shape = shape_of(group, None, ranks)
     meshes = [shape] if len(shape) > 1 else meshes_of(ranks.size)
 
-    def plan() -> ModesPlan:
-        return chosen(network, over, meshes, model)
+    def plan() -> ModesPlan | None:
+        try:
+            found = chosen(network, over, meshes, model)
+        except WorkspaceError:
+            if way == "auto":
+                return None
+            raise
+        return found if way == "modes" or found.seconds < by_slices(network, ranks.size, over, model) else None
 
     made = ranks.agreed(f"the plan of {network!r}", plan, lambda plan: {"distribution by modes": _digest(plan)})
-    if way == "auto" and by_slices(network, ranks.size, over, model) <= made.seconds:
+    if made is None:
         return "slices"
     return ModesRun(network, made, ranks, lines_of(group, made.mesh, ranks))
 
@@ -116,7 +123,9 @@ def _together(
     ranks.agreed(f"the end of {name}", check)
 
 
-def _digest(plan: ModesPlan) -> str:
+def _digest(plan: ModesPlan | None) -> str:
+    if plan is None:
+        return "by slices"
     steps = [(step.node, plan.split[step.node], plan.places[step.node]) for step in plan.tree.steps]
     said = repr((plan.mesh, plan.tree.sliced, plan.tree.graph.extents, plan.orders, steps))
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()

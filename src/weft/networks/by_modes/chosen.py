@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from weft.base.figures import counted, si
 from weft.distributed.group.link import Link
@@ -46,7 +47,7 @@ def chosen(
     """The fastest plan by prediction whose memory is within the network's limit on every rank.
 
     Of the trees that are looked at, the one with the fewest slices that fits: the limit of each is that of all ranks
-    together, then half of that, down to one rank's. `WorkspaceError` says the least that would do.
+    together, then three quarters of that, down to one rank's. `WorkspaceError` says the least that would do.
     """
     prices = prices_of(network, link, model or network.model)
     limit = network.settings.memory_limit
@@ -70,7 +71,7 @@ def chosen(
 
 
 def prices_of(network: Planned, link: Link, model: Model) -> Prices:
-    """What the steps of a network cost on such a device, and its messages over such a link."""
+    """Prices of a network's steps on such a device, and of its messages over such a link."""
     dtypes = network.ours(network.dtypes)
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     sums = {node: WIDER.get(dtype, dtype).itemsize for node, dtype in dtypes.items()}
@@ -99,7 +100,7 @@ def _trees(network: Planned, ranks: int) -> Iterator[Tree]:
         if (key := (found.sliced_labels, found.stretches)) not in seen:
             seen.add(key)
             yield found
-        room //= 2
+        room = room * 3 // 4
     if (tree.sliced_labels, tree.stretches) not in seen:
         yield tree
 
@@ -107,12 +108,16 @@ def _trees(network: Planned, ranks: int) -> Iterator[Tree]:
 def _smaller(
     tree: Tree, orders: dict[int, tuple[int, ...]], mesh: tuple[int, ...], prices: Prices, limit: int | None
 ) -> Iterator[ModesPlan]:
-    """Plans over one mesh, whose tensors take ever less on a rank."""
-    most = NEVER
+    """Plans over one mesh, whose tensors take ever less on a rank; of each size last one in which little travels, as
+    what travels takes memory, too."""
+    most, rarely = NEVER, replace(prices, link=replace(prices.link, latency=1.0, bandwidth=1.0, inside=None))
     while (plan := distributed(tree, orders, mesh, prices, most)) is not None:
         yield plan
         if limit is None:
             return
+        still = distributed(tree, orders, mesh, rarely, most)
+        if still is not None:
+            yield replace(still, prices=prices)
         most = min(most, limit) / 2 if most < NEVER else float(limit)
         if most < 1:
             return

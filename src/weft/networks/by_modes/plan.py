@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from weft.distributed.group.link import Link
-from weft.distributed.planned.moves import TensorRoute
+from weft.distributed.planned.moves import PIECE, TensorRoute
 from weft.distributed.planned.placement import Places, held
 from weft.networks.arena import ordered
 from weft.networks.cost import Model, invariant
@@ -27,10 +27,12 @@ from weft.networks.memory import ResultMemory
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
 
+Modes = tuple[int | None, ...]  # the label that each dimension of the mesh splits
+
 
 @dataclass(frozen=True)
 class Prices:
-    """What steps and messages cost; bytes of an element are by node."""
+    """Costs of steps and messages; bytes of an element are by node."""
 
     model: Model
     link: Link
@@ -72,19 +74,19 @@ class ModesPlan:
     orders: Orders
     mesh: tuple[int, ...]
     prices: Prices
-    split: Mapping[int, Places]  # by the node that a step makes
-    places: Mapping[int, Places]  # of its result
+    split: Mapping[int, Modes]  # by the node that a step makes
+    places: Mapping[int, Modes]  # of its result
 
     @property
     def ranks(self) -> int:
         return math.prod(self.mesh)
 
     @property
-    def nowhere(self) -> Places:
+    def nowhere(self) -> Modes:
         """The places of what is whole on every rank."""
         return (None,) * len(self.mesh)
 
-    def held_as(self, node: int) -> Places:
+    def held_as(self, node: int) -> Modes:
         """The places of a node where no step has asked for others."""
         return self.places.get(node, self.nowhere)
 
@@ -105,7 +107,7 @@ class ModesPlan:
         name = f"operand {node}" if node < self.tree.leaves else f"node {node}"
         return TensorRoute(name, tuple(order), shape, source, target, self.mesh)
 
-    def unfinished(self, step: TreeStep) -> Places:
+    def unfinished(self, step: TreeStep) -> Modes:
         """The places of a step's result before it is summed over ranks."""
         labels = self.tree.nodes[step.node]
         return tuple(label if label in labels else None for label in self.split[step.node])
@@ -115,10 +117,8 @@ class ModesPlan:
         labels = self.tree.nodes[step.node]
         split, places = self.split[step.node], self.places[step.node]
         return [
-            (line, places[line])
-            for line, label in enumerate(split)
-            if label is not None and label not in labels
-        ]  # type: ignore[misc]
+            (line, places[line]) for line, label in enumerate(split) if label is not None and label not in labels
+        ]
 
     def shape(self, node: int, places: Places, at: Sequence[int]) -> tuple[int, ...]:
         """The shape of what the rank at `at` holds of a node."""
@@ -185,7 +185,7 @@ class ModesPlan:
 
     @cached_property
     def _gathered(self) -> tuple[float, float]:
-        """The same of the result, whose parts are gathered one by one."""
+        """Seconds and bytes of gathering the result, part by part."""
         seconds, sent = self._travel(self.gathering, self.prices.items[self.tree.root])
         parts = self.tree.slices // self.tree.summed
         return parts * seconds, parts * sent
@@ -240,7 +240,7 @@ class ModesPlan:
         for move, size, ranks in self.route(step, child).steps(self.prices.items[child]):
             part = math.ceil(size / ranks)
             after = part if move.kind == "all-to-all" else int(size)
-            extra = max(extra, now + part + after)
+            extra = max(extra, now + after + min(part, 4 * PIECE))  # two pieces, packed and as they come
             now = after
         live[child] = now or live[child]
         return extra
@@ -250,8 +250,9 @@ class ModesPlan:
         wide = self.prices.sums[step.node]
         size = most = self._bytes(step.node, self.unfinished(step), wide)
         for line, target in self.sums(step):
-            most = max(most, 3 * size + size // self.mesh[line])
-            size = size if target is None else -(-size // self.mesh[line])
+            piece = -(-size // self.mesh[line])
+            most = max(most, size + piece + (2 * size if target is None else min(2 * size, 5 * PIECE)))
+            size = size if target is None else piece
         made = self._bytes(step.node, self.held_as(step.node), self.prices.items[step.node])
         return max(most, made + (size if self.sums(step) else 0)), made
 

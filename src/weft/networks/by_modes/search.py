@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
-from weft.distributed.planned.placement import Places
-from weft.networks.by_modes.plan import ModesPlan, Prices
+from weft.networks.by_modes.plan import Modes, ModesPlan, Prices
 from weft.networks.cost import invariant
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
@@ -28,8 +27,8 @@ def distributed(
     tree: Tree, orders: Orders, mesh: tuple[int, ...], prices: Prices, most: float = NEVER
 ) -> ModesPlan | None:
     """The plan of a tree over a mesh, with no tensor above `most` bytes on a rank; None where there is none."""
-    split: dict[int, Places] = {step.node: () for step in tree.steps}
-    places: dict[int, Places] = {step.node: () for step in tree.steps}
+    split: dict[int, Modes] = {step.node: () for step in tree.steps}
+    places: dict[int, Modes] = {step.node: () for step in tree.steps}
     for line in range(len(mesh)):
         found = _Line(tree, prices, mesh, line, most, split, places).solved()
         if found is None:
@@ -48,8 +47,8 @@ class _Line:
     mesh: tuple[int, ...]
     line: int
     most: float
-    split: dict[int, Places]
-    places: dict[int, Places]
+    split: dict[int, Modes]
+    places: dict[int, Modes]
     best: dict[int, dict[Mode, tuple[float, Mode]]] = field(default_factory=dict)  # of a node, by its place: with split
     arrivals: dict[tuple[int, Mode], tuple[float, Mode]] = field(default_factory=dict)
 
@@ -86,7 +85,7 @@ class _Line:
         before = self.split[node]
         for mode in self._modes(step):
             arrivals = [self._arrival(step, child, self._target(child, mode))[0] for child in (step.left, step.right)]
-            own = prices.model.seconds(tree, step, lambda labels, mode=mode: self._size(labels, (*before, mode)))
+            own = prices.model.seconds(tree, step, partial(self._size, modes=(*before, mode)))
             cost = sum(arrivals) + times * own
             whole = self._size(tree.nodes[node], before) * prices.sums[node]
             if mode is None or mode in tree.nodes[node]:
@@ -106,7 +105,7 @@ class _Line:
             kept[place] = cost, mode
 
     def _modes(self, step: TreeStep) -> list[Mode]:
-        """What the ranks may share out of a step."""
+        """Labels that the ranks may share out of a step."""
         tree, nodes = self.tree, self.tree.nodes
         sizes = [tree.size(node) * self.prices.items[node] for node in (step.left, step.right, step.node)]
         if max(sizes) * _SMALL < self._largest:
@@ -166,7 +165,7 @@ class _Line:
         """Bytes that a tensor may have here: what it is split by along the dimensions to come is not known yet."""
         return self.most * math.prod(self.mesh[self.line + 1 :])
 
-    def _size(self, labels: Iterable[int], modes: Places) -> int:
+    def _size(self, labels: Iterable[int], modes: Modes) -> int:
         """Elements on the rank that has most; each label is split once at most."""
         found, extents = 1, self.tree.graph.extents
         ranks = {mode: self.mesh[line] for line, mode in enumerate(modes) if mode is not None}
