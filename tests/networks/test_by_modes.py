@@ -110,8 +110,8 @@ def test_a_rank_that_is_slow_is_waited_for() -> None:
 
 
 def test_meshes_have_the_ranks_in_dimensions_of_their_factors() -> None:
-    assert meshes_of(8) == [(2, 2, 2), (4, 2), (8,)]
-    assert meshes_of(12) == [(2, 2, 3), (4, 3), (12,)]
+    assert meshes_of(8) == [(8,), (4, 2), (2, 2, 2)]
+    assert meshes_of(12) == [(12,), (4, 3), (2, 2, 3)]
     assert meshes_of(1) == [(1,)]
     assert meshes_of(7) == [(7,)]
 

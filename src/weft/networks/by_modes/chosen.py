@@ -20,7 +20,7 @@ from weft.networks.tree import Tree
 
 
 def meshes_of(ranks: int) -> list[tuple[int, ...]]:
-    """Meshes of so many ranks that are looked at: their prime factors, and products of neighbours among these.
+    """Meshes of so many ranks that are looked at: one dimension, then products of their prime factors, then these.
 
     A dimension splits one label: labels of small extents need dimensions of few ranks.
     """
@@ -30,7 +30,7 @@ def meshes_of(ranks: int) -> list[tuple[int, ...]]:
             factors.append(number)
             rest //= number
     found = []
-    for together in range(1, len(factors) + 1):
+    for together in range(len(factors), 0, -1):
         mesh = []
         for begin in range(0, len(factors), together):
             size = 1
