@@ -11,7 +11,7 @@ import torch
 
 import modes_rank_cases as cases
 import weft
-from nets import chain
+from nets import chain, circuit
 from on_ranks import Outcome, on_ranks
 from weft.networks.by_modes.chosen import meshes_of
 
@@ -117,10 +117,10 @@ def test_meshes_have_the_ranks_in_dimensions_of_their_factors() -> None:
 
 
 def test_a_plan_on_paper_says_where_intermediates_are_and_what_travels() -> None:
-    net = cases.ladder()
-    planned = weft.network(net.equation, *[tuple(64 if x == 4 else x for x in t.shape) for t in net.tensors])
+    net = circuit(5, 14, 2)
+    planned = weft.network(net.equation, *[(32,) * tensor.dim() for tensor in net.tensors])
     text = planned.explain(ranks=16, target="h200")
-    for words in ("over 16 ranks, mesh", "8 ranks a machine", "on a rank besides the operands", "all-to-all along"):
+    for words in ("over 16 ranks, mesh", "8 ranks a machine", "on a rank besides the operands", "all-to-all along '"):
         assert words in text
     found = planned.report(ranks=16, target="h200")
     assert 0 < found["seconds"] < found["one_seconds"]
