@@ -16,7 +16,6 @@ before each call.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -32,6 +31,7 @@ import torch.distributed as dist
 
 import weft
 from weft.machine.stamp import device_stamp
+from weft_bench.cases.networks import circuit
 
 REPEATS = 7
 
@@ -109,34 +109,20 @@ def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
     return found
 
 
-def circuit(extent: int, layers: int, wires: int = 6) -> tuple[str, list[tuple[int, ...]]]:
-    """Gates on neighbouring wires, in layers, between two product states."""
-    names = map(chr, itertools.count(192))
-    now = [next(names) for _ in range(wires)]
-    terms = list(now)
-    for layer in range(layers):
-        for at in range(layer % 2, wires - 1, 2):
-            new = next(names), next(names)
-            terms.append("".join((*now[at : at + 2], *new)))
-            now[at : at + 2] = new
-    terms += now
-    return ",".join(terms) + "->", [(extent,) * len(term) for term in terms]
-
-
 def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
     """A network of 1.5 times a rank's limit: by modes, and by its own slices."""
     device = begun()
     rank, size = dist.get_rank(), dist.get_world_size()
     link = str(weft.distributed.measure_link())
-    equation, shapes = circuit(extent, layers)
-    options: dict[str, Any] = {"device": device, "dtype": torch.float32, "precision": "tf32"}
-    whole = weft.network(equation, *shapes, **options)
+    terms, shapes = circuit(extent, layers).terms, circuit(extent, layers).shapes
+    options: dict[str, Any] = {"output": (), "device": device, "dtype": torch.float32, "precision": "tf32"}
+    whole = weft.network(terms, *shapes, **options)
     path, limit = said_by_first(list(whole.path)), int(whole.memory / 1.5)
     torch.manual_seed(0)
     tensors = [torch.randn(shape, device=device) / extent ** (len(shape) / 4) for shape in shapes]
-    sliced = weft.network(equation, *shapes, memory_limit=limit, **options)
-    sliced = weft.network(equation, *shapes, memory_limit=limit, optimize=said_by_first(list(sliced.path)), **options)
-    modes = weft.network(equation, *shapes, memory_limit=limit, optimize=path, **options)
+    sliced = weft.network(terms, *shapes, memory_limit=limit, **options)
+    sliced = weft.network(terms, *shapes, memory_limit=limit, optimize=said_by_first(list(sliced.path)), **options)
+    modes = weft.network(terms, *shapes, memory_limit=limit, optimize=path, **options)
     group = dist.group.WORLD
     about = {"machine": device_stamp(device), "ranks": size, "link": link, "extent": extent, "layers": layers,
              "bytes of the whole": whole.memory, "limit": limit, "slices": sliced.tree.slices}  # fmt: skip
@@ -171,10 +157,10 @@ def said_by_first(value: Any) -> Any:
 
 def on_paper(extent: int, layers: int, device: str) -> list[dict[str, Any]]:
     """The network of `over_networks` on more and more ranks by the model, each with the limit that two would need."""
-    equation, shapes = circuit(extent, layers)
-    options: dict[str, Any] = {"dtype": torch.float32, "precision": "tf32"}
-    whole = weft.network(equation, *shapes, **options)
-    net = weft.network(equation, *shapes, memory_limit=int(whole.memory / 1.5), optimize=list(whole.path), **options)
+    terms, shapes = circuit(extent, layers).terms, circuit(extent, layers).shapes
+    options: dict[str, Any] = {"output": (), "dtype": torch.float32, "precision": "tf32"}
+    whole = weft.network(terms, *shapes, **options)
+    net = weft.network(terms, *shapes, memory_limit=int(whole.memory / 1.5), optimize=list(whole.path), **options)
     found = []
     for ranks in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
         said = net.report(ranks=ranks, target=device)
