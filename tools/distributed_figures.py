@@ -131,6 +131,7 @@ def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
     def by_modes() -> torch.Tensor:
         return modes(*tensors, group=group, distribute="modes")
 
+    settle(by_modes)
     ours, value = seconds(by_modes, device), float(by_modes())
     held = torch.cuda.max_memory_allocated(device) - sum(x.nbytes for x in tensors) if device.type == "cuda" else 0
     plan = modes.explain(ranks=size, link=weft.distributed.measure_link(seconds=0.1))
@@ -140,12 +141,21 @@ def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
     def by_slices() -> torch.Tensor:
         return sliced(*tensors, group=group)
 
+    if not once:
+        settle(by_slices)
     theirs, values = seconds(by_slices, device, repeats=1 if once else 3, warm=not once), []
     if not once:
         values.append(float(by_slices()))
     found.append(print_from(rank, {"by": "slices", "seconds": theirs, "values": values, "over modes": theirs / ours}))
     dist.destroy_process_group()
     return found
+
+
+def settle(call: Callable[[], Any]) -> None:
+    """Calls until better kernels have been compiled and taken."""
+    for pause in (4, 4, 0):
+        call()
+        time.sleep(pause)
 
 
 def said_by_first(value: Any) -> Any:

@@ -161,7 +161,7 @@ def gathered(
         found = part.new_empty((line.size * rows, *part.shape[1:]))
         work = all_gather(line, found, part) if found.numel() else None
 
-        def end() -> torch.Tensor:
+        def end(_: torch.Tensor = part) -> torch.Tensor:  # which is kept until it is sent
             if work is not None:
                 wait(work)
             # Chunks are full but for the last ones, so that they follow one another without gaps.
@@ -192,7 +192,7 @@ def exchanged(
         found = torch.empty_like(sent)
         work = all_to_all(line, found, sent) if found.numel() else None
 
-        def end() -> torch.Tensor:
+        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
             if work is not None:
                 wait(work)
             return found.flatten(0, 1)[:whole, :mine].movedim((1, 0), (to, dim))
@@ -223,7 +223,7 @@ def reduced(
         found = torch.empty_like(sent)
         work = all_to_all(line, found, sent) if found.numel() else None
 
-        def end() -> torch.Tensor:
+        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
             if work is not None:
                 wait(work)
             first, *others = found.unflatten(0, (line.size, rows))
