@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
     torchrun --nproc-per-node 2 tools/distributed_figures.py networks --out FILE  # by modes against slices
-    python tools/distributed_figures.py paper --device h200                 # the same by the model, 8 to 1024 ranks
+    python tools/distributed_figures.py paper --device h200 --out FILE      # the same by the model, 2 to 1024 ranks
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
@@ -31,9 +31,11 @@ import torch.distributed as dist
 
 import weft
 from weft.machine.stamp import device_stamp
-from weft_bench.cases.networks import circuit
+from weft_bench.cases.networks import circuit, whole_networks
+from weft_bench.networks import ssa_tree
 
 REPEATS = 7
+PAPER = ("randreg_200_3", "rand_50_5", "peps_cluster_r2_D10")
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def main() -> None:
     elif given.what == "networks":
         found = over_networks(3 if given.small else given.extent, given.layers, given.once)
     elif given.what == "paper":
-        found = on_paper(given.extent, given.layers, given.device)
+        found = on_paper(given.device)
     else:
         found = in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
     if given.out is not None and int(os.environ.get("RANK", "0")) == 0:
@@ -165,17 +167,28 @@ def said_by_first(value: Any) -> Any:
     return box[0]
 
 
-def on_paper(extent: int, layers: int, device: str) -> list[dict[str, Any]]:
-    """The network of `over_networks` on more and more ranks by the model, each with the limit that two would need."""
-    terms, shapes = circuit(extent, layers).terms, circuit(extent, layers).shapes
-    options: dict[str, Any] = {"output": (), "dtype": torch.float32, "precision": "tf32"}
-    whole = weft.network(terms, *shapes, **options)
-    net = weft.network(terms, *shapes, memory_limit=int(whole.memory / 1.5), optimize=list(whole.path), **options)
+def on_paper(device: str) -> list[dict[str, Any]]:
+    """Networks by modes on 2 to 1024 ranks by the model: the circuit in 1.5 times a rank's limit, and public ones along
+    their paths. Slices are those of the path that is found for them."""
     found = []
-    for ranks in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
-        said = net.report(ranks=ranks, target=device)
-        del said["steps"]
-        found.append(print_from(0, {"device": device, "speedup": said["one_seconds"] / said["seconds"], **said}))
+    public = [(case, ssa_tree(case), "40 GB") for case, _ in whole_networks() if case.name in PAPER]
+    for case, path, limit in ((circuit(32, 16), "auto", "5.7 GB"), *public):
+        options: dict[str, Any] = {"output": case.output, "dtype": torch.float32, "precision": "tf32"}
+        whole = weft.network(case.terms, *case.shapes, optimize=path, **options)
+        options["memory_limit"] = limit
+        modes = weft.network(case.terms, *case.shapes, optimize=list(whole.path), **options)
+        sliced = weft.network(case.terms, *case.shapes, optimize=path, **options)
+        for ranks in (2, 8, 32, 128, 1024):
+            said, by_slices = (net.report(ranks=ranks, target=device) for net in (modes, sliced))
+            alone = by_slices["one_seconds"]
+            found.append(print_from(0, {
+                "network": case.name, "limit": limit, "device": device, "ranks": ranks, "link": said["link"],
+                "mesh": said["mesh"], "slices": said["slices"], "seconds": said["seconds"],
+                "memory_bytes": said["memory_bytes"], "sent_bytes": said["sent_bytes"],
+                "one rank": {"slices": sliced.tree.slices, "seconds": alone},
+                "by slices": by_slices["slices_seconds"], "speedup": alone / said["seconds"],
+                "speedup by slices": alone / by_slices["slices_seconds"],
+            }))  # fmt: skip
     return found
 
 
