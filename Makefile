@@ -10,7 +10,8 @@
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
 #   make kernels   build all that weft-kernels holds; kernels-cpu and kernels-gpu ARCHS="90 100" are parts, minutes each
-#   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
+#   make tapp      build contractions for C and Fortran, a shared library by TAPP: packages/weft-tapp
+#   make sanitize      compute-sanitizer and Triton's own on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test-gpu ARGS="-k tccg"`.
@@ -72,6 +73,10 @@ help:
 
 demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
+
+.PHONY: tapp
+tapp:
+	$(MAKE) -C packages/weft-tapp
 
 .PHONY: kernels kernels-cpu kernels-gpu
 kernels: kernels-cpu kernels-gpu

@@ -81,6 +81,59 @@ def test_a_call_like_one_before_has_values_of_its_own_tensors() -> None:
             torch.testing.assert_close(plan(x, y, z).double(), right, rtol=4e-3, atol=4e-3)
 
 
+MASKS = {
+    "nothing": lambda i, j: j >= 0,
+    "causal": lambda i, j: j <= i,
+    "columns left out": lambda i, j: (j < 100) | (j >= 300),
+    "far away": lambda i, j: (i - j > 400) | (j - i > 400),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("q", "k", "d"), [(700, 1000, 128), (1000, 300, 64)], ids=["128", "64"])
+def test_gradients_of_a_call_like_one_before(mask: str, q: int, k: int, d: int) -> None:
+    """D in another order than kernels have it, heads in groups: calls on tensors of their own, each made twice."""
+
+    def function(s: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return weft.softmax(torch.where(MASKS[mask](i, j), s, -torch.inf), "k")
+
+    plan: Any = None
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(2, 3, q, d, device="cuda", dtype=torch.float16).requires_grad_()
+        y, z = (torch.randn(2, k, d, device="cuda", dtype=torch.float16).requires_grad_() for _ in range(2))
+        grad = torch.randn(q, 2, 3, d, device="cuda", dtype=torch.float16)
+        plan = plan or weft.plan_cascade(
+            "hgqd,hkd->hgqk, hgqk,hke->qhge", x, y, z, between=function, alpha=d**-0.5, backend="triton",
+            indices={"i": "q", "j": "k"},
+        )  # fmt: skip
+        found, again = (torch.autograd.grad(plan(x, y, z), (x, y, z), grad) for _ in range(2))
+        wide = [each.detach().double().requires_grad_() for each in (x, y, z)]
+        scores = torch.einsum("hgqd,hkd->hgqk", *wide[:2]) * d**-0.5
+        i, j = torch.arange(q, device="cuda")[:, None], torch.arange(k, device="cuda")
+        weights = torch.where(MASKS[mask](i, j), (scores - scores.detach().amax(-1, keepdim=True)).exp(), 0.0)
+        p = weights / weights.sum(-1, keepdim=True).clamp(min=1e-100)
+        right = torch.autograd.grad(torch.einsum("hgqk,hke->qhge", p, wide[2]), wide, grad.double())
+        for one, other, exact in zip(found, again, right, strict=True):
+            assert torch.equal(one, other)
+            scale = float(exact.abs().max())
+            torch.testing.assert_close(one.double() / scale, exact / scale, rtol=4e-3, atol=4e-3)
+
+
+def test_gradients_of_gradients_of_a_call_like_one_before() -> None:
+    x, y, z = (torch.randn(2, 200, 64, device="cuda", dtype=torch.float16).requires_grad_() for _ in range(3))
+    plan = weft.plan_cascade(
+        "hqd,hkd->hqk, hqk,hke->hqe", x, y, z, between=lambda s: weft.softmax(s, "k"), alpha=0.1, backend="triton"
+    )
+    found = []
+    for _ in range(3):
+        (first,) = torch.autograd.grad(plan(x, y, z).float().sin().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.float().square().sum(), y)[0])
+    assert found[0].abs().max() > 0
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 @pytest.mark.parametrize("grads", [False, True], ids=["values", "gradients"])
 def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compiled while blocks serve, for a cascade that is large enough; results stay what they are."""

@@ -42,6 +42,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "expm1": (torch.expm1, torch.expm1),
     "sigmoid": (torch.sigmoid, torch.sigmoid),
     "silu": (F.silu, F.silu),
+    "tanh": (torch.tanh, torch.tanh),
     "gelu": (F.gelu, gelu),
     "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), gelu_by_tanh),
 }
@@ -81,6 +82,9 @@ def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) ->
     ("expm1", -20.0, 80.0, 22.0),
     ("sigmoid", -80.0, 20.0, 21.5),
     ("silu", -80.0, 20.0, 21.0),
+    ("tanh", -20.0, 20.0, 21.0),
+    ("tanh", -1.0, 1.0, 21.0),
+    ("tanh", -1e-6, 1e-6, 22.0),
     ("gelu", -1.0, 6.0, 20.5),
     ("gelu", -3.0, -1.0, 18.5),
     ("gelu", -6.0, -3.0, 17.0),
@@ -100,7 +104,7 @@ def test_far_in_the_negative_tail_a_gelu_is_next_to_nothing(device: str) -> None
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["elu", "expm1", "sigmoid", "gelu", "gelu tanh"])
+@pytest.mark.parametrize("name", ["elu", "expm1", "sigmoid", "tanh", "gelu", "gelu tanh"])
 def test_a_half_result_is_off_by_three_quarters_of_a_unit_at_most(name: str, dtype: torch.dtype, device: str) -> None:
     """Half a unit for rounding, a quarter for the value that is rounded."""
     if dtype == torch.bfloat16 and device == "cpu":
@@ -121,7 +125,7 @@ def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["elu", "selu", "sigmoid", "silu", "leaky_relu"])
+@pytest.mark.parametrize("name", ["elu", "selu", "sigmoid", "silu", "tanh", "leaky_relu"])
 def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
     """Subnormals, infinities and NaN included."""
     if dtype == torch.bfloat16 and device == "cpu":
@@ -182,6 +186,13 @@ def _constant(pattern: str) -> float:
     """A number of the ELU's instructions."""
     (bits,) = re.findall(pattern, device_elu._TWO)
     return struct.unpack(">f", bytes.fromhex(bits))[0]
+
+
+def test_a_tanh_has_no_branch() -> None:
+    for dtype in (torch.float32, *HALF):
+        assert "libdevice" not in trace(torch.tanh, (dtype,)).source
+    out = launched(trace(torch.tanh, (torch.float32,)), torch.tensor([-0.0] * 4096), "cpu")
+    assert out.signbit().all()
 
 
 def test_what_picks_among_half_values_computes_in_half() -> None:

@@ -24,6 +24,7 @@ HALF, SINGLE = torch.float16, torch.float32
     (F.selu, 9.5, 11),  # 8.6 and 11.1
     (lambda x: F.elu(x) + 1, 8.5, 10),
     (torch.sigmoid, 5.5, 13),
+    (torch.tanh, 11.5, 14),
     (F.gelu, 12, 14),
     (lambda x: F.gelu(x, approximate="tanh"), 8.5, 7),  # 8.6 and 7.1
 ])  # fmt: skip

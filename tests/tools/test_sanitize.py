@@ -1,22 +1,27 @@
-"""`make sanitize`: what compute-sanitizer writes is read whole, and only findings that were judged pass."""
+"""`make sanitize`: what sanitizers write is read whole, and only findings that were judged pass."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
-from sanitize import report, run
+from sanitize import instrumented, report, ring, run
 from sanitize.jobs import jobs, small_target
 from sanitize.layout import BASE, Region, name_of, regions
 from sanitize.log import read
+from sanitize.problems import contracted, problems
 from sanitize.verdicts import Verdict, known
 from weft.gpu.common.launch import collected
+from weft.oracle.problem import Problem
 from weft.planner.schedule import Target
+from weft.planner.target import interpreting
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 HAZARD = """\
@@ -125,7 +130,7 @@ def test_a_verdict_covers_a_finding_only_where_all_of_it_lies() -> None:
 
 def test_verdicts_on_file_say_what_was_concluded_and_why() -> None:
     for verdict in known():
-        assert verdict.tool in run.TOOLS
+        assert verdict.tool in (*run.TOOLS, *instrumented.MODES)
         assert verdict.verdict in ("false report", "harmless")
         assert len(verdict.reason.split()) > 10
 
@@ -182,6 +187,93 @@ def test_what_did_not_come_to_its_end_is_said(
 ) -> None:
     (trouble,) = outcome_of(monkeypatch, tmp_path, played(text, seconds), limit=1.0 if seconds else 60.0).troubles
     assert said in trouble
+
+
+ASSERTED = (
+    "/a/kernel.py:280: ws_kernel: block: [3,0,0], thread: [5,0,0] Assertion "
+    "`Buffer being accessed has outstanding writes` failed.\n"
+)
+
+
+def test_an_assertion_on_the_device_is_a_finding_and_the_jobs_after_it_run_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = []
+
+    def workload(mode: str, jobs: Path, file: Path, until: float) -> None:
+        names = json.loads(jobs.read_text())
+        begun.append(names)
+        lines = "@job p: ws.a\n" + ASSERTED * 2 + "@failed RuntimeError: CUDA error\n@lost\n"
+        file.write_text(lines if "p: ws.a" in names else "@job p: ws.b\n@done\n")
+
+    monkeypatch.setattr(instrumented, "_workload", workload)
+    outcome = report.Outcome("consan")
+    for ended in instrumented.run("consan", ["p: ws.a", "p: ws.b"], tmp_path, 60.0, 1):
+        outcome.add(ended)
+    assert begun == [["p: ws.a", "p: ws.b"], ["p: ws.b"]]
+    assert (outcome.jobs, outcome.ran, outcome.troubles) == (2, 2, [])
+    (finding,) = outcome.findings.values()
+    assert (finding.kernel, finding.kind) == ("ws_kernel", "Buffer being accessed has outstanding writes")
+    assert (finding.count, dict(finding.places)) == (2, {"kernel.py:280": 2})
+    assert list(finding.jobs) == ["p: ws.a"]
+
+
+def test_a_process_that_ends_with_no_word_is_a_trouble_and_time_that_is_up_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(instrumented, "_workload", lambda mode, jobs, file, until: file.write_text("@job p: ws.a\n"))
+    (ended,) = instrumented.run("consan", ["p: ws.a"], tmp_path, 60.0, 1)
+    assert ended.log.failed == {"p: ws.a": "it ended its process"}
+    (ended,) = instrumented.run("consan", ["p: ws.a"], tmp_path, 0.0, 1)
+    assert (ended.jobs, ended.log.ran, ended.log.failed) == (1, [], {})
+
+
+def test_bits_are_held_against_the_reference_or_most_schedules() -> None:
+    bits = {"p: gett 1": "x", "p: tma 1": "y", "q: gett 1": "z", "q: tma 1": "z", "q: simt 1": "w"}
+    found = list(instrumented.compared(bits, {"p: gett 1": "y"}))
+    assert [(each.kernel, each.kind, list(each.jobs)) for each in found] == [
+        ("gett", instrumented.DIFFERS, ["p: gett 1"]),
+        ("simt", instrumented.ALONE, ["q: simt 1"]),
+    ]
+
+
+def test_each_problem_and_family_comes_before_the_others_of_its_kind() -> None:
+    names = ["p: ws.a 1", "p: ws.a 2", "p: tma 1", "q: ws.a 1", "q: gett 1"]
+    assert instrumented.chosen("consan", names) == ["p: ws.a 1", "q: ws.a 1", "p: ws.a 2"]
+    assert instrumented.chosen("fpsan", names)[-1] == "p: ws.a 2"
+    assert "p: tma 1" in instrumented.chosen("iisan", names)
+
+
+def test_an_older_triton_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instrumented, "RELEASE", (3, 6))
+    assert instrumented.missing() == "it needs Triton 3.9 or newer, here is 3.6"
+    outcome = report.Outcome("fpsan", missing=instrumented.missing())
+    monkeypatch.setattr(report, "device_stamp", lambda device: {"name": "", "driver": "", "torch": "", "triton": ""})
+    written = report.record([outcome], [], [], 0.0)
+    assert "not run: it needs Triton 3.9" in report.table(written)
+
+
+@pytest.mark.parametrize(
+    ("equation", "dtype"),
+    [("mk,kn->mn", torch.float64), ("bmk,bkn->mbn", torch.float16), ("iik,kn->in", torch.float32),
+     ("mkx,kn->mn", torch.float32), ("ab,ba->ab", torch.float32)],
+)  # fmt: skip
+def test_the_plain_kernel_computes_contractions(equation: str, dtype: torch.dtype) -> None:
+    if not interpreting():
+        pytest.skip("the kernel is run by Triton's interpreter")
+    extents = {label: 3 + at for at, label in enumerate("mknbixa") if label in equation}
+    description = contracted(equation, extents, dtype=dtype)
+    assert ring.covers(description)
+    given = Problem(description, torch.device("cpu")).operands(1)
+    assert given.b is not None
+    wanted = torch.einsum(equation, given.a.double(), given.b.double())
+    bound = 1e-2 if dtype is torch.float16 else 1e-6
+    torch.testing.assert_close(ring.computed(description, given).double(), wanted, rtol=bound, atol=bound)
+
+
+def test_the_plain_kernel_stands_for_nothing_else() -> None:
+    named = problems()
+    assert not any(ring.covers(named[name]()) for name in ("tf32x3", "with C", "operands", "log", "permuted float16"))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sanitize.workload import DONE, FAILED, MARK, REFUSED
+from sanitize.workload import BITS, DONE, FAILED, LOST, MARK, REFERENCE, REFUSED
 
 PREFIX = "========="
 FIRST_LINES = 8  # of a finding's first report that are kept
@@ -24,6 +24,8 @@ _PLACES = (
     re.compile(r"\bat (?P<kernel>\w+)(?:\([^)]*\))?\+0x[0-9a-f]+(?: in (?:\S*/)?(?P<place>[\w.-]+:\d+))?"),
     re.compile(r"\bat 0x[0-9a-f]+ in (?:\S*/)?(?P<place>[\w.-]+:\d+):(?P<kernel>\w+)"),
 )
+# What CUDA prints of an assertion on the device, as those of Triton's sanitizers are.
+_ASSERTION = re.compile(r"(?:\S*/)?(?P<place>[\w.-]+:\d+): (?P<kernel>\w+): block: .* Assertion `(?P<kind>.*)` failed")
 _SHARED = re.compile(r"__shared__ (0x[0-9a-f]+)")
 _ACCESS = re.compile(r"(Read|Write|Atomic) (?:access|Thread)", re.IGNORECASE)
 
@@ -58,6 +60,9 @@ class Log:
     ran: list[str] = field(default_factory=list)  # jobs that were begun
     refused: dict[str, str] = field(default_factory=dict)  # jobs that the device has no room for, and why
     failed: dict[str, str] = field(default_factory=dict)  # jobs that raised an error
+    bits: dict[str, str] = field(default_factory=dict)  # digests of the results of jobs, where they are computed
+    reference: dict[str, str] = field(default_factory=dict)  # of the reference, in the same process
+    lost: bool = False  # a job took the CUDA context along
     done: bool = False  # the workload came to its end
     summary: str = ""  # the tool's own last line
 
@@ -73,6 +78,12 @@ def read(tool: str, lines: Iterable[str]) -> Log:
             log.refused[log.ran[-1]] = line.removeprefix(REFUSED)
         elif line.startswith(FAILED):
             log.failed[log.ran[-1]] = line.removeprefix(FAILED)
+        elif line.startswith(BITS):
+            log.bits[log.ran[-1]] = line.removeprefix(BITS)
+        elif line.startswith(REFERENCE):
+            log.reference[log.ran[-1]] = line.removeprefix(REFERENCE)
+        elif line.startswith(LOST):
+            log.lost = True
         elif line.startswith(DONE):
             log.done = True
         elif report and (summary := _SUMMARY.search(report[0])):
@@ -92,6 +103,9 @@ def _reports(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Lines of the workload, each with no report; and reports, each with no line."""
     report: list[str] = []
     for line in lines:
+        if _ASSERTION.match(line):
+            yield "", [line.strip()]
+            continue
         if not line.startswith(PREFIX):
             if line.startswith("@"):  # what torch or Triton print is no end of a report
                 if report:
@@ -111,6 +125,9 @@ def _reports(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _finding(tool: str, report: list[str], job: str) -> Finding:
     head = report[0]
+    if (asserted := _ASSERTION.match(head)) is not None:
+        found = Counter((asserted["place"],))
+        return Finding(tool, asserted["kernel"], asserted["kind"], "error", 1, Counter((job,)), found, first=[head])
     severity = _SEVERITY.match(head)
     text = "\n".join(report)
     places = [found for pattern in _PLACES for found in pattern.finditer(text)]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +37,9 @@ class Outcome:
     troubles: list[str] = field(default_factory=list)
     summaries: list[str] = field(default_factory=list)
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    bits: dict[str, str] = field(default_factory=dict)  # of results, where they are compared
+    reference: dict[str, str] = field(default_factory=dict)
+    missing: str = ""  # why it was not run
 
     def add(self, ended: run.Ended) -> None:
         """Take up what a process found."""
@@ -47,15 +50,21 @@ class Outcome:
         self.troubles += [ended.trouble] if ended.trouble else []
         self.troubles += [f"{job}: {reason}" for job, reason in ended.log.failed.items()]
         self.summaries += [ended.log.summary] if ended.log.summary else []
-        for finding in ended.log.findings:
+        self.bits |= ended.log.bits
+        self.reference |= ended.log.reference
+        self.note(ended.log.findings)
+        counted = _errors(ended.log.summary)
+        if counted and not ended.log.findings:
+            self.troubles.append(f"the tool counts {counted} errors, none of which could be read")
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Take up findings, those of one kernel and kind as one."""
+        for finding in findings:
             key = finding.kernel, finding.kind
             if key in self.findings:
                 self.findings[key].add(finding)
             else:
                 self.findings[key] = finding
-        counted = _errors(ended.log.summary)
-        if counted and not ended.log.findings:
-            self.troubles.append(f"the tool counts {counted} errors, none of which could be read")
 
 
 def _errors(summary: str) -> int:
@@ -145,15 +154,17 @@ def record(outcomes: list[Outcome], findings: list[dict[str, Any]], names: list[
             "seconds": round(outcome.seconds, 1),
             "troubles": outcome.troubles,
             "summaries": outcome.summaries,
+            **({"not run": outcome.missing} if outcome.missing else {}),
+            **({"results": len(outcome.bits), "references": len(outcome.reference)} if outcome.bits else {}),
         }
         for outcome in outcomes
     }
-    version = subprocess.run([run.sanitizer(), "--version"], capture_output=True, text=True).stdout
+    version = _version() if any(outcome.tool in run.TOOLS for outcome in outcomes) else "not asked for"
     return Record(
         {
             "device": device_stamp("cuda"),
             "cuda": torch.version.cuda,
-            "compute-sanitizer": next((line for line in version.splitlines() if "Version" in line), version.strip()),
+            "compute-sanitizer": version,
             "commit": commit(),
             "command": command(),
             "seconds": round(seconds, 1),
@@ -162,6 +173,11 @@ def record(outcomes: list[Outcome], findings: list[dict[str, Any]], names: list[
             "jobs": names,
         }
     )
+
+
+def _version() -> str:
+    said = subprocess.run([run.sanitizer(), "--version"], capture_output=True, text=True).stdout
+    return next((line for line in said.splitlines() if "Version" in line), said.strip())
 
 
 def table(written: Record) -> str:
@@ -181,6 +197,9 @@ def table(written: Record) -> str:
         new = sum(each["verdict"] is None for each in own)
         counts = f"{tool['jobs']:>5} {tool['run']:>5} {tool['seconds']:>8}"
         lines.append(f"{name:<10} {counts}  {len(own)}, to be judged: {new}")
+        lines += [f"           not run: {tool['not run']}"] if "not run" in tool else []
+        if "results" in tool:
+            lines.append(f"           {tool['results']} results compared, {tool['references']} with the plain kernel's")
         lines += [f"           {trouble}" for trouble in tool["troubles"]]
     for each in content["findings"]:
         lines += ["", f"{each['tool']}: {each['kernel'] or 'no kernel'}: {each['kind']} ({each['reports']} reports)"]

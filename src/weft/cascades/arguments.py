@@ -49,7 +49,7 @@ class KernelArguments:
     """The arguments that all kernels of a program take."""
 
     def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label]) -> None:
-        self.frame, self.known = frame, known
+        self.program, self.frame, self.known = program, frame, known
         self.functions = ElementFunctions(program, frame)
         self.sides = Sides.of(frame)
         self.sizes = tuple(size_of(frame, each) for each in self.sides)  # batch, m, n, k, e
@@ -115,10 +115,12 @@ class KernelArguments:
             return [self.known[node]]
         return [label for label, extent in zip(self.frame.order, values[node].shape, strict=True) if extent > 1]
 
-    def places(self, values: Values, form: StepForm) -> list[int]:
-        """The values of `step.parameters`."""
-        found = []
-        for node, text in zip(self.functions.inputs, form.inputs, strict=True):
+    def places(self, values: Values, form: StepForm, some: Sequence[int] | None = None) -> list[int]:
+        """The values of `step.parameters`; where the form has only some of the inputs, those are their numbers."""
+        inputs, found = self.functions.inputs, []
+        if some is not None:
+            inputs = tuple(inputs[at] for at in some)
+        for node, text in zip(inputs, form.inputs, strict=True):
             for label, each in zip(self._labels(node, values), text.labels, strict=True):
                 along = getattr(self.sides, each.group)
                 numbers = {
@@ -136,6 +138,19 @@ def _step(tensor: Tensor, start: int, count: int) -> int:
     return steps[-1] if steps else 0
 
 
+class Call(NamedTuple):
+    """A kernel, its grid, its arguments in order, and constants and options by name."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self) -> Any:
+        """Launch it; what Triton has compiled."""
+        return launched(self.kernel, self.grid, self.given, self.named)
+
+
 def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Launch a kernel, or compile it where its tensors have no memory; what Triton has compiled."""
     if any(isinstance(each, Tensor) and each.is_meta for each in given):
@@ -144,11 +159,12 @@ def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Ma
 
 
 def tensor_map(
-    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool
-) -> Any:
+    tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool,
+    swizzle: int | None = None,
+) -> Any:  # fmt: skip
     """A tensor map of (batch, rows, columns), tiles of some rows and columns; `step` is from row to row.
 
-    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory.
+    `laid`: for a kernel in Gluon, which says how tiles lie in shared memory; `swizzle`: in stretches of so many bytes.
     """
     block = [*(1 for _ in outer), *tile]
     shape = [*(extent for _, extent, _ in outer), *sides]
@@ -156,6 +172,9 @@ def tensor_map(
     if not laid:
         return import_module("triton.tools.tensor_descriptor").TensorDescriptor(tensor, shape, strides, block)
     layouts = import_module("triton.experimental.gluon.language").NVMMASharedLayout
-    layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    if swizzle is None:
+        layout = layouts.get_default_for(block, TRITON_TYPES[tensor.dtype].meant)
+    else:
+        layout = layouts(swizzle_byte_width=swizzle, element_bitwidth=8 * tensor.element_size(), rank=len(block))
     hopper = import_module("triton.experimental.gluon.nvidia.hopper")
     return hopper.TensorDescriptor(tensor, shape, strides, block, layout)

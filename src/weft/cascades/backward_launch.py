@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from weft.cascades.arguments import KernelArguments, Outer, launched, size_of, tensor_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Outer, size_of, tensor_map
 from weft.cascades.backward_kernel import BackwardForm, backward_text
+from weft.cascades.backward_rows import ROUNDED, KnownForm, known_text
 from weft.cascades.forward import Values
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
@@ -48,11 +49,15 @@ def differentiates(program: Program, frame: Frame) -> bool:
     return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in sides)
 
 
-def backward_tiles(frame: Frame, widest: int, hopper: bool) -> tuple[BackwardTile, BackwardTile]:
-    """The tiles of the kernel of the rows, and of that of the columns; `hopper`: the warp-specialised ones serve."""
-    if hopper and frame.second is not None and widest <= _HOPPER_LONGEST:
-        stays = GROUPS * ROWS
-        return BackwardTile(stays, 64, WARPS, STAGES, True), BackwardTile(64, stays, WARPS, STAGES, True)
+def hopper_tile(frame: Frame, widest: int) -> BackwardTile | None:
+    """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
+    if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
+        return None
+    return BackwardTile(ROWS, GROUPS * ROWS, WARPS, STAGES, True)
+
+
+def backward_tiles(frame: Frame, widest: int) -> tuple[BackwardTile, BackwardTile]:
+    """The tiles of the kernel of the rows, and of that of the columns."""
     if frame.products.product.itemsize > 2:
         side = 32 if widest > 64 else 64
         return BackwardTile(side, 32, 4, 2), BackwardTile(32, side, 4, 2)
@@ -70,7 +75,7 @@ def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
 
 
 class _Given(NamedTuple):
-    """The arguments of both kernels: A, B, C, dD, results, vectors; labels of the batch, strides, places of inputs."""
+    """The arguments of the kernels: A, B, C, dD, results, vectors; labels of the batch, strides, places of inputs."""
 
     tensors: tuple[Any, ...]
     outer: list[Outer]
@@ -82,23 +87,21 @@ class _Kernel:
     """The kernel of the rows, or of the columns."""
 
     def __init__(
-        self, arguments: KernelArguments, program: Program, tile: BackwardTile, columns: bool, step: StepForm,
+        self, arguments: KernelArguments, factor: bool, tile: BackwardTile, columns: bool, step: StepForm,
         outer: Sequence[Outer],
     ) -> None:  # fmt: skip
-        self.arguments, self.tile, self.columns = arguments, tile, columns
+        self.arguments, self.tile = arguments, tile
         frame, sides, functions = arguments.frame, arguments.sides, arguments.functions
         along, extents = (sides.m, sides.n), (tile.m, tile.n)
         if columns:
             along, extents = along[::-1], extents[::-1]
-        stretches = Stretches(program, frame, arguments.known, along, extents)
+        stretches = Stretches(arguments.program, frame, arguments.known, along, extents, closed=tile.hopper)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
         tile_k, tile_e = _sides(frame, k, e)
-        sides_of: dict[str, int] = {"BK": tile_k, "BE": tile_e}
+        sides_of: dict[str, int] = {"BM": tile.m, "BN": tile.n, "BK": tile_k, "BE": tile_e}
         if tile.hopper:
-            sides_of["MOVING"] = tile.m if columns else tile.n
-        else:
-            sides_of |= {"BM": tile.m, "BN": tile.n}
+            sides_of = {"MOVING": tile.m, "SIDE": max(tile_k, tile_e)}
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
             "PULL": functions.pull(), "PULL_SETTLED": functions.pull(stretches.conditions),
@@ -110,13 +113,14 @@ class _Kernel:
         if not tile.hopper:
             self.constants["PRECISION"] = types.precision
         of_a, of_b, of_c = map(len, outer)
-        whole = (True, k == sides_of["BK"], e == sides_of["BE"])
-        form = BackwardForm(step, columns, program.factor is not None, stretches.present, (of_a, of_b, of_c), whole)
+        whole = (True, k == tile_k, e == tile_e)
+        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole)
         text = hopper_backward_text(form) if tile.hopper else backward_text(form)
         self.kernel = jit_function(text, namespace if tile.hopper else dict)
-        self._table = stretches.shared(1)
+        self._tables = [stretches.first()] if tile.hopper else []
+        self._tables.append(stretches.shared(1))
 
-    def __call__(self, given: _Given) -> None:
+    def __call__(self, given: _Given) -> Call:
         tensors, numbers = list(given.tensors), [float(self.arguments.frame.alpha), *self.arguments.sizes]
         if self.tile.hopper:
             tensors[:4] = self._maps(given)
@@ -127,29 +131,41 @@ class _Kernel:
         if self.arguments.frame.device.type == "cuda":
             options |= FUSION
         grid = (self.arguments.sizes[0] * self._tiles,)
-        launched(self.kernel, grid, (*tensors, self._table, *numbers, *given.places), {**self.constants, **options})
+        return Call(
+            self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), {**self.constants, **options}
+        )
 
     def _maps(self, given: _Given) -> list[Any]:
-        """Tensor maps of A, B, C and dD; a consumer has half of the tiles that stay."""
+        """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
         batch, m, n, k, e = self.arguments.sizes
-        tile_k, tile_e = _sides(self.arguments.frame, k, e)
-        rows, columns = (self.tile.m, ROWS) if self.columns else (ROWS, self.tile.n)
+        rows, side = self.tile.m, self.constants["SIDE"]
         a, b, c, d = given.tensors[:4]
         of_d: Outer = [(1, batch, m * e)]
         return [
-            tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, tile_k), laid=True),
-            tensor_map(b, given.outer[1], (n, k), given.steps[2], (columns, tile_k), laid=True),
-            tensor_map(c, given.outer[2], (n, e), given.steps[4], (columns, tile_e), laid=True),
-            tensor_map(d, of_d, (m, e), e, (rows, tile_e), laid=True),
+            tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, side), laid=True),
+            tensor_map(b, given.outer[1], (n, k), given.steps[2], (ROWS, side), laid=True, swizzle=side),
+            tensor_map(c, given.outer[2], (n, e), given.steps[4], (ROWS, side), laid=True),
+            tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
         ]
+
+
+class Launches(NamedTuple):
+    """Calls of kernels in order, memory that begins as zeros, and gradients of A, B and C as kernels write them."""
+
+    calls: list[Call]
+    room: list[Tensor]
+    found: tuple[Tensor, Tensor, Tensor]
 
 
 class BackwardLaunch:
     """The kernels for gradients of a program: call it with what the forward pass was given and made."""
 
     def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], hopper: bool = False) -> None:
-        self.program, self.frame, self.hopper = program, frame, hopper
+        self.program, self.frame = program, frame
         self.arguments = KernelArguments(program, frame, known)
+        self.functions = self.arguments.functions
+        _, _, _, k, e = self.arguments.sizes
+        self.tile = hopper_tile(frame, max(k, e)) if hopper else None
         self._kernels: dict[bool, _Kernel] = {}
 
     def __call__(
@@ -157,39 +173,135 @@ class BackwardLaunch:
         of_nodes: Values,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """Gradients of A, B and C where `needs` says so, in their types; `d` is that of D, `of_nodes` those of sums."""
+        batch, m, _, _, e = self.arguments.sizes
+        if self.functions.meets:
+            d = tensors[0].new_zeros((batch, m, e)) if d is None else self.ready(d)
+        made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes))
+        for each in made.calls:
+            each()
+        return self.as_they_lie(made.found, [None if each is None else each.shape for each in tensors], needs)
+
+    def alone(
+        self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor, out: Tensor,
+        values: Values,
+    ) -> Launches:  # fmt: skip
+        """The launches where D, `out`, is the only result, and `d` its gradient as `ready` has it."""
+        calls, vectors, room = self._known(d, out, values)
+        made = self._launches(tensors, needs, d, values, vectors)
+        return made._replace(calls=[*calls, *made.calls], room=[*room, *made.room])
+
+    def prepare(self, tensors: tuple[Tensor, Tensor, Tensor | None], values: Values, alone: bool) -> None:
+        """Compile the kernels for tensors without memory."""
+        a, batch, m, e = tensors[0], self.arguments.sizes[0], self.arguments.sizes[1], self.arguments.sizes[4]
+        stage, modes = self.functions.stage, self.program.between.modes
+        for node in (*stage.peaks, *(each.gives for each in self.functions.sums), self.program.factor):
+            if node is not None:
+                values[node] = a.new_empty(self.frame.shape(modes[node]), dtype=torch.float32)
+        if not alone:
+            self(tensors, (True,) * 3, None, values, {})
+            return
+        d = a.new_empty((batch, m, e))
+        for call in self.alone(tensors, (True,) * 3, d, d, values).calls:
+            call()
+
+    def ready(self, d: Tensor) -> Tensor:
+        """The gradient of D as kernels read it."""
+        d = d.to(self.frame.products.product).contiguous()
+        return d if d.is_meta or d.data_ptr() % BYTES == 0 else d.clone()
+
+    def as_they_lie(
+        self, found: Sequence[Tensor], shapes: Sequence[Sequence[int] | None], needs: Sequence[bool]
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients that kernels have written, in the shapes of A, B and C."""
+        da, db, dc = found
+        a, b, c = shapes
+        return (
+            da.reshape(a) if needs[0] and a is not None else None,
+            self._repeated(db).reshape(b) if needs[1] and b is not None else None,
+            self._repeated(dc).mT.reshape(c) if needs[2] and c is not None else None,
+        )
+
+    def _launches(
+        self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
+        vectors: Sequence[Tensor],
+    ) -> Launches:  # fmt: skip
         a, b, c = tensors
-        frame, arguments, functions = self.frame, self.arguments, self.arguments.functions
+        arguments, tile = self.arguments, self.tile
         batch, m, n, k, e = arguments.sizes
-        outer = arguments.outer(tensors)
-        step = arguments.form(values)
-        product = frame.products.product
-        if functions.meets:
-            d = torch.zeros((batch, m, e), dtype=product, device=a.device) if d is None else d.to(product).contiguous()
-        repeats = len(arguments.sides.batch) > len(frame.first.batch)
+        step, outer = arguments.form(values), arguments.outer(tensors)
+        product = self.frame.products.product
+        repeats = len(arguments.sides.batch) > len(self.frame.first.batch)
         wide = torch.float32 if repeats else product
-        da = torch.empty((batch, m, k) if needs[0] else 1, dtype=product, device=a.device)
-        db = torch.empty((batch, n, k) if needs[1] or needs[2] else 1, dtype=wide, device=a.device)
-        dc = torch.empty((batch, n, e) if needs[1] or needs[2] else 1, dtype=wide, device=a.device)
-        rows = [self._of_rows(values[peak]) for peak in functions.stage.peaks]
-        for target in functions.sums:
-            grad = of_nodes.get(target.gives)
-            rows.append(self._of_rows(torch.zeros((), device=a.device) if grad is None else grad))
-        factor = a if self.program.factor is None else self._of_rows(values[self.program.factor])
-        given = [a, b, a if c is None else c, a if d is None else d, da, db, dc, factor, *rows]
-        given += arguments.operands(values)
+        by_columns = tile is not None or needs[1] or needs[2]
+        da = a.new_empty((batch, m, k) if needs[0] else 1, dtype=product)
+        db = a.new_empty((batch, n, k) if by_columns else 1, dtype=wide)
+        dc = a.new_empty((batch, n, e) if by_columns else 1, dtype=wide)
+        folds, room = self.functions.folds, [da] if tile is None else self._sums_of_rows(tile, a)
+        factor = [] if folds or self.program.factor is None else vectors[-1:]
+        rows = vectors[: len(vectors) - len(factor)]
+        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:], *(factor or [a])]
+        given += [*rows, *arguments.operands(values)]
         called = _Given(tuple(given), outer, arguments.steps(a, b, c), arguments.places(values, step))
-        for columns, needed in ((False, needs[0]), (True, needs[1] or needs[2])):
+        calls = []
+        for columns, needed in ((False, needs[0] and tile is None), (True, by_columns)):
             if not needed:
                 continue
             if columns not in self._kernels:
-                tile = backward_tiles(frame, max(k, e), self.hopper)[columns]
-                self._kernels[columns] = _Kernel(arguments, self.program, tile, columns, step, outer)
-            self._kernels[columns](called)
-        return (
-            da.reshape(a.shape) if needs[0] else None,
-            self._repeated(db).reshape(b.shape) if needs[1] else None,
-            self._as_c(dc, c) if needs[2] and c is not None else None,
-        )
+                own = tile or backward_tiles(self.frame, max(k, e))[columns]
+                self._kernels[columns] = _Kernel(arguments, bool(factor), own, columns, step, outer)
+            calls.append(self._kernels[columns](called))
+        if tile is not None and needs[0]:
+            lines, side = room[0].shape[1:]
+            numbers = (float(self.frame.alpha), m, k, lines)
+            named = {"SIDE": side, "BM": 32, "num_warps": 4}
+            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // 32),), (room[0], da, *numbers), named))
+        return Launches(calls, [] if tile is None else room, (da, db, dc))
+
+    def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
+        """Peaks of each row, gradients of sums, and the factor of D unless it is in the peak."""
+        peaks = [self._of_rows(values[peak]) for peak in self.functions.stage.peaks]
+        grads = [of_nodes.get(target.gives) for target in self.functions.sums]
+        rows = [self._of_rows(torch.zeros((), device=self.frame.device) if each is None else each) for each in grads]
+        if self.program.factor is None:
+            return [*peaks, *rows]
+        factor = self._of_rows(values[self.program.factor])
+        if not self.functions.folds:
+            return [*peaks, *rows, factor]
+        live = factor > 0
+        peaks = [torch.where(live, each - factor.log(), torch.inf) for each in peaks]
+        return [*peaks, *(torch.where(live, each / factor, 0.0) for each in rows)]
+
+    def _known(self, d: Tensor, out: Tensor, values: Values) -> tuple[list[Call], list[Tensor], list[Tensor]]:
+        """The call of a kernel that makes them, where gradients come by D alone; the vectors, and those it makes."""
+        functions, arguments = self.functions, self.arguments
+        peaks = [values[node] for node in functions.stage.peaks]
+        if self.program.factor is None:
+            return [], peaks, []
+        batch, m, _, _, e = arguments.sizes
+        step, small = arguments.form(values), functions.small()
+        step = step._replace(inputs=tuple(step.inputs[at] for at in small))
+        folds, factor = functions.folds, functions.factor
+        assert factor is not None
+        kernel = jit_function(known_text(KnownForm(step, folds)))
+        count = len(peaks) * folds + len(functions.sums) + (not folds)
+        room = list(d.new_zeros((count, batch * m), dtype=torch.float32))
+        sums = [values[target.gives] for target in functions.sums]
+        operands = [values[functions.inputs[at]] for at in small if functions.inputs[at] not in arguments.known]
+        given = (d, out, *operands, *peaks, *sums, *room, batch, m, e, *arguments.places(values, step, small))
+        rows, side = 16, min(power_of_two(e), 128)
+        named = {"BM": rows, "BE": side, "FACTOR": factor.jit, "OF_SUMS": functions.of_sums.jit if sums else None}
+        named |= {"SUMS": TRITON_TYPES[self.frame.products.accumulate].meant, "num_warps": 4}
+        call = Call(kernel, (batch * -(-m // rows),), given, named)
+        return [call], room if folds else [*peaks, *room], room
+
+    def _sums_of_rows(self, tile: BackwardTile, like: Tensor) -> list[Tensor]:
+        """Sums of dA over tiles of columns, (batch, rows, k) in whole tiles, and the turns of each tile of rows."""
+        batch, m, _, k, e = self.arguments.sizes
+        tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
+        return [
+            like.new_zeros((batch, tiles * tile.m, side), dtype=torch.float32),
+            like.new_zeros((batch, tiles, GROUPS), dtype=torch.int32),
+        ]
 
     def _of_rows(self, value: Tensor) -> Tensor:
         """A value of each row."""
@@ -198,12 +310,8 @@ class BackwardLaunch:
         return value.to(torch.float32).expand(rows).contiguous()
 
     def _repeated(self, grad: Tensor) -> Tensor:
-        """A gradient of B or C, summed along labels of the batch that those lack."""
+        """A gradient of B or C in their type, summed along labels of the batch that those lack."""
         own = size_of(self.frame, self.frame.first.batch)
         if grad.shape[0] == own:
             return grad
-        return grad.reshape(own, -1, *grad.shape[1:]).sum(1)
-
-    def _as_c(self, grad: Tensor, c: Tensor) -> Tensor:
-        """A gradient (batch, columns, e) as C lies: (batch, e, columns)."""
-        return self._repeated(grad).mT.reshape(c.shape)
+        return grad.reshape(own, -1, *grad.shape[1:]).sum(1).to(self.frame.products.product)

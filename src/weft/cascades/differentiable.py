@@ -58,6 +58,13 @@ class _Cascade(torch.autograd.Function):
             return (None, *_differentiably(plan, (a, b, c, *operands), ctx.needs_input_grad[1:], grads))
         values = _given(plan, operands)
         values.update(zip(ctx.nodes, kept, strict=True))
+        if ctx.by_kernel and plan.alone and plan.backward is not None and not any(ctx.needs_input_grad[4:]):
+            needs, launch = ctx.needs_input_grad[1:4], plan.backward
+            made = launch.alone((a, b, c), needs, launch.ready(grads[0]), values.get(FINISHED), values)
+            for call in made.calls:
+                call()
+            shapes = [each.shape for each in (a, b, c)]
+            return (None, *launch.as_they_lie(made.found, shapes, needs), *(None for _ in operands))
         cotangents: Values = {}
         for node, grad in zip(_nodes(plan), grads, strict=True):
             if grad is not None:

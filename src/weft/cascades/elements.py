@@ -54,13 +54,15 @@ class ElementFunctions:
 
     def first(self, settled: Collection[fx.Node] = ()) -> RecordedFunction | None:
         """The values that have peaks, of S and inputs. `settled` choices are their first alternative."""
-        return self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled) if self.exponents else None
+        if not self.exponents:
+            return None
+        return _shortened(self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled))
 
     def rest(self, settled: Collection[fx.Node] = ()) -> RecordedFunction:
         """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
-        return _by_powers(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
+        return _shortened(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
 
     def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
@@ -96,6 +98,36 @@ class ElementFunctions:
         if any((is_reduction(each) or each.op == "placeholder") and each not in given for each in behind):
             return None
         return self.written([node], given, ())
+
+    @cached_property
+    def of_sums(self) -> RecordedFunction:
+        """The gradient of each sum, of what `factor` takes and of the factor's gradient."""
+        factor = self.factor
+        assert factor is not None
+        count, sums = len(factor.inputs), len(self.sums)
+
+        def body(values: Mapping[str, Tensor]) -> Sequence[Tensor]:
+            *tensors, grad = values.values()
+            found, _ = pull(factor, tensors, [grad])
+            pairs = zip(found[count - sums :], tensors[count - sums :], strict=True)
+            return tuple(torch.zeros_like(tensor) if each is None else each for each, tensor in pairs)
+
+        inputs = dict(zip((f"x{at}" for at in range(count)), factor.dtypes, strict=True))
+        made = recorded(body, {**inputs, "grad": self.frame.products.accumulate}, "between")
+        assert isinstance(made, RecordedFunction)
+        return made
+
+    @cached_property
+    def folds(self) -> bool:
+        """Whether exponentials over one peak can have the factor of D in them: everything summed is over that peak."""
+        node = self.factor_node
+        if node is None or len(self.stage.peaks) != 1 or not self.peaks[0].weighs:
+            return False
+        return all(each.scale is self.stage.peaks[0] for each in self.stage.targets) and _is_positive(node)
+
+    def small(self) -> list[int]:
+        """The numbers of inputs that lack columns."""
+        return [at for at, each in enumerate(self.inputs) if not self._is_of_columns(each)]
 
     def _is_of_columns(self, node: fx.Node) -> bool:
         return any(label in self.between.modes[node] for label in self.frame.first.n)
@@ -158,25 +190,38 @@ def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> Record
             weight = weights.get(_peak_below(node))
             made[node] = new.node_copy(node, made.__getitem__) if weight is None else weight
     new.eliminate_dead_code()
-    return _by_powers(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
+    return _shortened(RecordedFunction(new, [node.name for node in new.nodes if node.op == "placeholder"]))
 
 
-def _by_powers(function: RecordedFunction) -> RecordedFunction:
-    """A function whose exponentials are powers of 2, which take half of the instructions.
+def _shortened(function: RecordedFunction) -> RecordedFunction:
+    """A function whose exponentials are powers of 2, which take half of the instructions, and whose divisions by
+    numbers are products, which take a tenth.
 
-    The exponent is rounded once more, as the element of S that it is made of was.
+    An exponent and a quotient are rounded once more, as the element of S that they are made of was.
     """
     graph = function.graph
-    for node in [node for node in graph.nodes if node.target is aten.exp.default]:
-        if node.meta["dtype"] == torch.float32:
-            with graph.inserting_before(node):
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        if node.meta["dtype"] != torch.float32:
+            continue
+        with graph.inserting_before(node):
+            if node.target is aten.exp.default:
                 exponent = graph.call_function(aten.mul.Tensor, (node.args[0], math.log2(math.e)))
-                power = graph.call_function(aten.exp2.default, (exponent,))
-            exponent.meta.update(node.meta)
-            power.meta.update(node.meta)
-            node.replace_all_uses_with(power)
-            graph.erase_node(node)
+                exponent.meta.update(node.meta)
+                found = graph.call_function(aten.exp2.default, (exponent,))
+            elif node.target is aten.div.Tensor and _inverse(node.args[1]) is not None:
+                found = graph.call_function(aten.mul.Tensor, (node.args[0], _inverse(node.args[1])))
+            else:
+                continue
+        found.meta.update(node.meta)
+        node.replace_all_uses_with(found)
+        graph.erase_node(node)
     return RecordedFunction(graph, function.inputs)
+
+
+def _inverse(divisor: Any) -> float | None:
+    """1 / a number; None where either is none, or far from 1."""
+    number = _number(divisor)
+    return 1 / number if number is not None and 2.0**-100 < abs(number) < 2.0**100 else None
 
 
 def _peak_below(node: fx.Node) -> Any:
@@ -190,6 +235,22 @@ def _peak_below(node: fx.Node) -> Any:
 def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:
     """Whether a value is ``exp(source - peak)``."""
     return _peak_below(node) is peak and node.args[0].args[0] is source  # type: ignore[union-attr]
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a value is known to be positive, or a sum of nothing."""
+    number = _number(value)
+    if number is not None:
+        return number > 0
+    if value.target in (aten.exp.default, aten.exp2.default, aten.sigmoid.default):
+        return True
+    if value.target is aten.where.self:
+        return all(map(_is_positive, value.args[1:]))
+    if is_reduction(value):
+        return value.args[1] == "sum" and _is_positive(value.args[0])
+    if value.target in (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.reciprocal.default):
+        return not value.kwargs and all(map(_is_positive, value.args))
+    return False
 
 
 def _number(value: Any) -> float | None:

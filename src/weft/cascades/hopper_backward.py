@@ -1,13 +1,17 @@
-"""The texts of two warp-specialised kernels for gradients on Hopper, in Gluon; `backward_kernel` has what they compute.
+"""The text of a warp-specialised kernel for gradients on Hopper, in Gluon; `backward_kernel` has what it computes.
 
-    rows       tiles of A and dD stay, tiles of B and C pass by     dA += dS B
-    columns    tiles of B and C stay, tiles of A and dD pass by     dB += dS^T A,   dC += (P factor)^T dD
+Tiles of B and C stay, tiles of A and dD pass by, the last ones first:
 
-A producer loads tiles by TMA; each of two consumers has half of what stays. For what passes by, x and y:
+    dB += dS^T A        dC += (P factor)^T dD        dA += dS B
 
-    t = x' x^T,  dp = y' y^T | wait: t | exponentials | wait: dp | PULL | found += dS x,  of_c += P y | wait
+A producer loads tiles by TMA, and what is known of each row; each of two consumers has half of the columns. With x and
+y a tile of A and of dD, and x' and y' the consumer's half of B and C:
 
-with x' and y' the consumer's half. P and dS go to their products in registers.
+    t = x' x^T,  dp = y' y^T | wait: t | exponentials | wait: dp | PULL | dC += P y | both | dA = dS^T x',  dB += dS x
+
+P and dS go to their own products in registers, and dS in shared memory to that of both consumers: each makes half of a
+tile of dA along k. These are added in memory in the order of the tiles of columns: results are the same from run to
+run. A program waits for others only that began before it.
 """
 
 from __future__ import annotations
@@ -18,42 +22,57 @@ from weft.cascades.hopper import CONSUMER_REGISTERS, GROUPS, PRODUCER_REGISTERS,
 from weft.cascades.kernel import digest, indented, outer_parameters
 from weft.cascades.step import Words
 
-CONSTANTS = ("MOVING", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT")
-_SHARED = ("xs", "ys", "moving_xs", "moving_ys", "stays", "full", "empty", "batch", "tile")
+HEADS = 8  # indices of the batch whose tiles take turns
+CONSTANTS = ("MOVING", "SIDE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT")
+_SHARED = ("xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "batch", "tile")
+_WORDS = Words("gl", "MOVING", str(ROWS), "S", across=True)
 
 _PRODUCER = f"""\
 @gluon.jit
 def {{name}}_producer({{parameters}}):
     {{stretches}}
-    mbarrier.expect(stays.index(0), {GROUPS * ROWS} * (BK + BE) * 2)
+    LANES: gl.constexpr = gl.BlockedLayout([MOVING // 32], [32], [1], [0])
+    mbarrier.expect(stays.index(0), {GROUPS * ROWS * 4} * SIDE)
     for group in gl.static_range({GROUPS}):
         first = tile * {GROUPS * ROWS} + group * {ROWS}
-        load({{x}}, [{{of_x}}first, 0], stays.index(0), xs.index(group))
-        load({{y}}, [{{of_y}}first, 0], stays.index(0), ys.index(group))
-    for number in range(gl.cdiv(at3 - at0, MOVING)):
-        first = at0 + number * MOVING
+        load(b, [{{of_b}}first, 0], stays.index(0), xs.index(group))
+        load(c, [{{of_c}}first, 0], stays.index(0), ys.index(group))
+    count = gl.cdiv(at3 - at0, MOVING)
+    for number in range(count):
+        first = at0 + (count - 1 - number) * MOVING
         stage = number % {STAGES}
+        m = first + gl.arange(0, MOVING, layout=LANES)
+        row = batch * M + m
+        {{loaded}}
         mbarrier.wait(empty.index(stage), number // {STAGES} & 1 ^ 1)
-        mbarrier.expect(full.index(stage), MOVING * (BK + BE) * 2)
-        load({{moving_x}}, [{{of_moving_x}}first, 0], full.index(stage), moving_xs.index(stage))
-        load({{moving_y}}, [{{of_moving_y}}first, 0], full.index(stage), moving_ys.index(stage))
+        mbarrier.expect(full.index(stage), 4 * MOVING * SIDE)
+        load(a, [{{of_a}}first, 0], full.index(stage), moving_xs.index(stage))
+        load(d, [batch, first, 0], full.index(stage), moving_ys.index(stage))
+        {{kept}}
+        meet_and_arrive(full.index(stage))
 """
 
 _KERNEL = f"""\
-    tiles = gl.cdiv({{extent}}, {GROUPS * ROWS})
-    tile = {{tile}}
-    batch = gl.program_id(0) // tiles
-    X: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, BK], PRODUCT)
-    Y: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, BE], PRODUCT)
-    MOVING_X: gl.constexpr = gl.NVMMASharedLayout.get_default_for([MOVING, BK], PRODUCT)
-    MOVING_Y: gl.constexpr = gl.NVMMASharedLayout.get_default_for([MOVING, BE], PRODUCT)
-    xs = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, BK], X)
-    ys = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, BE], Y)
-    moving_xs = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, BK], MOVING_X)
-    moving_ys = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, BE], MOVING_Y)
+    tiles = gl.cdiv(N, {GROUPS * ROWS})
+    group = gl.program_id(0) // ({HEADS} * tiles)
+    heads = gl.minimum(B - group * {HEADS}, {HEADS})
+    place = gl.program_id(0) - group * {HEADS} * tiles
+    tile = place // heads
+    batch = group * {HEADS} + place % heads
+    HALVES: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=SIDE, element_bitwidth=16, rank=2)
+    STAYS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, SIDE], PRODUCT)
+    MOVES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([MOVING, SIDE], PRODUCT)
+    SLOPES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, MOVING], PRODUCT)
+    xs = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, SIDE], HALVES)
+    ys = gl.allocate_shared_memory(PRODUCT, [{GROUPS}, {ROWS}, SIDE], STAYS)
+    moving_xs = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, SIDE], MOVES)
+    moving_ys = gl.allocate_shared_memory(PRODUCT, [{STAGES}, MOVING, SIDE], MOVES)
+    slopes = gl.allocate_shared_memory(PRODUCT, [{2 * GROUPS}, {ROWS}, MOVING], SLOPES)
+    known = gl.allocate_shared_memory(SUMS, [{{known}}, MOVING], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     stays = barriers(1, 1)
-    full = barriers({STAGES}, 1)
+    full = barriers({STAGES}, 2)
     empty = barriers({STAGES}, {GROUPS})
+    both = barriers(1, {GROUPS})
     gl.warp_specialize([
         ({{name}}_consumer, (0, {{arguments}})),
         ({{name}}_consumer, (1, {{arguments}})),
@@ -68,16 +87,16 @@ def hopper_backward_text(form: BackwardForm) -> str:
     constants = [f"{name}: gl.constexpr" for name in CONSTANTS]
     stretches = [f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in range(4)]
     parameters = ", ".join([*_SHARED, *given, *constants])
-    places = {name: outer_place(name, count) for name, count in zip("abc", form.outer, strict=True)} | {"d": "batch, "}
-    names = dict(zip(("x", "y", "moving_x", "moving_y"), "bcad" if form.columns else "adbc", strict=True))
+    places = {f"of_{name}": outer_place(name, count) for name, count in zip("abc", form.outer, strict=True)}
+    names = _of_rows(form)
     producer = _PRODUCER.format(
-        name="{name}", parameters=parameters, stretches="\n    ".join(stretches), **names,
-        **{f"of_{role}": places[name] for role, name in names.items()},
+        name="{name}", parameters=parameters, stretches="\n    ".join(stretches), **places,
+        loaded="\n        ".join(f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names),
+        kept="\n        ".join(f"{_kept(form, name)}.store({name})" for name in names),
     )  # fmt: skip
     kernel = _KERNEL.format(
-        name="{name}", arguments=", ".join([*_SHARED, *given, *CONSTANTS]), extent="N" if form.columns else "M",
-        tile="gl.program_id(0) % tiles" if form.columns else "tiles - 1 - gl.program_id(0) % tiles",
-    )  # fmt: skip
+        name="{name}", arguments=", ".join([*_SHARED, *given, *CONSTANTS]), known=STAGES * max(len(names), 1)
+    )
     consumer = "\n".join(indented([*stretches, *_consumer(form)]))
     text = "\n\n".join((
         f"@gluon.jit\ndef {{name}}({', '.join([*given, *constants])}):\n{kernel}",
@@ -87,62 +106,52 @@ def hopper_backward_text(form: BackwardForm) -> str:
 
 
 def _parameters(form: BackwardForm) -> list[str]:
-    found = ["a", "b", "c", "d", "da", "db", "dc", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
+    found = ["a", "b", "c", "d", "da", "db", "dc", "turns", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
     found += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
     outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
-    return [*found, "stretches", "alpha", "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
+    return [*found, "before", "stretches", "alpha", "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
 
 
-def _words(form: BackwardForm) -> Words:
-    stays = str(ROWS)
-    rows, columns = ("MOVING", stays) if form.columns else (stays, "MOVING")
-    return Words("gl", rows, columns, "S", across=form.columns)
+def _of_rows(form: BackwardForm) -> list[str]:
+    """Names of what is known of each row: peaks, gradients of sums, the factor of D."""
+    return [*vectors(form.step), *(["factor"] if form.factor else [])]
+
+
+def _kept(form: BackwardForm, name: str) -> str:
+    """Where shared memory has what is known of the rows of a stage."""
+    names = _of_rows(form)
+    return f"known.index(stage * {len(names)} + {names.index(name)})"
+
+
+def _read(form: BackwardForm, name: str) -> str:
+    return f"{name} = {_kept(form, name)}.load(gl.SliceLayout(0, S))"
 
 
 def _consumer(form: BackwardForm) -> list[str]:
-    words = _words(form)
-    axis, extent, moves, last = ("n", "N", "m", "M") if form.columns else ("m", "M", "n", "N")
     lines = [
         "S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MOVING, 16])",
-        "X: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BK, 16])",
-        "Y: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BE, 16])",
-        f"{axis} = tile * {GROUPS * ROWS} + CONSUMER * {ROWS} + {words.along(axis)}",
-        f"{axis}_in = {axis} < {extent}",
-        *step.beginning(form.step, words),
-        *([] if form.columns else [*_peaks_of_rows(form), *_grads_of_rows(form)]),
-        f"found = gl.full([{ROWS}, BK], 0.0, SUMS, X)",
-        *([f"of_c = gl.full([{ROWS}, BE], 0.0, SUMS, Y)"] if form.columns else []),
+        "X: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE, 16])",
+        f"n = tile * {GROUPS * ROWS} + CONSUMER * {ROWS} + {_WORDS.along('n')}",
+        "n_in = n < N",
+        *step.beginning(form.step, _WORDS),
+        f"found = gl.full([{ROWS}, SIDE], 0.0, SUMS, X)",
+        f"of_c = gl.full([{ROWS}, SIDE], 0.0, SUMS, X)",
         "number = gl.to_tensor(0)",
+        "turn_of = turns",
         "mbarrier.wait(stays.index(0), 0)",
     ]
-    for at, inside in enumerate((False, True, False)):
+    for at in (2, 1, 0):
         if form.stretches[at]:
-            lines.append(f"for first in range(at{at}, at{at + 1}, MOVING):")
-            head = [f"{moves} = first + {words.along(moves)}", f"{moves}_in = {moves} < {last}"]
-            lines += indented([*head, *(_peaks_of_rows(form) if form.columns else []), *_tile(form, words, inside)])
-    if form.columns:
-        return [*lines, *_stored("db", "N", "found * alpha", "BK", "K"), *_stored("dc", "N", "of_c", "BE", "E")]
-    return [*lines, *_stored("da", "M", "found * alpha", "BK", "K")]
+            lines.append(f"for behind in range(0, at{at + 1} - at{at}, MOVING):")
+            head = [f"first = at{at} + (gl.cdiv(at{at + 1} - at{at}, MOVING) - 1) * MOVING - behind"]
+            head += [f"m = first + {_WORDS.along('m')}", "m_in = m < M"]
+            lines += indented([*head, *_tile(form, at == 1)])
+    lines += ["if number > 0:", "    give_turn(turn_of)"]
+    return [*lines, *_stored("db", "found * alpha", "K"), *_stored("dc", "of_c", "E")]
 
 
-def _peaks_of_rows(form: BackwardForm) -> list[str]:
-    """Peaks of each row."""
-    count = range(len(form.step.peaks))
-    loads = [_loaded(f"shift{at}") for at in count]
-    return ["row = batch * M + m", *loads, *(f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in count)]
-
-
-def _grads_of_rows(form: BackwardForm) -> list[str]:
-    """Gradients of sums and the factor of D of each row; registers hold them while they are needed."""
-    names = [name for name in vectors(form.step) if name.startswith("grad")]
-    return [_loaded(name) for name in (*names, *(["factor"] if form.factor else []))]
-
-
-def _loaded(name: str) -> str:
-    return f"{name} = gl.load({name}_of + row, mask=m_in, other=0.0)"
-
-
-def _tile(form: BackwardForm, words: Words, inside: bool) -> list[str]:
+def _tile(form: BackwardForm, inside: bool) -> list[str]:
+    words, peaks = _WORDS, range(len(form.step.peaks))
     weights = [step.exponential(form.step, at, words) for at, peak in enumerate(form.step.peaks) if peak.weighs]
     factor = f" * {words.row('factor')}" if form.factor else ""
     given = [*step.given(form.step, words), "dp", *(words.row(f"grad{at}") for at in range(len(form.step.sums)))]
@@ -151,38 +160,53 @@ def _tile(form: BackwardForm, words: Words, inside: bool) -> list[str]:
         f"mbarrier.wait(full.index(stage), number // {STAGES} & 1)",
         "t = scores(xs.index(CONSUMER), moving_xs.index(stage), S)",
         "dp = scores(ys.index(CONSUMER), moving_ys.index(stage), S)",
+        "if number > 0:",
+        "    give_turn(turn_of)",
+        *(_read(form, f"shift{at}") for at in peaks),
+        *(f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in peaks),
         "t = warpgroup_mma_wait(1, deps=(t,))",
         step.of_scores(form.step),
         *step.moving(form.step, words),
         *step.exponents(form.step, words, inside),
         *weights,
-        *(_grads_of_rows(form) if form.columns else []),
+        *(_read(form, name) for name in _of_rows(form) if not name.startswith("shift")),
         "dp = warpgroup_mma_wait(0, deps=(dp,))",
         f"dp = dp{factor}",
         f"p, ds = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})",
+        f"p = {step.tile('p', words)}{factor}",
+        f"ds = {step.tile('ds', words)}",
     ]
-    products = [("ds", "X", "found", "moving_xs", "")]
-    if form.columns:
-        products.append(("p", "Y", "of_c", "moving_ys", factor))
-    for value, layout, into, of, times in products:
-        lines.append(f"{value} = {step.tile(value, words)}{times}")
-        if not inside:
-            lines.append(f"{value} = gl.where({words.inside}, {value}, 0.0)")
-        operand = f"gl.convert_layout({value}.to(PRODUCT), gl.DotOperandLayout(0, {layout}, 2))"
-        lines.append(f"{into} = warpgroup_mma({operand}, {of}.index(stage), {into}, is_async=True)")
-    if form.columns:
-        lines.append("found, of_c = warpgroup_mma_wait(0, deps=(found, of_c))")
-    else:
-        lines.append("found = warpgroup_mma_wait(0, deps=(found,))")
-    return [*lines, "meet_and_arrive(empty.index(stage))", "number += 1"]
-
-
-def _stored(to: str, extent: str, value: str, tile: str, side: str) -> list[str]:
+    if not inside:
+        lines += [f"{value} = gl.where({words.inside}, {value}, 0.0)" for value in ("p", "ds")]
     return [
-        f"OUT_{to}: gl.constexpr = stored_layout({tile})",
+        *lines,
+        "p = gl.convert_layout(p.to(PRODUCT), gl.DotOperandLayout(0, X, 2))",
+        "ds = ds.to(PRODUCT)",
+        "of_c = warpgroup_mma(p, moving_ys.index(stage), of_c, is_async=True)",
+        f"of_both = number % 2 * {GROUPS}",
+        "slopes.index(of_both + CONSUMER).store(ds)",
+        "fence_async_shared()",
+        "meet_and_arrive(both.index(0))",
+        "ds = gl.convert_layout(ds, gl.DotOperandLayout(0, X, 2))",
+        "mbarrier.wait(both.index(0), number & 1)",
+        "rows = rows_of_both(slopes.index(of_both), slopes.index(of_both + 1), xs, CONSUMER)",
+        "found = warpgroup_mma(ds, moving_xs.index(stage), found, is_async=True)",
+        "turn_of = turns + (batch * gl.cdiv(M, MOVING) + first // MOVING) * 2 + CONSUMER",
+        "take_turn(turn_of, tile - gl.load(before + first // MOVING))",
+        "rows, of_c = warpgroup_mma_wait(1, deps=(rows, of_c))",
+        "add_rows(da, batch * gl.cdiv(M, MOVING) * MOVING + first, rows, SIDE, CONSUMER)",
+        "found = warpgroup_mma_wait(0, deps=(found,))",
+        "meet_and_arrive(empty.index(stage))",
+        "number += 1",
+    ]
+
+
+def _stored(to: str, value: str, side: str) -> list[str]:
+    return [
+        f"OUT_{to}: gl.constexpr = stored_layout(SIDE)",
         f"value = gl.convert_layout(({value}).to({to}.dtype.element_ty), OUT_{to})",
         f"line = tile * {GROUPS * ROWS} + CONSUMER * {ROWS} + gl.arange(0, {ROWS}, layout=gl.SliceLayout(1, OUT_{to}))",
-        f"at = gl.arange(0, {tile}, layout=gl.SliceLayout(0, OUT_{to}))",
-        f"place = {to} + (batch.to(gl.int64) * {extent} + line)[:, None] * {side} + at[None, :]",
-        f"gl.store(place, value, mask=(line < {extent})[:, None] & (at < {side})[None, :])",
+        f"at = gl.arange(0, SIDE, layout=gl.SliceLayout(0, OUT_{to}))",
+        f"place = {to} + (batch.to(gl.int64) * N + line)[:, None] * {side} + at[None, :]",
+        f"gl.store(place, value, mask=(line < N)[:, None] & (at < {side})[None, :])",
     ]

@@ -21,7 +21,7 @@ from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text
 from weft.cascades.program import Program
-from weft.cascades.replay import Launched, Replay, Room, Slot
+from weft.cascades.replay import Launched, Replay, Room, Slot, in_order
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
@@ -118,35 +118,34 @@ class CascadeLaunch:
         if self.tile.splits > 1:
             self._join(call, values, *self._joint_room(call))
 
-    def replay(self, tensors: Sequence[Tensor], values: Values, places: Sequence[int], order: Sequence[int]) -> Replay:
-        """Calls with D alone for a result, on operands of the layouts of A, B and C: those are at `places` in a call.
+    def replay(self, tensors: Sequence[Tensor], values: Values, places: Sequence[int], states: bool) -> Replay:
+        """Calls with D for a result, on operands of the layouts of A, B and C: those are at `places` in a call.
 
-        `order`: that of D's dimensions.
+        `states`: peaks and sums are results too.
         """
         a, b, c = tensors
         call = self.call(a, b, c, values, False)
         operands = range(3, 3 + len(self.arguments.operands(values)))
         base = operands.stop
         made, splits = self._made[True], self.tile.splits
-        maps = [each if hasattr(each, 'base') else None for each in call.tensors[:3]]
+        maps = [each if hasattr(each, "base") else None for each in call.tensors[:3]]
         of_tensors = [Slot(at, each) for at, each in zip(places, maps, strict=True)]
         shares = [Slot(base + at) for at in range(1 + len(call.states))]
         arguments = [*of_tensors, shares[0], *map(Slot, operands), *shares[1:], self._table, *call.numbers]
         rooms = [Room(tuple(each.shape), each.dtype) for each in (call.d, *call.states)]
-        launched = [Launched(self._run(call), call.grid, (*arguments, *_in_order(call.kernel, call.constants)))]
+        launched = [Launched(self._run(call), call.grid, (*arguments, *in_order(call.kernel, call.constants)))]
         if splits > 1:
             joined = [Slot(base + len(rooms) + at) for at in range(len(rooms))]
             numbers = (splits, *self.arguments.sizes[:2], self.arguments.sizes[4])
             arguments = [shares[0], joined[0], *shares[1:], *map(Slot, operands), *joined[1:], *numbers]
             arguments += self.arguments.places(values, made.step)
             compiled, grid = self._join(call, values, *self._joint_room(call))
-            launched.append(Launched(compiled, grid, (*arguments, *_in_order(made.join, made.join_constants))))
+            launched.append(Launched(compiled, grid, (*arguments, *in_order(made.join, made.join_constants))))
             rooms += [Room(each.shape[1:], each.dtype) for each in rooms]
             rooms[len(rooms) // 2] = rooms[len(rooms) // 2]._replace(dtype=self.frame.stored)
-        assert self.frame.second is not None
-        shape = [self.frame.extents[label] for label in self.frame.second.result]
         result = 0 if splits == 1 else len(rooms) // 2
-        return Replay(launched, rooms, self.frame.device, result, shape, order)
+        results = range(result, len(rooms) if states else result + 1)
+        return Replay(launched, rooms, self.frame.device, results)
 
     def call(self, a: Tensor, b: Tensor, c: Tensor | None, values: Values, raw: bool) -> KernelCall:
         """The kernel and all that it is given."""
@@ -266,8 +265,3 @@ def _halves(tensor: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     wide = wide / factor
     high = wide.half()
     return torch.stack((high, (wide - high).half())), factor
-
-
-def _in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
-    """Constants in the order of a kernel's parameters."""
-    return [constants[name] for name in kernel.arg_names if name in constants]

@@ -26,7 +26,8 @@ from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import all_at_once
-from weft.cascades.replay import Replay, layouts_of
+from weft.cascades.repeated import Repeated
+from weft.cascades.replay import layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.second import SecondAlgebra
@@ -257,24 +258,25 @@ class CascadePlan:
                 raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
             given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
             named = {name: as_tensor(f"operand '{name}'", each) for name, each in (operands or {}).items()}
-            found = self._made(given, named)
+            found = self.anew(given, named)
         return returned(source_of(*tensors), None, found, False) if tensors else found
 
     def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results of tensors that are read."""
         replayed = self._replayed(tensors, operands)
-        return self._made(tensors, operands) if replayed is None else replayed
+        return self.anew(tensors, operands) if replayed is None else replayed
 
     def _replayed(self, tensors: Sequence[Any], operands: Mapping[str, Any] | None) -> Tensor | None:
         """The result of a call like one before, without all that this has settled."""
         if not self._replays:
             return None
-        replay = self._replays.get(layouts_of(tensors, operands, self._names))
-        if replay is None:
+        repeated = self._replays.get(layouts_of(tensors, operands, self._names))
+        if repeated is None:
             return None
-        return replay([*tensors, *(() if operands is None else map(operands.__getitem__, self._names))])
+        return repeated([*tensors, *(() if operands is None else map(operands.__getitem__, self._names))])
 
-    def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+    def anew(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Results of tensors that are read, whatever calls there were."""
         self._check(tensors, operands)
         if self.options.backend == "reference":
             ready, given = self._arranged(tensors, operands, None, torch.float64)
@@ -321,17 +323,14 @@ class CascadePlan:
         named = {name: _without_memory(each) for name, each in operands.items()}
 
         def prepare() -> tuple[Any, Any]:
-            kernel, frame, between = self.kernel, self.frame, self.between
+            kernel, between = self.kernel, self.between
             assert kernel is not None
             ready, given = self._arranged(without, named, kernel)
             a, b, c = (*ready, None)[:3]
             values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*given, *self.coordinates), strict=True))
             kernel.prepare((a, b, c), values)
             if grads and self.backward is not None:
-                for node in (*self.program.stages[0].peaks, self.program.factor):
-                    if node is not None:
-                        values[node] = a.new_empty(frame.shape(between.modes[node]), dtype=torch.float32)  # type: ignore[union-attr]
-                self.backward((a, b, c), (True,) * 3, None, values, {})  # type: ignore[arg-type]
+                self.backward.prepare((a, b, c), values, self.alone)  # type: ignore[arg-type]
             return kernel.tile, kernel
 
         return prepare
@@ -341,13 +340,17 @@ class CascadePlan:
         return tuple(self.said.operands)
 
     @cached_property
-    def _replays(self) -> dict[Hashable, Replay] | None:
-        """Calls by their layouts; None where D is not all that kernels make."""
+    def alone(self) -> bool:
+        """Whether D is all that kernels make, and needs no operations of torch before or after."""
+        if self.kernel is None or self.kernel.functions.factor is None or len(self.between.outputs) > 1:
+            return False
+        return self.meets and not self.program.prelude and not self.program.stages[0].known
+
+    @cached_property
+    def _replays(self) -> dict[Hashable, Repeated] | None:
+        """Calls by their layouts; None where there is more to them than launches."""
         kernel = self.kernel
-        if kernel is None or self.said.device.type != "cuda" or kernel.tile.halves or kernel.functions.factor is None:
-            return None
-        alone = self.meets and len(self.between.outputs) == 1
-        return {} if alone and not self.program.prelude and not self.program.stages[0].known else None
+        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.halves else None  # type: ignore[union-attr]
 
     def _keep(
         self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]
@@ -358,14 +361,17 @@ class CascadePlan:
             return
         assert self._replays is not None
         assert self.launch is not None
-        assert self.frame.second is not None
-        assert self.notation.d is not None
+        grads = bool(layouts[0])  # type: ignore[index]
         places = (1, 0, 2) if self.frame.swapped else (0, 1, 2)
         as_they_lie = zip(map(tensors.__getitem__, places), ready, strict=True)
-        if all(each.data_ptr() == own.data_ptr() for each, own in as_they_lie) and len(self._replays) < _MOST_REPLAYS:
+        if not all(each.data_ptr() == own.data_ptr() for each, own in as_they_lie) or (grads and self.backward is None):
+            return
+        if any(len(set(term)) < len(term) for term in (self.notation.a, self.notation.b, self.notation.c or ())):
+            return
+        if len(self._replays) < _MOST_REPLAYS and layouts not in self._replays:
             values = dict(zip(self.between.inputs[1:], (*given, *self.coordinates), strict=True))
-            order = [self.frame.second.result.index(label) for label in self.notation.d]
-            self._replays[layouts] = self.launch.replay(ready, values, places, order)
+            forward = self.launch.replay(ready, values, places, states=grads)
+            self._replays[layouts] = Repeated(self, forward, [each.shape for each in ready], grads)
 
     def _as_read(self, tensor: Tensor, at: int, launch: CascadeLaunch | None) -> Tensor:
         """An arranged A, B or C in memory as products or the kernel read it."""

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import is_transforming
+from weft.cascades.arguments import Call
 
 _ALIGNED = 256  # bytes
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Launched(NamedTuple):
@@ -41,42 +43,71 @@ class Room(NamedTuple):
 
 
 class Replay:
-    """Launches in order, of tensors and of new memory behind them; D is the memory `result`, permuted."""
+    """Launches in order, of tensors and of new memory behind them; some of that, by number, are the results.
+
+    `zeroed`: the other memory begins as zeros.
+    """
 
     def __init__(
-        self, launched: Sequence[Launched], rooms: Sequence[Room], device: torch.device, result: int,
-        shape: Sequence[int], order: Sequence[int],
+        self, launched: Sequence[Launched], rooms: Sequence[Room], device: torch.device, results: Sequence[int],
+        zeroed: bool = False,
     ) -> None:  # fmt: skip
-        self._device, self._result = device, result
-        self._d = rooms[result]
+        self._device, self._new = device, torch.zeros if zeroed else torch.empty
+        self._results = [(at, rooms[at]) for at in results]
         self._places: list[int] = []  # of the other memory, in bytes from where all of it begins
         self._bytes = 0
         for at, room in enumerate(rooms):
             self._places.append(self._bytes)
-            if at != result:
+            if at not in results:
                 self._bytes += -(-math.prod(room.shape) * room.dtype.itemsize // _ALIGNED) * _ALIGNED
-        self._shape = tuple(shape)
-        self._order = None if list(order) == sorted(order) else tuple(order)
         self._steps = []
         for each in launched:
             grid = (*each.grid, 1, 1)[:3]
             slots = [(at, slot.at, slot.tensor_map) for at, slot in enumerate(each.arguments) if isinstance(slot, Slot)]
             self._steps.append((each.compiled[grid], list(each.arguments), slots))
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
-        """D of operands in the order of the plan's."""
-        d = torch.empty(self._d.shape, dtype=self._d.dtype, device=self._device)
-        room = torch.empty(self._bytes, dtype=torch.uint8, device=self._device)
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The results for tensors in the order that slots number them in."""
+        device = self._device
+        found = [torch.empty(room.shape, dtype=room.dtype, device=device) for _, room in self._results]
+        room = self._new(self._bytes, dtype=torch.uint8, device=device)
         start = room.data_ptr()
         given: list[Any] = [*tensors, *(start + place for place in self._places)]
-        given[len(tensors) + self._result] = d
+        for (at, _), each in zip(self._results, found, strict=True):
+            given[len(tensors) + at] = each
         for run, arguments, slots in self._steps:
             arguments = arguments.copy()
             for at, place, tensor_map in slots:
                 arguments[at] = given[place] if tensor_map is None else _moved(tensor_map, given[place])
             run(*arguments)
-        d = d.view(self._shape)
-        return d if self._order is None else d.permute(self._order)
+        return found
+
+
+def slotted(
+    calls: Sequence[tuple[Any, Call]], tensors: Sequence[Tensor], results: Sequence[Tensor], room: Sequence[Tensor]
+) -> Replay:
+    """Calls again, with other tensors, of what was launched: each as Triton has compiled it, and as it was called.
+
+    `room` is the memory besides the results; it begins as zeros. What is none of these is the same in each call.
+    """
+    slots = {id(each): at for at, each in enumerate((*tensors, *results, *room))}
+
+    def slot(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Slot(slots[id(value)]) if id(value) in slots else value
+        return Slot(slots[id(value.base)], value) if hasattr(value, "base") else value
+
+    launched = [
+        Launched(compiled, call.grid, (*map(slot, call.given), *in_order(call.kernel, call.named)))
+        for compiled, call in calls
+    ]
+    rooms = [Room(tuple(each.shape), each.dtype) for each in (*results, *room)]
+    return Replay(launched, rooms, tensors[0].device, range(len(results)), zeroed=True)
+
+
+def in_order(kernel: Any, constants: Mapping[str, Any]) -> list[Any]:
+    """Constants in the order of a kernel's parameters."""
+    return [constants[name] for name in kernel.arg_names if name in constants]
 
 
 def _moved(tensor_map: Any, tensor: Tensor) -> Any:
@@ -87,13 +118,18 @@ def _moved(tensor_map: Any, tensor: Tensor) -> Any:
 
 
 def layouts_of(tensors: Sequence[Any], operands: Mapping[str, Any] | None, names: Sequence[str]) -> Hashable | None:
-    """All of a call that launches follow from; None for one that is not made again: it has gradients, say."""
+    """All of a call that launches follow from, whether it needs gradients first; None for one that is not made again.
+
+    That is one with gradients of operands, say.
+    """
     if is_transforming() or (operands or {}).keys() != set(names):
         return None
     grads, found = torch.is_grad_enabled(), []
     for each in (*tensors, *(operands or {}).values()):
-        if type(each) is not Tensor or (grads and each.requires_grad) or each.is_neg() or not each.is_cuda:
+        if type(each) not in _PLAIN or each.is_neg() or not each.is_cuda:
             return None
         found.append((each.shape, each.stride(), each.dtype, each.get_device(), each.data_ptr() % 16))
-    return (torch._C._cuda_getDevice(), *found)
-
+    if grads and any(each.requires_grad for each in (operands or {}).values()):
+        return None
+    needs = grads and any(each.requires_grad for each in tensors)
+    return (needs, torch._C._cuda_getDevice(), *found)

@@ -19,13 +19,17 @@ Table: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Stretches:
-    """The columns of each tile of `m` rows, in tiles of `n`: `along` are the labels of rows and of columns."""
+    """The columns of each tile of `m` rows, in tiles of `n`: `along` are the labels of rows and of columns.
+
+    `closed`: the tiles of rows that go along some columns are neighbours, and one that adds nothing goes along none.
+    """
 
     def __init__(
         self, program: Program, frame: Frame, known: Mapping[fx.Node, Label],
-        along: tuple[Sequence[Label], Sequence[Label]], tile: tuple[int, int],
+        along: tuple[Sequence[Label], Sequence[Label]], tile: tuple[int, int], closed: bool = False,
     ) -> None:  # fmt: skip
         self.program, self.frame, self.known, self.along, self.tile = program, frame, known, along, tile
+        self.closed = closed
 
     @cached_property
     def _cuts(self) -> dict[int, list[tuple[int, frozenset[fx.Node]]]] | None:
@@ -60,7 +64,7 @@ class Stretches:
         if self._cuts is None:
             table[:] = (0, 0, n // step * step, n)
             return table
-        table[:] = (0, 0, 0, min(step, n))  # a tile that adds nothing
+        table[:] = (0, 0, 0, 0 if self.closed else min(step, n))  # a tile that adds nothing
         for row, tiles in self._cuts.items():
             starts = [start for start, _ in tiles]
             clear = [start for start, settled in tiles if settled == self.conditions and start + step <= n]
@@ -70,7 +74,12 @@ class Stretches:
         before = table[:, 2] > table[:, 1]
         if (table[before, 1] > table[before, 0]).any() and not (table[before, 3] > table[before, 2]).any():
             table[~before, 1:3] = table[~before, 3:]  # one stretch with conditions will do
-        return table
+        return _closed(table, step, n) if self.closed else table
+
+    def first(self) -> Tensor:
+        """The first tile of rows that goes along each tile of columns."""
+        found = _covered(self.whole, self.tile[1], self._size(self.along[1])).argmax(0)
+        return torch.from_numpy(found.astype(np.int32)).to(self.frame.device)
 
     @property
     def present(self) -> tuple[bool, bool, bool]:
@@ -107,3 +116,22 @@ def _longest(starts: Sequence[int], step: int) -> tuple[int, int] | None:
         if best is None or start + step - begin > best[1] - best[0]:
             best = (begin, start + step)
     return best
+
+
+def _covered(table: Table, step: int, extent: int) -> Table:
+    """(rows, columns): whether a tile of rows goes along a tile of columns."""
+    columns = np.arange(-(-extent // step))
+    return (columns >= table[:, :1] // step) & (columns < -(-table[:, 3:] // step))
+
+
+def _closed(table: Table, step: int, extent: int) -> Table:
+    """Stretches made longer until the tiles of rows along each tile of columns are neighbours."""
+    while True:
+        there = _covered(table, step, extent)
+        between = np.maximum.accumulate(there, 0) & np.maximum.accumulate(there[::-1], 0)[::-1]
+        if (between == there).all():
+            return table
+        table[:, 0] = between.argmax(1) * step
+        table[:, 3] = np.maximum(
+            table[:, 3], np.minimum((between.shape[1] - between[:, ::-1].argmax(1)) * step, extent)
+        )

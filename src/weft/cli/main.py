@@ -102,6 +102,27 @@ def warm(
         equations = read_equations(file.read_text(), types) if file is not None else ()
         count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
         console().print(f"{count} shape-generic kernels are compiled", markup=False)
+        _fit_cost_model(device)
+
+
+def _fit_cost_model(device: str) -> None:
+    """Fit the cost model to a GPU that it has no numbers of, or say what that needs."""
+    import torch
+
+    from weft.planner.coefficients import is_fitted
+    from weft.planner.target import target_of
+
+    place = torch.device(device)
+    target = target_of("triton", place)
+    if is_fitted(target):
+        return
+    if (fitting := found("weft.tuning", "calibrate")) is None:
+        needed = hint("fitting it in some seconds")
+        console().print(f"times are predicted as on an H200, not fitted to {target.name}: {needed}", markup=False)
+        return
+    with progress("fitting the cost model", None) as step:
+        fit = fitting.on_device(place, lambda job: step(job.label))
+    console().print(fitting.report(fit), markup=False)
 
 
 @app.command()

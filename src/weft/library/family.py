@@ -7,6 +7,7 @@ are taken in parts, so that the workspace is bounded.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.fn.pointwise import TritonFunction
+from weft.library import gpu_model, model
 from weft.library.folding import Folded, FoldedLaunch, folded
 from weft.library.launch import PartsLaunch, cut
-from weft.library.model import seconds
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
@@ -147,9 +148,29 @@ def _built(contraction: Contraction, target: Target, most: int | None = None) ->
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
-    """Seconds on `target`."""
-    described = _described(contraction, target, whole=schedule.parts is None)
-    return seconds(described.scheme, schedule.parts, schedule.workspace_bytes, target)
+    """Seconds on `target`: of a GPU's, those of the device."""
+    return _predicted(contraction, schedule, target).device
+
+
+def waited(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
+    """Seconds that a user waits for: those of the host, if they are more than the device's."""
+    return max(_predicted(contraction, schedule, target))
+
+
+def _predicted(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> gpu_model.Seconds:
+    scheme, parts = _described(contraction, target, whole=schedule.parts is None).scheme, schedule.parts
+    if target.kind == "cpu":
+        return gpu_model.Seconds(model.seconds(scheme, _count(contraction, parts), target), 0.0)
+    frame = Frame.whole(scheme.contraction)
+    part = LibraryPart(scheme, frame if parts is None else frame._replace(extents=parts))
+    return gpu_model.contraction_seconds(scheme, _count(contraction, parts), part.work, target)
+
+
+def _count(contraction: Contraction, parts: tuple[int, ...] | None) -> int:
+    """How many parts there are."""
+    if parts is None:
+        return 1
+    return math.prod([-(-mode.extent // part) for mode, part in zip(contraction.modes, parts, strict=True)])
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
@@ -176,8 +197,12 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
     family: Any = _BuiltFamily(described, part) if schedule.parts is None else sys.modules[__name__]
-    predicted = seconds(described.scheme, schedule.parts, schedule.workspace_bytes, target, alone=True)
-    best = Ranked(schedule, predicted, family)
+    scheme, count = described.scheme, _count(contraction, schedule.parts)
+    if target.kind == "cpu":
+        predicted = gpu_model.Seconds(model.seconds(scheme, count, target, alone=True), 0.0)
+    else:
+        predicted = gpu_model.contraction_seconds(scheme, count, part.work, target)
+    best = Ranked(schedule, predicted.device, family, host=predicted.host)
     return Choice(contraction, backend, target, best, (best,))
 
 

@@ -8,7 +8,7 @@ writes in place, where D is in the type of the sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from weft.fn.pointwise import RecordedFunction
 from weft.library.functions import writing_form
 from weft.library.views import FIRST
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar
 from weft.spec import Contraction, Layout, Mode, Strides
 
 _ADD, _RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
@@ -97,7 +97,6 @@ class FoldedLaunch:
     def __init__(self, launch: Any, fold: Folded) -> None:
         self._launch, self._addend = launch, fold.addend
         self._after: Callable[[Tensor], Any] | None = Tensor.relu_ if fold.clamps else fold.after
-        self.returns = getattr(launch, "returns", False)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -108,9 +107,16 @@ class FoldedLaunch:
         if self._after is not None:
             self._after(d)
 
-    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
-        """A new D, of a call without factors; where it `returns`."""
-        found: Tensor = self._launch.result(a, b, c if self._addend is None else aux[self._addend])
-        if self._after is not None:
-            self._after(found)
-        return found
+    def maker(self, new: NewTensor) -> Make | None:
+        """The product's plain call, and what is done to its D."""
+        product: Make | None = self._launch.maker(new, self._addend)
+        after = self._after
+        if product is None or after is None:
+            return product
+
+        def make(a: Tensor, b: Tensor, aux: Sequence[Tensor | None]) -> Tensor:
+            found = product(a, b, aux)
+            after(found)
+            return found
+
+        return make

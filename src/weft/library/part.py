@@ -15,12 +15,12 @@ from torch import Tensor
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
-from weft.library.model import fuses
+from weft.library.gpu_model import PartWork, fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.sums import Matrices, Pairs, sums_of
 from weft.library.views import C, D, Frame, Group
-from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ class LibraryPart:
         self._fused: FinishPass | None = None
         self._reason: str | None = None  # why there is no pass
         self._finish = PartFinish(scheme, frame, self._sums.kept)
-        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         alone = contraction.c is None and not contraction.outputs
+        # Sums may be stored in D until the epilogue has passed over them, where nobody else reads what D holds.
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
-        #: Whether `result` returns D.
-        self.returns = not scheme.follows and self._sums.returns
+        self._returns = not scheme.follows and self._sums.returns
+        packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
+        self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
         #: Bytes of sums in memory of their own, and of all that a run allocates.
         self.total_bytes = frame.size(self._sums.kept) * scheme.types.result.itemsize
         held = 0 if self._in_place and (contraction.c is None or self.adds) else self.total_bytes
@@ -117,10 +118,14 @@ class LibraryPart:
             return partial(self._direct, a, b, None, d)
         return partial(self, a, b, c, d, alpha, beta, aux)
 
-    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
-        """A new D, of a call without factors; where it `returns`."""
-        assert self._direct is not None, "it is one that returns"
-        return self._direct(a, b, c, None)
+    def maker(self, new: NewTensor, addend: int | None = None) -> Make | None:
+        """The call of torch that returns D; `addend`: which auxiliary operand is C."""
+        direct = self._direct
+        if direct is None or not self._returns:
+            return None
+        if addend is None:
+            return lambda a, b, aux: direct(a, b, None, None)
+        return lambda a, b, aux: direct(a, b, aux[addend], None)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from weft.fn.pointwise import RecordedFunction, TritonFunction
+from weft.library import gpu_model
 from weft.library.functions import live_bytes, value_of, writing
-from weft.library.model import fuses, moving
+from weft.library.gpu_model import fuses
+from weft.library.model import moving
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
 from weft.spec.permutation import Permutation
@@ -77,13 +79,18 @@ def _bytes_of_each(permutation: Permutation) -> int:
 
 
 def predict(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> float:
-    """Seconds on `target`."""
+    """Seconds on `target`: of a GPU's, those of the device."""
+    return _predicted(permutation, schedule, target).device
+
+
+def _predicted(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> gpu_model.Seconds:
+    if target.kind == "cpu":
+        size = permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize)
+        return gpu_model.Seconds(moving(size), 0.0)
     once = schedule.slab is None or (permutation.kind == "copy" and fuses(target))
     passes = 1 if once else 2 + (permutation.fn.flops if permutation.fn is not None else 0)
     slabs = 1 if once or schedule.slab is None else -(-permutation.size // schedule.slab)
-    return moving(
-        permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize), passes, slabs, target
-    )
+    return gpu_model.permutation_seconds(permutation, passes, slabs, target)
 
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
@@ -106,7 +113,8 @@ def choice(permutation: Permutation, backend: str, target: Target, workspace_lim
     if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
         return f"torch's operations take {schedule.workspace_bytes} bytes of workspace, the limit is {workspace_limit}"
     family: Any = sys.modules[__name__]
-    best = Ranked(schedule, predict(permutation, schedule, target), family)
+    predicted = _predicted(permutation, schedule, target)
+    best = Ranked(schedule, predicted.device, family, host=predicted.host)
     return Choice(permutation, backend, target, best, (best,))
 
 

@@ -73,7 +73,7 @@ def _program(product: Choice, k: int) -> Program:
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> float:
-    return schedule.seconds if isinstance(schedule, Program) else library.predict(contraction, schedule, target)
+    return schedule.seconds if isinstance(schedule, Program) else library.waited(contraction, schedule, target)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> Launch:

@@ -202,7 +202,9 @@ class Matrices(OfMatrices):
             layer = scheme.types.way == "plain" and not self.clamps and is_linear(given, views)
             if layer and not order.swapped and not batched:
                 self.direct, self.returns = linear(products, self.direct), True
-        self.bytes = self._left.bytes + self._right.bytes + self._products.bytes(*sizes)
+        #: Bytes of operands that are packed.
+        self.packed_bytes = self._left.bytes + self._right.bytes
+        self.bytes = self.packed_bytes + self._products.bytes(*sizes)
 
     def _direct(self, contraction: Contraction) -> Direct | None:
         """None where an operand is no matrix as it lies, or a vendor's library has a quicker way."""

@@ -4,8 +4,9 @@ Those of GPUs were fitted on an H200 and are data: `data/costs/h200.json` has ea
 it came with. Those of CPUs are in a file for each length of vectors (`weft.cpu.host`).
 
 Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it measures on a
-device, with a factor for each family that has a model of its own, and keeps them in the cache. Files of other devices,
-`data/costs/*.json` with that section, may ship with weft. Everywhere else those of the H200 stand.
+device, with a factor for each family that has a model of its own, and keeps them in the cache for as long as the models
+stay as they are. Files of other devices, `data/costs/*.json` with that section, ship with weft. Everywhere else those
+of the H200 stand, and `weft warm` begins with a short calibration.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.machine.store import Store
+from weft.planner.code_digest import of_files
 from weft.planner.schedule import Target
 from weft.planner.validity import generation, outdate
 
-FORMAT = 1  # of what is kept
+FORMAT = 2  # of what is kept
 ROOM = "coefficients"  # of the store
 SHIPPED = Path(__file__).parent.parent / "data" / "costs"  # a file for each device
 FITTED_ON = "h200.json"
@@ -125,17 +127,29 @@ def keep(target: Target, found: Coefficients) -> None:
     outdate()
 
 
+def is_fitted(target: Target) -> bool:
+    """Whether there are numbers of this very device: kept ones of these models, or some that ship with weft."""
+    return _own(target.kind, target.name, target.capability) is not None
+
+
 @lru_cache
 def _known(kind: str, name: str, capability: int, _changes: int) -> Coefficients:
     """The numbers on disk, read again after each change."""
-    if kind not in ("cuda", "hip"):
-        return Coefficients()
+    return (_own(kind, name, capability) if kind in ("cuda", "hip") else None) or Coefficients()
+
+
+def _own(kind: str, name: str, capability: int) -> Coefficients | None:
     kept = Coefficients.from_json(Store(ROOM).load(_key(kind, name, capability)))
-    return kept or Coefficients.from_json(_shipped().get(name)) or Coefficients()
+    return kept or Coefficients.from_json(_shipped().get(name))
 
 
 def _key(kind: str, name: str, capability: int) -> dict[str, Any]:
-    return {"what": "coefficients", "format": FORMAT, "kind": kind, "name": name, "capability": capability}
+    """A device, and the models that its numbers are of."""
+    models = of_files("gpu/**/cost.py", "gpu/**/model.py", f"data/costs/{FITTED_ON}")
+    return {
+        "what": "coefficients", "format": FORMAT, "kind": kind, "name": name, "capability": capability,
+        "models": models,
+    }  # fmt: skip
 
 
 @lru_cache

@@ -19,8 +19,9 @@ builds, and never before: schedules and their predicted times are those of the d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -74,11 +75,25 @@ class Schedule(Protocol):
     def __str__(self) -> str: ...
 
 
+class NewTensor(NamedTuple):
+    """The result of a call that is given no place for it."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+#: A plain call, without C and factors: A, B and auxiliary operands to a new D.
+Make: TypeAlias = Callable[[torch.Tensor, torch.Tensor, Sequence[torch.Tensor | None]], torch.Tensor]
+
+
 class Launch(Protocol):
     """A built schedule: runs on new pointers. `c` is None where nothing is added.
 
     `aux` has a tensor for each auxiliary operand of the contraction, None for a coordinate. A launch may have a method
-    `bound` of the same arguments, which returns its run on these very tensors as a callable without arguments.
+    `bound` of the same arguments, which returns its run on these very tensors as a callable without arguments, and one
+    `maker(new)`, which returns its plain call, or None where it has no shorter one than to allocate D and run.
     """
 
     def __call__(
@@ -132,6 +147,12 @@ class Ranked:
     seconds: float = field(compare=False)
     family: Family = field(compare=False, repr=False)
     measured: float | None = field(default=None, compare=False)  # what it took, where a tuning has timed it
+    host: float = field(default=0.0, compare=False)  # seconds of a call on the host, where the model has them apart
+
+    @property
+    def waited(self) -> float:
+        """Seconds that a user waits for a call among others, measured or predicted: the longer of device and host."""
+        return max(self.seconds if self.measured is None else self.measured, self.host)
 
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""

@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
+from weft.planner.schedule import Make, NewTensor
 from weft.planner.validity import call_state
 from weft.plans.checks import fits
 
@@ -108,7 +109,7 @@ class KnownCall(NamedTuple):
     plan: Any
     launch: Callable[..., None] | None = None
     number: type = float  # of alpha and beta
-    new: Any = None  # shape, strides, dtype and device of the result, where `out` is not given
+    new: NewTensor | None = None  # the result, where `out` is not given
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether its layout is `out`'s; None without C
@@ -116,7 +117,7 @@ class KnownCall(NamedTuple):
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
-    makes: bool = False  # whether the launch may make the result, see `LibraryPart.result`
+    make: Make | None = None  # the launch's own plain call, which makes the result
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result of a call of that signature, or None where the call must be checked in full."""
@@ -134,17 +135,16 @@ class KnownCall(NamedTuple):
             return None
         if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
-        if out is None and self.makes and c is None and alpha == 1 and launch.returns and not any_autocast():  # type: ignore[attr-defined]
+        if out is None and c is None and alpha == 1 and self.make is not None and not any_autocast():
             try:
-                found = launch.result(a, b, None, [None if at is None else operands[at] for at in order])  # type: ignore[attr-defined]
-                if found is not None:
-                    return found
+                return self.make(a, b, [None if at is None else operands[at] for at in order] if order else ())
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error):  # the full way reports how much was requested
                     return None
                 raise
         further: tuple[Tensor, ...] = ()
         if out is None:
+            assert self.new is not None, "there is a launch"
             shape, strides, dtype, device = self.new
             try:
                 out = _new(shape, strides, dtype=dtype, device=device)

@@ -32,7 +32,7 @@ from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held, held_places
 from weft.plans.call_cache import KnownCall, call_signature, conjugates, reach, said_operands
@@ -341,19 +341,20 @@ class Plan(PlanBase, Generic[Returned]):
             return KnownCall(self)
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
-        request = self._request
+        request, maker = self._request, getattr(variant.launch, "maker", None)
+        new = NewTensor(self.shape, self._default[0].strides, self.dtype, request.device)
         return KnownCall(
             self,
             variant.launch,
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
-            new=(self.shape, self._default[0].strides, self.dtype, request.device),
+            new=new,
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             variant=variant,
             others=request.outputs or (),
             views=views if any(views) else (),
-            makes=hasattr(variant.launch, "returns") and not any(views) and request.outputs is None,
+            make=None if any(views) or request.outputs is not None or maker is None else maker(new),
             order=tuple(
                 names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
             ),

@@ -20,7 +20,7 @@ from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context, is_out_of_memory
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import Request
-from weft.planner.schedule import Scalar
+from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held
 from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach
@@ -192,7 +192,7 @@ class PermutePlan(PlanBase):
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)
 
-        new = self.shape, self._default.strides, self.dtype, self._request.device
+        new = NewTensor(self.shape, self._default.strides, self.dtype, self._request.device)
         reaches = reach(result), reach(x), reach(x)
         return KnownCall(self, launch, float, new, reaches, variant=variant)
 

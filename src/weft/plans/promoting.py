@@ -11,7 +11,7 @@ grossly wrong is corrected, and kept on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from math import inf
@@ -27,7 +27,7 @@ from weft.planner import promotion
 from weft.planner.planner import Choice
 from weft.planner.program import number
 from weft.planner.promotion import SPECIALISED, Tier
-from weft.planner.schedule import is_invariant
+from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
@@ -43,8 +43,7 @@ class PromotingLaunch:
         """`report` hears of each exchange."""
         self._asked, self._report = asked, report
         self._serving, self._launch = first, first.launch
-        self.returns = False  # whether what serves has a `result`
-        self._seconds = first.choice.best.seconds  # of a call, predicted or measured
+        self._seconds = first.choice.best.waited  # of a call, predicted or measured
         self._offer: Offer | None = None
         self._arrival: Arrival | None = None
         self._guard: Guard | None = None
@@ -61,17 +60,31 @@ class PromotingLaunch:
         else:
             self._launch(*arguments)
 
-    def result(self, a: torch.Tensor, b: torch.Tensor, c: None, aux: Any = ()) -> torch.Tensor | None:
-        """A new D, of a call without C and factors; None where what serves meanwhile does not return it."""
-        serving: Any = self._launch
-        if not getattr(serving, "returns", False):
-            return None
-        call = next(self._count)
-        d: torch.Tensor = serving.result(a, b, c, aux)
-        if call >= self._next:
-            one = number(1, self._asked.description.arithmetic.accumulate)  # type: ignore[union-attr]
-            self._at(call, (a, b, c, d, one, one, aux) if aux else (a, b, c, d, one, one))
-        return d
+    def maker(self, new: NewTensor) -> Make:
+        """The plain call of what serves, which is counted as others are."""
+        count, (shape, strides, dtype, device) = self._count, new
+        one = number(1, self._asked.description.arithmetic.accumulate)  # type: ignore[union-attr]
+        known: tuple[Any, Make | None] = (None, None)  # a launch and its plain call
+
+        def make(a: torch.Tensor, b: torch.Tensor, aux: Sequence[torch.Tensor | None]) -> torch.Tensor:
+            nonlocal known
+            call = next(count)
+            if call < self._next:
+                launch, made = known
+                if self._launch is not launch:
+                    launch = self._launch
+                    known = launch, made = launch, launch.maker(new) if hasattr(launch, "maker") else None
+                if made is not None:
+                    return made(a, b, aux)
+            d = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            arguments = (a, b, None, d, one, one, aux) if aux else (a, b, None, d, one, one)
+            if call < self._next:
+                self._launch(*arguments)
+            else:
+                self._at(call, arguments)
+            return d
+
+        return make
 
     def replayed(self, calls: int) -> bool:
         """Count calls that a CUDA graph has replayed; whether other kernels serve from now on, and the graph is stale.
@@ -220,8 +233,7 @@ class PromotingLaunch:
     def _settle(self, serving: Served, call: int) -> None:
         """Serve by another kernel from now on."""
         best = serving.choice.best
-        self._launch, self._seconds = serving.launch, best.seconds if best.measured is None else best.measured
-        self.returns = getattr(serving.launch, "returns", False)
+        self._launch, self._seconds = serving.launch, best.waited
         watched = best.measured is None and guard.watches(self._asked.target)
         self._guard = Guard() if watched else None
         self._arm(sample=call + guard.FIRST if watched else inf)

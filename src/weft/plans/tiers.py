@@ -129,7 +129,7 @@ def _served(asked: ServiceRequest, specialize: str) -> Served:
         first = library(*asked[:4])
         if isinstance(first, Choice):
             why = "asked for" if specialize == LIBRARY else "it needs no compiling"
-            look_at = promotion.looks_at(first.best.seconds) if specialize == "auto" else None
+            look_at = promotion.looks_at(first.best.waited) if specialize == "auto" else None
             tell(first, perf_counter() - begun, 0.0)
             return Served(*first.built(), Tier(LIBRARY, why, look_at=look_at))
         if specialize == LIBRARY:
@@ -306,7 +306,7 @@ def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, flo
     times grow as that of what serves did.
     """
     seconds = measured[serving.best.schedule]
-    off, same = seconds / serving.best.seconds, serving.best.schedule.family
+    off, same = seconds / serving.best.waited, serving.best.schedule.family
     ranked = list(serving.ranked)
     other = None if is_invariant(asked.description) else library(*asked[:4])
     if isinstance(other, Choice) and other.best not in ranked:
@@ -314,7 +314,7 @@ def corrected(asked: ServiceRequest, serving: Choice, measured: Mapping[Any, flo
 
     def expected(rank: Ranked) -> float:
         known = measured.get(rank.schedule)
-        return known if known is not None else rank.seconds * (off if rank.schedule.family == same else 1.0)
+        return known if known is not None else rank.waited * (off if rank.schedule.family == same else 1.0)
 
     by_time = sorted((replace(rank, seconds=expected(rank)) for rank in ranked), key=lambda rank: rank.seconds)
     best = by_time[0]

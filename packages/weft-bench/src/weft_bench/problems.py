@@ -7,6 +7,7 @@
     TransposeProblem      the same, in place:  run(x)
     SmallProblem          a `SmallCase`:       run(a, b, c, x, d); a task has some of these
     NetworkProblem        a `NetworkCase`:     run(*operands), see `weft_bench.networks`
+    CascadeProblem        a `CascadeCase`:     run(*tensors), see `weft_bench.cascades`
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -28,6 +29,7 @@ from weft.machine.roofline import Floor, contraction_floor, work_floor
 from weft.selftest.case import PermuteCase
 from weft.spec import Layout
 from weft.testing import poisoned, random_operand
+from weft_bench.cascades import CascadeProblem
 from weft_bench.cases import FUNCTIONS, Case, operands
 from weft_bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
 from weft_bench.gated_check import GatedCheck
@@ -227,6 +229,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "in place": TransposeProblem,
     "small": SmallProblem,
     "network": NetworkProblem,
+    "cascade": CascadeProblem,
 }
 
 

@@ -25,6 +25,7 @@ MODEL = "weft-model"  # weft itself with plans that its cost model alone has cho
 SAME = "weft-same"  # weft by the schedule that the case without its functions has
 CONTRACT = "weft-contract"  # weft.contract in the place of a plan
 NOW_TIER, LIBRARY_TIER, NEVER_TIER = "weft-now", "weft-library", "weft-never"  # plans by what `specialize` says
+PEAK = "peak bytes"  # that a call takes, in what a result says about itself
 VARIANTS = (MODEL, SAME, CONTRACT, NOW_TIER, LIBRARY_TIER, NEVER_TIER)  # weft too, in another way: no peers
 RUN_FILE = "run.json"
 CSV_FILE = "run.csv"
@@ -47,6 +48,8 @@ class Result:
     timing: dict[str, Any] = field(default_factory=dict)  # how the samples were taken: see weft.machine.timing.Timing
     about: dict[str, Any] = field(default_factory=dict)  # schedule, workspace, separate kernels
     ways: dict[str, float | str] = field(default_factory=dict)  # all that were tried: seconds, or why not
+    errors: dict[str, float] = field(default_factory=dict)  # of several ways, over the bound
+    beyond: dict[str, float] = field(default_factory=dict)  # seconds of those whose error is too large to count
     note: str = ""
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -100,10 +100,14 @@ class Runner:
             return Result(wrong=first_line(error))
 
     def _fastest(self, prepared: Prepared, sets: TimedSets, check: Check) -> Result:
-        """Check every way, try all that are right, time in full those near the fastest; the fastest counts."""
+        """Check every way, try all that are right, time in full those near the fastest; the fastest counts.
+
+        What is past its bound is tried too where others are right: a shorter compute type is of interest beside them.
+        """
         ways: dict[str, float | str] = dict(prepared.refused)
         errors: dict[str, float] = {}
         right: list[Way] = []
+        past: list[Way] = []
         for way in prepared.ways:
             try:
                 errors[way.label] = check.error(way.run, prepared.stored)
@@ -112,6 +116,7 @@ class Runner:
                 ways[way.label] = f"wrong: {error}"
                 if isinstance(error, WrongResult) and math.isfinite(error.error):
                     errors[way.label] = error.error
+                    past.append(way)
             except UnsupportedError as error:
                 if len(prepared.ways) == 1:
                     raise
@@ -119,11 +124,16 @@ class Runner:
             except Exception as error:
                 self._survives(error)
                 ways[way.label] = first_line(error)
+        right, worse = self._as_exact(right, errors, prepared.yardstick)
+        for way in worse:
+            ways[way.label] = f"wrong: error {errors[way.label]:.3g} times its bound, above that of IEEE sums"
+        past += worse
         if not right:
             said = "; ".join(f"{label} {text}".strip() for label, text in ways.items())
             about = dict(prepared.ways[0].about) if len(prepared.ways) == 1 else {}
             return Result(wrong=said, ways=ways, error_over_bound=min(errors.values(), default=None), about=about)
         best, taken = self._best(right, ways, sets)
+        several = len(ways) > 1
         about = dict(best.about) | ({"energy": self._energy(best, sets)} if self.sensor is not None else {})
         return Result(
             samples=tuple(float(f"{sample:.7g}") for sample in taken.samples),
@@ -131,9 +141,17 @@ class Runner:
             error_over_bound=errors[best.label],
             timing=_how(taken),
             about=about,
-            ways=_rounded(ways) if len(ways) > 1 else {},
+            ways=_rounded(ways) if several else {},
+            errors={label: float(f"{error:.3g}") for label, error in errors.items()} if several else {},
+            beyond={way.label: float(f"{self._time(way, sets, budget=0.0).seconds:.4g}") for way in past},
             note=prepared.note,
         )
+
+    @staticmethod
+    def _as_exact(right: list[Way], errors: dict[str, float], yardstick: Set[str]) -> tuple[list[Way], list[Way]]:
+        """Ways whose error is not above the largest of a yardstick's, and those where it is."""
+        most = max((errors[way.label] for way in right if way.label in yardstick), default=math.inf)
+        return [way for way in right if errors[way.label] <= most], [way for way in right if errors[way.label] > most]
 
     def _best(self, right: list[Way], ways: dict[str, float | str], sets: TimedSets) -> tuple[Way, Timing]:
         """The fastest of the ways that are right, and its timing; `ways` hears the seconds of each."""

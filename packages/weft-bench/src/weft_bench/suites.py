@@ -17,6 +17,7 @@
     call          what the host does for one call, on tensors too small to matter
     networks      a slice of each of five public tensor networks
     scaling       sliced networks and placed products on 1, 2, 4, ... ranks: the same, and growing with the ranks
+    cascade       attention, kernel sums, a step of Sinkhorn's iteration, a loss over a vocabulary
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -38,6 +39,7 @@ from weft.selftest.case import PermuteCase
 from weft.spec.type_names import find_dtype
 from weft_bench import cases
 from weft_bench.cases import Case, layout
+from weft_bench.cases.cascades import CascadeCase, cascades
 from weft_bench.cases.networks import NetworkCase, networks, shrunk_network
 from weft_bench.cases.scaling import PlacedCase, ScalingCase, placed, scaling
 from weft_bench.cases.small import SmallCase, small
@@ -76,6 +78,7 @@ PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | torch.dtype | None]] = {
     "complex64_tf32": (torch.complex64, torch.complex64, "tf32"),
     "complex64_3m": (torch.complex64, torch.complex64, "3m"),
     "complex128": (torch.complex128, torch.complex128, None),
+    "complex128_bound": (torch.complex128, torch.complex128, "ieee_bound"),
     "complex128_3m": (torch.complex128, torch.complex128, "3m"),
     "int8_int32": (torch.int8, torch.int32, None),
     "e4m3_fp16": (torch.float8_e4m3fn, torch.float16, None),
@@ -329,10 +332,10 @@ SUITES: dict[str, Suite] = {
         sampling={"mode": "hot", "budget": 0.2, "capture": False},
     ),
     "networks": Suite(
-        "a slice of each of five public tensor networks, along one path: two of many tiny steps, three of large ones",
+        "a slice of each of 24 public tensor networks, along one path: many tiny steps, or some large ones",
         _networks,
         kind="network",
-        types={"fp32": None, "tf32": "tf32"},
+        types={"fp32": None, "fp32_bound": "ieee_bound", "tf32": "tf32"},
         usual=("fp32",),
         peers=("torch",),
         sampling={"mode": "hot", "capture": False},
@@ -345,6 +348,14 @@ SUITES: dict[str, Suite] = {
         types={"fp32": None, "tf32": "tf32"},
         usual=("fp32",),
         work=1 << 20,
+    ),
+    "cascade": Suite(
+        "attention, kernel sums, a step of Sinkhorn's iteration, a loss over a vocabulary, forward and backward",
+        lambda types: [Entry(case, case.group, case.name) for case in cascades()],
+        kind="cascade",
+        peers=("sdpa", "flex", "compile", "blocks"),
+        sampling={"mode": "hot", "capture": False, "budget": 0.1},
+        work=1 << 29,
     ),
     "demo": Suite(
         "the fused example of the paper, and TCCG in one pair of number types",
@@ -367,7 +378,7 @@ def _shrunk(entry: Entry, work: int) -> Entry:
     if isinstance(entry.case, NetworkCase):
         sliced = shrunk_network(entry.case, work)
         return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
-    if isinstance(entry.case, (ScalingCase, PlacedCase)):
+    if isinstance(entry.case, (ScalingCase, PlacedCase, CascadeCase)):
         smaller = entry.case.shrunk(work)
         return replace(entry, case=smaller, scaled=smaller != entry.case)
     if isinstance(case, SmallCase):  # is small

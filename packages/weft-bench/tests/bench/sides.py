@@ -18,15 +18,16 @@ CEILINGS = Ceilings("a CPU", "measured", 1e9, 1e9, 1e9, {"float32": 1e9}, 1e-6, 
 class Side:
     """A contender with ways that the test gives it."""
 
-    def __init__(self, name: str, *ways: Way | Call, answer: str | BaseException = "") -> None:
-        self.name, self.answer = name, answer
+    def __init__(self, name: str, *ways: Way | Call, answer: str | BaseException = "", yardstick: str = "") -> None:
+        self.name, self.answer, self.yardstick = name, answer, frozenset([yardstick] if yardstick else [])
         self.ways = [way if isinstance(way, Way) else Way("", way) for way in ways]
         self.settled: list[str] = []
 
     def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer or Prepared(self.ways, {"other": "not supported"} if len(self.ways) > 1 else {})
+        refused = {"other": "not supported"} if len(self.ways) > 1 else {}
+        return self.answer or Prepared(self.ways, refused, yardstick=self.yardstick)
 
     @contextmanager
     def settings(self, case: Case) -> Iterator[None]:

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tune_problems import choice_of, described
 from weft.api.describe import TARGETS, choice_for, hypothetical
+from weft.cli.main import app
 from weft.cli.tuning.run import Job
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
 from weft.planner import coefficients as room
-from weft.planner.coefficients import Coefficients, coefficients, using
+from weft.planner.coefficients import Coefficients, coefficients, is_fitted, using
 from weft.planner.planner import choose
 from weft.tune.candidates import Candidate
-from weft_bench.tuning.calibrate import ENOUGH, Sample, calibrated, observed, quality, report, shipped
+from weft_bench.tuning import calibrate
+from weft_bench.tuning.calibrate import ENOUGH, Sample, calibrated, observed, on_device, quality, report, shipped
 
 H200 = TARGETS["sm_90"]
 TRUE = replace(Coefficients(), memory_rate=2e12, step_seconds=0.4e-6, launch=4e-6)
@@ -139,3 +142,69 @@ def test_a_factor_for_a_family_changes_its_predictions() -> None:
         factor = 2.0 if rank.schedule.family == "gett" else 1.0
         if rank.schedule.family in ("gett", "simt", "tma"):
             assert rank.seconds == pytest.approx(factor * plain[rank.schedule])
+
+
+OTHER = replace(H200, name="NVIDIA GH200 480GB")  # no numbers of it ship with weft
+
+
+@pytest.fixture
+def measuring(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+    """A GPU without numbers, on which the samples are measured."""
+    there = [replace(each, job=replace(each.job, target=OTHER)) for each in samples]
+    monkeypatch.setattr(calibrate, "of_suite", lambda *_, **__: ([each.job for each in there], {}))
+    monkeypatch.setattr(calibrate, "sampled", lambda *_: (there, {}))
+    return there
+
+
+def test_a_device_without_numbers_is_fitted_once(measuring: list[Sample]) -> None:
+    assert is_fitted(H200)
+    assert not is_fitted(OTHER)
+    fit = on_device(torch.device("cuda"))
+    assert fit.kept
+    assert is_fitted(OTHER)
+    assert coefficients(OTHER) == fit.found != Coefficients()
+    assert coefficients(H200) == Coefficients()
+
+
+def test_numbers_that_agree_become_the_devices_own(measuring: list[Sample]) -> None:
+    with using(TRUE):
+        assert not on_device(torch.device("cuda")).kept
+    assert is_fitted(OTHER)
+    assert coefficients(OTHER) == TRUE
+
+
+@pytest.mark.parametrize("broken", [b"", b"{}", b'{"schema": 1, "value": {"launch": -1}}'])
+def test_a_damaged_file_is_fitted_anew(measuring: list[Sample], tmp_path: Path, broken: bytes) -> None:
+    on_device(torch.device("cuda"))
+    (file,) = (tmp_path / room.ROOM).glob("*.json")
+    file.write_bytes(broken)
+    room._known.cache_clear()
+    assert not is_fitted(OTHER)
+    assert on_device(torch.device("cuda")).kept
+    assert is_fitted(OTHER)
+
+
+def test_numbers_of_other_models_are_fitted_anew(measuring: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device(torch.device("cuda"))
+    monkeypatch.setattr(room, "of_files", lambda *_: "those of a later release")
+    room._known.cache_clear()
+    assert not is_fitted(OTHER)
+    assert coefficients(OTHER) == Coefficients()
+
+
+def test_warm_fits_a_device_without_numbers(measuring: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.api.warm.warm", lambda *_, **__: 7)
+    monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
+    first, again = (CliRunner().invoke(app, ["warm"]) for _ in range(2))
+    assert "cost model of NVIDIA GH200 480GB, fitted to" in first.output
+    assert again.output.strip() == "7 shape-generic kernels are compiled"
+
+
+def test_without_weft_bench_warm_says_what_fitting_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.api.warm.warm", lambda *_, **__: 7)
+    monkeypatch.setattr("weft.planner.target.target_of", lambda *_: OTHER)
+    monkeypatch.setattr("weft.cli.main.found", lambda *_: None)
+    done = CliRunner().invoke(app, ["warm"])
+    assert done.exit_code == 0
+    assert "not fitted to NVIDIA GH200 480GB" in done.output
+    assert "pip install weft-bench" in done.output

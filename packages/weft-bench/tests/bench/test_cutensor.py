@@ -99,12 +99,13 @@ def test_a_mode_that_cannot_is_named_and_the_others_count() -> None:
     assert "cutensorCreatePlan" in found.refused["gett"]
 
 
-def test_bounds_of_ieee_sums_are_met_by_every_emulation() -> None:
-    for dtype, computes in ((SINGLE, {"32F", "9X16BF", "3XTF32"}), (DOUBLE, {"64F", "8XINT8"})):
+def test_every_compute_type_is_held_to_the_errors_of_ieee_sums() -> None:
+    for dtype, computes in ((SINGLE, {"32F", "9X16BF", "3XTF32", "TF32"}), (DOUBLE, {"64F", "8XINT8"})):
         fake = FakeCutensor()
         case = from_letters("sum", "mk,kn->mn", m=4, k=5, n=6, dtypes=(dtype,) * 3, precision="ieee_bound")
-        labels = [way.label for way in prepared(case, fake).ways]
-        assert {label.rpartition(" ")[2] for label in labels} == computes
+        found = prepared(case, fake)
+        assert {way.label.rpartition(" ")[2] for way in found.ways} == computes
+        assert {label.rpartition(" ")[2] for label in found.yardstick} == computes & {"32F", "64F"}
 
 
 @pytest.mark.parametrize(

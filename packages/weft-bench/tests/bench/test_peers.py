@@ -124,7 +124,7 @@ def test_names() -> None:
         contender("mkl")
     with pytest.raises(WeftError, match="no peer is called 'ttgt': there are cutensor, torch, numpy"):
         contender("ttgt", "permutation")
-    with pytest.raises(WeftError, match="only plans of contractions are tuned"):
+    with pytest.raises(WeftError, match="only plans of contractions and networks are tuned"):
         contender("weft", "in place", tune="measure")
     for kind, known in PEERS.items():
         assert {contender(name, kind).name for name in known} == set(known)

@@ -116,6 +116,19 @@ def test_a_wrong_result_says_how_far_off_it_is() -> None:
     assert "not written, or not finite" in missing.wrong
 
 
+def test_ways_less_exact_than_a_yardstick_are_timed_and_do_not_count(tmp_path: Path) -> None:
+    def nearly(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        return right(a, b, c, d).mul_(1 + 2.0**-21)
+
+    run = go(Side("weft", right), Side("peer", Way("ieee", right), Way("short", nearly), yardstick="ieee"))
+    save(run, tmp_path)
+    found = load(tmp_path).cases[0].results["peer"]
+    assert found.way == "ieee"
+    assert found.errors["ieee"] < found.errors["short"] < 1
+    assert "above that of IEEE sums" in str(found.ways["short"])
+    assert found.beyond["short"] > 0
+
+
 def test_a_way_may_be_timed_by_another_call() -> None:
     timed: list[None] = []
 

@@ -250,15 +250,16 @@ def test_a_schedule_that_takes_the_device_along_is_left_out_later(
 
 
 def test_the_command_studies_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("bench", "tuning", "--device", "cpu", "--cases", "1", "--work", "1e4", "--out", str(tmp_path))
+    asked = ("bench", "tuning", "--device", "cpu", "--cases", "1", "--work", "1e4", "--out", str(tmp_path / "out"))
     done = CliRunner().invoke(main.app, [*asked, "--samples", "1"])
     assert done.exit_code == 0, done.output
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["study.json", "study.png"]
-    (before,) = json.loads((tmp_path / "study.json").read_text())["cases"].values()
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["study.json", "study.png"]
+    (before,) = json.loads((tmp_path / "out" / "study.json").read_text())["cases"].values()
     assert before["peer"]["name"] == "torch"
     assert before["peer"]["seconds"] > 0
     done = CliRunner().invoke(main.app, [*asked, "--samples", "4", "--resume"])
     assert done.exit_code == 0, done.output
-    (after,) = json.loads((tmp_path / "study.json").read_text())["cases"].values()
+    (after,) = json.loads((tmp_path / "out" / "study.json").read_text())["cases"].values()
     assert len(after["trials"]) > len(before["trials"])
+    assert sum(trial["drawn"] for trial in after["trials"]) == min(4, after["legal"])
     assert after["peer"] == before["peer"]

@@ -58,12 +58,17 @@ def test_without_a_gpu_values_are_checked_and_nothing_is_timed(climbed: Climb) -
 
 
 def test_bad_numbers_sizes_and_types_are_refused_before_anything_runs() -> None:
-    with pytest.raises(UnsupportedError, match="'transpose' has rungs 1 to 18, no 19"):
-        climb(ladder("transpose"), HOW, [1, 19])
+    with pytest.raises(UnsupportedError, match="'transpose' has rungs 1 to 25, no 26"):
+        climb(ladder("transpose"), HOW, [1, 26])
     with pytest.raises(DTypeError, match="flight 'fp32' is of float32, not of float16"):
         climb(ladder("multiply"), replace(HOW, size=Size(4, torch.float16)), [14])
     (found,) = climb(ladder("multiply"), replace(HOW, size=Size(4, torch.bfloat16)), [23]).steps
     assert (found.state, "bfloat16" in found.problem) == ("right", True)
+
+
+def last_cell(step: Step) -> str:
+    (row,) = rows(Climb("multiply", "", "", "", True, [step]), step.flight)
+    return row[-1]
 
 
 def broken(*tensors: torch.Tensor) -> torch.Tensor:
@@ -90,13 +95,17 @@ def test_a_timed_climb_has_times_floors_and_profiles(monkeypatch: pytest.MonkeyP
     """The path of a GPU, gone on a CPU by the library's rung, which runs on either."""
     monkeypatch.setattr(How, "timed", property(lambda how: True))
     known = from_datasheet("NVIDIA H200")
-    how = replace(HOW, size=Size(64), ceilings=known, budget=0.01, profile=True)
+    how = replace(HOW, size=Size(64), ceilings=known, budget=0.01, profile=True, energy=True)
     (step,) = climb(ladder("multiply"), how, [14]).steps
     assert step.state == "right"
     assert 0 < step.seconds["low"] <= step.seconds["value"] <= step.seconds["high"]
     assert step.share == pytest.approx(step.floor["seconds"] / step.seconds["value"])
     assert step.rate == (pytest.approx(2 * 64**3 / step.seconds["value"] / 1e12), "TFLOP/s")
     assert step.profile["missing"]["counters"].startswith("hardware counters are read of NVIDIA's GPUs")
+    assert "energy" in step.profile["missing"]
+    assert last_cell(step) == ""
+    step.profile["energy"] = {"joules": 0.0123}
+    assert last_cell(step) == "0.0123 J"
     assert Step(**json.loads(json.dumps(climb(ladder("multiply"), how, [14]).to_dict()))["steps"][0]).profile
 
 
@@ -108,7 +117,7 @@ def test_gains_are_over_the_rung_that_is_named() -> None:
     assert found.steps[2].rate == (pytest.approx(1 / 0.3), "TFLOP/s")
     third = list(rows(found, "fp32"))[2]
     assert third[1:5] == ("third", "300 ms", "3.33 TFLOP/s", "25%")
-    assert third[7:] == ("3 x", "2 x", "3 x", "first", "0.5")
+    assert third[7:] == ("3 x", "2 x", "3 x", "first", "0.5", "")
 
 
 def test_the_floor_is_the_roofline_of_products_and_the_copy_rate_of_moves() -> None:
@@ -184,6 +193,7 @@ def test_the_command_lists_shows_climbs_and_writes(tmp_path: Path) -> None:
         (("multiply", "--show", "--rung", "99"), "has rungs 1 to 31, no 99"),
         (("multiply", "--dtype", "float16", "--device", "cpu"), "flight 'fp32' is of float32"),
         (("multiply", "--profile", "--device", "cpu"), "--profile reads hardware counters of a GPU"),
+        (("multiply", "--energy", "--device", "cpu"), "--energy reads the sensor of a GPU"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(words: tuple[str, ...], said: str) -> None:

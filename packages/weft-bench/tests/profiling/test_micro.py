@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from weft.cli.main import app
 from weft.errors import UnsupportedError
 from weft.machine.statistics import summarise
 from weft.plans.kernels import machine_code
-from weft_bench.profiling.micro import cuda, launching, published
+from weft_bench.profiling.micro import cuda, launching, memory, numa, published
 from weft_bench.profiling.micro.cuda import SOURCES
 from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
 from weft_bench.profiling.micro.page import picture, save
@@ -230,3 +232,52 @@ def test_all_of_them_on_a_gpu() -> None:
     assert found["shared"].figures["times as long with 32 lanes a bank"] > 8
     launches = found["launch"].rows[0]
     assert float(launches["separate us"] or 0) > float(launches["grouped us"] or 0)
+
+
+def host_of_two_nodes(root: Path, near: int) -> Any:
+    """A system whose two nodes share the processors of this process."""
+    mine = sorted(os.sched_getaffinity(0))
+    for number, processors in enumerate((mine[:1], mine[-1:])):
+        folder = root / f"devices/system/node/node{number}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{processors[0]},100000-100001\n")
+    (root / "bus/pci/devices/0000:1b:00.0").mkdir(parents=True)
+    (root / "bus/pci/devices/0000:1b:00.0/numa_node").write_text(f"{near}\n")
+    return SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no thread to processors")
+def test_nodes_of_the_host_are_classes_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = host_of_two_nodes(tmp_path, near=1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    found = numa.nodes(torch.device("cuda", 0), tmp_path)
+    assert [node.text for node in found] == ["node 1, near", "node 0, far"]
+    before = os.sched_getaffinity(0)
+    with numa.bound(found[0]):
+        assert os.sched_getaffinity(0) == found[0].processors
+    assert os.sched_getaffinity(0) == before
+    assert [node.near for node in numa.nodes(CPU, tmp_path)] == [False, False]
+
+    rates = {"node 1, near": 40e9, "node 0, far": 10e9}
+    bound = []
+
+    @contextlib.contextmanager
+    def noted(node: Any) -> Iterator[None]:
+        bound.append(node.text)
+        yield
+
+    monkeypatch.setattr(numa, "nodes", lambda device: found)
+    monkeypatch.setattr(numa, "bound", noted)
+    monkeypatch.setattr(memory, "_host", lambda size, pinned: torch.empty(size, dtype=torch.uint8))
+    monkeypatch.setattr(memory, "_copied", lambda to, source, *how: 1e-5 + to.numel() / rates[bound[-1]])
+    measured = memory.transfer(CPU, "a card", 0.0)
+    assert measured.figures["pinned node 1, near to device: GB/s"] == pytest.approx(40)
+    assert measured.figures["pageable node 0, far to host: GB/s"] == pytest.approx(10)
+    assert measured.finding.startswith("pinned memory moves at 40 GB/s, that of node 0, far at 0.25 of it")
+
+
+def test_one_node_alone_is_no_class(tmp_path: Path) -> None:
+    (tmp_path / "devices/system/node/node0").mkdir(parents=True)
+    (tmp_path / "devices/system/node/node0/cpulist").write_text("0-3\n")
+    assert numa.nodes(CPU, tmp_path) == []
+    assert numa.nodes(CPU, tmp_path / "nowhere") == []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import stat
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from weft_bench.profiling import ncu
 from weft_bench.profiling.counters import ALL, PACK, counted, metric_names
+from weft_bench.profiling.replay import turn
 
 # As ncu 2023 and later print `--page raw`: metrics are columns, the first row has their units.
 WIDE = """==PROF== Connected to process 4711 (/opt/torch/.venv/bin/python3)
@@ -164,3 +167,20 @@ def test_what_hangs_is_ended(tmp_path: Path) -> None:
 def test_without_ncu_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ncu, "found", lambda: None)
     assert "ncu` is not on PATH" in ncu.count(tmp_path / "call", processors=1, device="").missing
+
+
+def test_processes_take_turns_and_one_that_hangs_holds_up_nobody_for_good(tmp_path: Path) -> None:
+    inside: list[int] = []
+
+    def work(longest: float) -> None:
+        with turn(str(tmp_path / "turn"), longest):
+            inside.append(1)
+            time.sleep(0.05)
+            inside.append(-1)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [10.0] * 4))
+    assert inside == [1, -1] * 4
+    with turn(str(tmp_path / "turn")):
+        work(0.05)
+    assert inside == [1, -1] * 5

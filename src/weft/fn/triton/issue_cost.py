@@ -21,6 +21,7 @@ _BY_PRECISION = {  # rounded to half precision at once, and not
     "expm1": (6.0, 15.0),
     "gelu": (10.5, 14.0),
     "sigmoid": (4.0, 13.0),
+    "tanh": (10.0, 14.0),
 }
 _FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias", "view"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time

@@ -6,6 +6,7 @@ One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
 from weft.gpu.common.driver import NOTED, NotedProduct
 from weft.machine.exactness import guarded
-from weft.planner.schedule import AuxTensors, Launch, ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import dtype_name
 
@@ -46,18 +47,21 @@ class BlasLaunch:
         )  # fmt: skip
         layouts, views = (contraction.a, contraction.b), (self._left, self._right)
         self._given = [_is_seen(layouts[place], view) for place, view in zip((left, right), views, strict=True)]
-        #: Whether `result` returns D.
-        self.returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
+        self._returns = not any(self._conjugate) and _is_seen(contraction.d, self._result)
 
-    def result(self, a: Tensor, b: Tensor, c: Tensor | None, aux: AuxTensors = ()) -> Tensor:
-        """A new D of operands that lie as described, of a call without C and factors; where it `returns`."""
+    def maker(self, new: NewTensor) -> Make | None:
+        """The call of the library that returns D, of operands that lie as described."""
+        return self._made if self._returns else None
+
+    def _made(self, a: Tensor, b: Tensor, aux: Sequence[Tensor | None] = ()) -> Tensor:
         cublas.make_ready(a.device)
         left, right = (b, a) if self.swap_ab else (a, b)
         if not self._given[0]:
             left = left.as_strided(*self._left)
         if not self._given[1]:
             right = right.as_strided(*self._right)
-        return self._multiply(left, right)
+        found: Tensor = self._multiply(left, right)
+        return found
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()

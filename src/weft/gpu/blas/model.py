@@ -243,6 +243,8 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, sms:
     tiling = _tiled(contraction, schedule, (_tile(m, edge), _tile(n, edge)), rate, sms)
     if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < sms:
         return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, sms)  # to fill more of these
+    if product.is_complex and tiling.blocks < sms:  # complex128: 512 x 512 sums of 256 take 13 to 15 us
+        return min(tiling, _tiled(contraction, schedule, (_tile(m, LEAST_TILE), _tile(n, TILE)), rate, sms))
     return tiling
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.gpu.common.launch import KernelLaunch
-from weft.planner.schedule import AuxTensors, Scalar
+from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar
 from weft.spec import Layout
 
 
@@ -29,6 +29,11 @@ class WholeLaunch:
     ) -> Callable[[], None]:
         """The launch on these tensors, whose addresses are taken now."""
         return self.kernels[0].bound((a, b, c, d, *self._absent), alpha, beta, aux)
+
+
+    def maker(self, new: NewTensor) -> Make | None:
+        """The launch on a new D."""
+        return self.kernels[0].maker(new, result=3)
 
 
 class SplitKLaunch:

@@ -24,7 +24,7 @@ from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.planner.registry import triton_fault
-from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, Make, NewTensor, ResourceError, Scalar, Target
 from weft.planner.target import interpreting
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
@@ -226,6 +226,26 @@ class KernelLaunch:
                 own(words)
 
         return run
+
+    def maker(self, new: NewTensor, result: int) -> Make | None:
+        """The plain call, where A and B are the first tensors and D is the one at the place `result`."""
+        direct, (shape, strides, dtype, device), beside = self._direct, new, bool(self.pointers)
+        if direct is None or self._given != [0, 1, result]:
+            return None
+        ones, allocate, current = self._factors(1, 1), torch.empty_strided, torch._C._cuda_getDevice
+
+        def make(a: torch.Tensor, b: torch.Tensor, aux: Sequence[torch.Tensor | None]) -> torch.Tensor:
+            d = allocate(shape, strides, dtype=dtype, device=device)
+            if current() != direct.device or launches_are_hooked():
+                self((a, b, None, d), 1, 1, tuple(aux))
+                return d
+            words = [a.data_ptr(), b.data_ptr(), d.data_ptr(), *ones]
+            if beside:
+                words += [x.data_ptr() for x in aux if x is not None]
+            direct(words)
+            return d
+
+        return make
 
     def _words_of(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors) -> list[int]:
         """The parameters that change from call to call, as the driver takes them."""

@@ -42,6 +42,7 @@ def _rows(report: Any) -> list[tuple[str, str]]:
     if report.predicted_seconds is not None:
         of_floor = report.floor_seconds / report.predicted_seconds if report.floor_seconds else None
         reached = f", {share(of_floor)} of the floor's speed" if of_floor is not None and of_floor <= 1 else ""
-        rows.append(("predicted", duration(report.predicted_seconds) + reached))
+        of_host = f", {duration(report.host_seconds)} on the host" if report.host_seconds is not None else ""
+        rows.append(("predicted", duration(report.predicted_seconds) + reached + of_host))
     rows.append(("workspace", si(report.workspace_bytes, "B")))
     return rows

@@ -61,7 +61,8 @@ def _plan(
         return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
     best = choice.best
     how = {"model": " (not tuned)", "forced": " (forced by schedule=)"}.get(choice.origin.source, "")
-    predicted = f"predicted {duration(best.seconds)}{how}"
+    of_host = f" on the device, {duration(best.host)} on the host" if best.host else ""
+    predicted = f"predicted {duration(best.seconds)}{of_host}{how}"
     if floor is not None and floor.seconds > best.seconds:
         predicted += " (under the floor: the model or the ceilings are off on this machine)"
     elif floor is not None:
@@ -86,7 +87,7 @@ def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:
     if tier.look_at is not None:
         lines.append(f"call {tier.look_at} looks for a better kernel")
     elif tier.switch_at is not None:
-        other = duration(choice.best.seconds - tier.lost)
+        other = duration(choice.best.waited - tier.lost)
         lines.append(f"{tier.then} from call {tier.switch_at} on, predicted to take {other}; prepared alongside from "
                      f"call {tier.early} on")  # fmt: skip
     return lines

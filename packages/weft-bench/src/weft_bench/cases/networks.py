@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -76,11 +77,16 @@ class NetworkCase:
         return self.dtype.itemsize * max(self._size(kept) for _, _, kept in self.steps())
 
     def operands(self, *, device: torch.device | str = "cpu", seed: int = 0) -> list[torch.Tensor]:
-        """Normal random numbers over the fourth root of each tensor's size, so that results stay in range."""
+        """Normal random numbers about 1, scaled so that results stay in range, however many operands there are.
+
+        A label of extent d that stands in n tensors, the result among them, divides each of them by d^(1/n).
+        """
         generator = torch.Generator(device=device).manual_seed(seed + 1)
+        uses = Counter(label for term in (*self.terms, self.output) for label in term)
+        scales = [math.prod([self.extents[label] ** (1 / uses[label]) for label in term]) for term in self.terms]
         return [
-            torch.randn(shape, generator=generator, device=device, dtype=self.dtype) / math.prod(shape) ** 0.25
-            for shape in self.shapes
+            (1 + torch.randn(shape, generator=generator, device=device, dtype=self.dtype) / 2) / scale
+            for shape, scale in zip(self.shapes, scales, strict=True)
         ]
 
     def slice(self, labels: tuple[int, ...]) -> NetworkCase:

@@ -34,6 +34,7 @@ def ladder(
     rung: Annotated[str | None, typer.Option(help="Some rungs, by number: 3 or 1,4,8-11.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print idea, picture and kernel, run nothing.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Read counters K1 to K10 with Nsight Compute.")] = False,
+    energy: Annotated[bool, typer.Option("--energy", help="Measure joules, too.")] = False,
     size: Annotated[int | None, typer.Option(min=1, help="Extent of every mode; as in the sources by default.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of operands, where a flight leaves a choice.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
@@ -58,7 +59,7 @@ def ladder(
         if show:
             _shown(wanted[0] if len(wanted) == 1 else None, numbers)
             return
-        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile), out)
+        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile, energy), out)
         if wrong := [f"{each.ladder} {step.number}" for each in found for step in each.steps if step.wrong]:
             end(f"wrong: {', '.join(wrong)}", WRONG)
 
@@ -85,7 +86,9 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _how(device: str | None, size: int | None, dtype: str | None, budget: float, profile: bool) -> How:
+def _how(
+    device: str | None, size: int | None, dtype: str | None, budget: float, profile: bool, energy: bool
+) -> How:  # fmt: skip
     from weft_bench.ladder.climbing import How
     from weft_bench.ladder.rung import Size
 
@@ -95,9 +98,11 @@ def _how(device: str | None, size: int | None, dtype: str | None, budget: float,
             os.environ.setdefault(switch, "1")
     if profile and place.type != "cuda":
         raise UnsupportedError("--profile reads hardware counters of a GPU, and there is none")
+    if energy and place.type != "cuda":
+        raise UnsupportedError("--energy reads the sensor of a GPU, and there is none")
     stored = read_dtype(dtype) if dtype is not None else None
     known = device_ceilings(place) if place.type == "cuda" else None
-    return How(Size(size, stored), place, known, budget, profile)
+    return How(Size(size, stored), place, known, budget, profile, energy)
 
 
 def _climbed(wanted: list[Ladder], numbers: tuple[int, ...], how: How, out: Path | None) -> list[Climb]:
@@ -127,7 +132,7 @@ def _printed(climb: Climb) -> None:
     for said in text.remarks(climb):
         screen.print(said, markup=False, highlight=False, soft_wrap=True)
     for step in climb.steps:
-        if step.profile:
+        if step.profile.get("counters"):
             screen.print(f"{step.number} {step.name}: {step.profile['sentence']}", markup=False, soft_wrap=True)
     if not climb.measured:
         screen.print(text.NOT_MEASURED, markup=False, soft_wrap=True)

@@ -57,6 +57,7 @@ def tuning(
         folder = out or Path("out") / SUITE
         study = _begun(folder, place, resume)
         _time_peer(study, entries(suite, types, only, most), place, peer or ("torch" if on_cpu else "cutensor"))
+        _save(study, folder)
         with progress(f"bench {SUITE}", len(jobs)) as step:
             studies.go(study, jobs, samples, deadline, step, lambda: _save(study, folder))
         _say(study, folder)

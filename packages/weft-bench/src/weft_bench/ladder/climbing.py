@@ -23,11 +23,13 @@ from weft_bench.ladder.ladders import ladder
 from weft_bench.ladder.problems import LadderProblem, Run
 from weft_bench.ladder.record import Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, Rung, Size, predicted_gain, published_gain
-from weft_bench.profiling.profile import profiled
+from weft_bench.profiling.energy import measured_energy
+from weft_bench.profiling.profile import Profile, add_counters, profiled
 from weft_bench.profiling.subject import Subject
 from weft_bench.timed_sets import Sampling, TimedSets
 
 BUDGET = 0.3  # seconds of samples for each rung
+ENERGY = (0.5, 3)  # seconds of calls whose joules are measured, and how many times
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class How:
     ceilings: Ceilings | None = None
     budget: float = BUDGET
     profile: bool = False
+    energy: bool = False
     begun: Callable[[str], None] = lambda name: None
     on: str = "cuda"  # the kind of device that times are of
 
@@ -79,7 +82,7 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
     """
     how = replace(how, on=which.on)
     if which.on == "cpu":  # ceilings are those of all threads
-        how = replace(how, device=torch.device("cpu"), ceilings=None, profile=False)
+        how = replace(how, device=torch.device("cpu"), ceilings=None, profile=False, energy=False)
     wanted = numbers or range(1, len(which.rungs) + 1)
     if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:
         raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
@@ -97,6 +100,7 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
         if number in wanted:
             how.begun(f"{flight.name}: {rung.name}")
             found.steps.append(at_work.step(which.name, number, flight, rung))
+    at_work.count()
     _add_gains(found)
     return found
 
@@ -107,6 +111,7 @@ class _Bench:
     def __init__(self, how: How) -> None:
         self._how = how
         self._problem: LadderProblem | None = None
+        self._waiting: list[tuple[Step, Profile, bytes | str]] = []
         self._error: Callable[[Run], float] = lambda run: math.nan
 
     def step(self, name: str, number: int, flight: Flight, rung: Rung) -> Step:
@@ -123,7 +128,7 @@ class _Bench:
             found.error_over_bound = self._checked(problem, run)
             if self._how.timed:
                 self._time(found, problem, run)
-                if self._how.profile:
+                if self._how.profile or self._how.energy:
                     self._profile(found, problem, run, RungRecipe(name, number, self._how.size, str(self._how.device)))
         except UnsupportedError as reason:
             found.missing = str(reason)
@@ -159,9 +164,27 @@ class _Bench:
         how = self._how
         subject = Subject(found.name, problem.call(run), problem.tensors(how.device), how.device, recipe, None,
                           problem.text)  # fmt: skip
-        counted = profiled(subject, sampling=Sampling(budget=how.budget), ceilings=how.ceilings)
-        counted.flops, counted.bytes, counted.floor = found.flops, found.bytes, found.floor
-        found.profile = counted.to_dict()
+        taken = profiled(subject, sampling=Sampling(budget=how.budget), ceilings=how.ceilings, counters=False)
+        taken.flops, taken.bytes, taken.floor = found.flops, found.bytes, found.floor
+        if how.energy:
+            try:
+                taken.energy = measured_energy(
+                    subject, flops=found.flops, moved=found.bytes, seconds=ENERGY[0], repetitions=ENERGY[1]
+                ).to_dict()
+            except UnsupportedError as reason:
+                taken.missing["energy"] = str(reason)
+        found.profile = taken.to_dict()
+        if how.profile:
+            self._waiting.append((found, taken, subject.recipe_bytes()))
+
+    def count(self) -> None:
+        """Read the counters of all rungs that were profiled, after all were timed."""
+        if not self._waiting:
+            return
+        self._how.begun("counters")
+        add_counters([(taken, sent) for _, taken, sent in self._waiting], self._how.device)
+        for found, taken, _ in self._waiting:
+            found.profile = taken.to_dict()
 
 
 def floor_of(problem: LadderProblem, known: Ceilings | None) -> Floor | None:

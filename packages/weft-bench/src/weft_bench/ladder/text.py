@@ -9,10 +9,10 @@ from weft_bench.ladder.record import Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, predicted_gain, published_gain
 
 LIST_HEADS = ("", "rung", "written in", "predicted", "published", "idea")
-SHORT = (0, 1, 2, 4, 7, 8, 9, 11)  # the columns of `HEADS` that a terminal has room for
+SHORT = (0, 1, 2, 4, 7, 8, 9, 11, 12)  # the columns of `HEADS` that a terminal has room for
 HEADS = (
     "", "rung", "time", "rate", "share", "predicted share", "published share", "gain", "predicted", "published", "over",
-    "error",
+    "error", "energy",
 )  # fmt: skip
 NOT_MEASURED = (
     "No GPU: the kernels went through simulator and interpreter on tiny tensors. Their values were checked; times are "
@@ -42,7 +42,7 @@ def rows(climb: Climb, flight: str) -> Iterator[tuple[str, ...]]:
         yield (
             str(step.number), step.name, duration(step), rate(step), share(step.share), share(step.predicted_share),
             published_share(step), times(step.gain), times(step.predicted_gain), times(step.published_gain),
-            step.over, error(step),
+            step.over, error(step), joules(step),
         )  # fmt: skip
 
 
@@ -95,6 +95,12 @@ def error(step: Step) -> str:
     if step.error_over_bound is None:
         return "wrong" if step.wrong else ""
     return "exact" if step.error_over_bound == 0 else f"{step.error_over_bound:.2g}"
+
+
+def joules(step: Step) -> str:
+    """The energy of a call, where it was measured."""
+    energy = step.profile.get("energy")
+    return f"{energy['joules']:.3g} J" if energy else ""
 
 
 def plain(ladder: Ladder, numbers: Sequence[int]) -> Iterator[str]:

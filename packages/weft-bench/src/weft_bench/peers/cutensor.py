@@ -38,7 +38,8 @@ _SURE_ALIGNMENT = {"cuda": 128, "meta": 128, "cpu": 16}
 _WORKSPACE_SHARE = 4  # of the free memory, one part in so many
 COMPILING_WORKSPACE = 1 << 34  # bytes: kernels that are compiled ahead may count on as much
 
-_FLOAT_COMPUTE = {"tf32": ("TF32",), "tf32x3": ("3XTF32",), "ieee_bound": ("32F", "9X16BF", "3XTF32")}
+EMULATED = ("9X16BF", "3XTF32", "8XINT8")  # compute types that make products of shorter ones
+_FLOAT_COMPUTE = {"tf32": ("TF32",), "tf32x3": ("3XTF32",), "ieee_bound": ("32F", "9X16BF", "3XTF32", "TF32")}
 _COMPUTE = {
     torch.float16: "32F",
     torch.bfloat16: "32F",
@@ -110,7 +111,9 @@ class CutensorPeer:
 
 
 class Cutensor(CutensorPeer):
-    """Contractions. `quick` tries the modes that won on an H200: no numbered kernels, two algorithms just in time."""
+    """Contractions. `quick` tries the modes that won on an H200: no numbered kernels, two algorithms just in time.
+
+    Just in time it takes one algorithm of an emulated compute type."""
 
     def _ways(self, case: Case, tensors: Tensors, library: Library) -> Prepared | str:
         computes = compute_names(case)
@@ -127,7 +130,9 @@ class Cutensor(CutensorPeer):
             return "; ".join(dict.fromkeys(refused.values()))
         summed = _modes_alone(case, 0)[1] or _modes_alone(case, 1)[1]
         stored = torch.promote_types(*case.dtypes[:2]) if summed else case.dtypes[2]
-        return Prepared(ways, refused, stored=stored, note=f"cuTENSOR {library.version}, compute {', '.join(computes)}")
+        own = {way.label for way in ways if way.label.endswith(f" {computes[0]}")} if len(computes) > 1 else set()
+        note = f"cuTENSOR {library.version}, compute {', '.join(computes)}"
+        return Prepared(ways, refused, stored=stored, note=note, yardstick=own)
 
     def _plans(
         self,
@@ -146,7 +151,7 @@ class Cutensor(CutensorPeer):
         """
         a, b, operation = _operation(case, tensors, library, compute, fused)
         limit = _workspace_limit(tensors.a.device)
-        for name, algorithm, jit in self._modes():
+        for name, algorithm, jit in self._modes(compute):
             label = f"{name}{'+jit' if jit else ''}{extra}"
             try:
                 plan = operation.plan(algorithm, jit, limit)
@@ -163,14 +168,15 @@ class Cutensor(CutensorPeer):
             raise UnsupportedError(self._absent)
         for compute, fused in itertools.product(compute_names(case), fusions(case)):
             _, _, operation = _operation(case, tensors, library, compute, fused)
-            for _, algorithm, jit in self._modes():
+            for _, algorithm, jit in self._modes(compute):
                 if jit:
                     operation.plan(algorithm, jit, COMPILING_WORKSPACE)
 
-    def _modes(self) -> Iterator[tuple[str, int, int]]:
+    def _modes(self, compute: str) -> Iterator[tuple[str, int, int]]:
+        quick = ("default",) if compute in EMULATED else ("default", "gett")
         for jit in (cutensor_library.NO_JIT, cutensor_library.JIT):
             for name, algorithm in cutensor_library.ALGORITHMS.items():
-                if not (self.quick and jit and name not in ("default", "gett")):
+                if not (self.quick and jit and name not in quick):
                     yield name, algorithm, jit
         if not self.quick:
             for kernel in range(MOST_KERNELS):
@@ -180,7 +186,7 @@ class Cutensor(CutensorPeer):
 def compute_names(case: Case) -> tuple[str, ...]:
     """The compute descriptors that sum as the case asks; `UnsupportedError` where cuTENSOR has none.
 
-    Of "ieee_bound" those that emulate as well: results past the bound of an IEEE sum are refused as wrong.
+    Of "ieee_bound" all that there are, IEEE sums first: the others count where their error is not above that of these.
     """
     common = torch.promote_types(*case.dtypes[:2])
     if isinstance(case.precision, torch.dtype) and case.precision is not common:

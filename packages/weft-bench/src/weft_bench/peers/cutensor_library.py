@@ -91,6 +91,21 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "cutensorPermute": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
 }  # fmt: skip
 
+#: Of versions since 2.3, and bound where they are there: see `cutensor_blocks`.
+BLOCK_SIGNATURES: Mapping[str, tuple[Any, ...]] = {
+    "cutensorCreateBlockSparseTensorDescriptor": (
+        c_void_p, _out, c_uint32, c_uint64, POINTER(c_uint32), _longs, _ints, _longs, c_int,
+    ),
+    "cutensorDestroyBlockSparseTensorDescriptor": (c_void_p,),
+    "cutensorCreateBlockSparseContraction": (
+        c_void_p, _out, c_void_p, _ints, c_int, c_void_p, _ints, c_int, c_void_p, _ints, c_int, c_void_p, _ints,
+        c_void_p,
+    ),
+    "cutensorBlockSparseContract": (
+        c_void_p, c_void_p, c_void_p, _out, _out, c_void_p, _out, _out, c_void_p, c_uint64, c_void_p,
+    ),
+}  # fmt: skip
+
 
 class CutensorError(Exception):
     """A function of the library that did not return success."""
@@ -272,7 +287,7 @@ def load() -> Library:
 
     `UnsupportedError` says what was tried.
     """
-    _load_companions()
+    load_companions()
     tried: list[str] = []
     for place in _places():
         try:
@@ -285,7 +300,8 @@ def load() -> Library:
 def bind(shared: ctypes.CDLL) -> Library:
     """A `Library` of an opened shared object. `AttributeError` where that lacks a function."""
     functions = {}
-    for name, arguments in SIGNATURES.items():
+    found = [name for name in BLOCK_SIGNATURES if hasattr(shared, name)]
+    for name, arguments in {**SIGNATURES, **{name: BLOCK_SIGNATURES[name] for name in found}}.items():
         function = getattr(shared, name)
         function.argtypes, function.restype = arguments, c_int
         functions[name] = function
@@ -307,7 +323,7 @@ def _places() -> list[Path | str]:
     return ["libcutensor.so.2", *(folder / "lib" / "libcutensor.so.2" for folder in packages)]
 
 
-def _load_companions() -> None:
+def load_companions() -> None:
     """Open cuBLASLt and NVRTC of NVIDIA's wheels: the loader then finds them by name, wherever they lie."""
     spec = find_spec("nvidia")
     for root in spec.submodule_search_locations or [] if spec else []:

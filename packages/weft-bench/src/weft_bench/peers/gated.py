@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from weft_bench.cases import Case
-from weft_bench.peers.pytorch import exact_products
+from weft_bench.peers.pytorch import exact_products, peak_bytes
 from weft_bench.peers.registry import Call, Prepared, Way, first_line
 
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # of x, gate, up
@@ -52,15 +52,9 @@ class TorchGate:
         return torchs_gate
 
     def prepare(self, case: Case, tensors: Any) -> Prepared | str:
-        run, about = gated_gradients(self.forward(case)), {}
+        run = gated_gradients(self.forward(case))
         try:
-            run(*tensors)
-            if tensors[0].is_cuda:
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-                before = torch.cuda.memory_allocated()
-                run(*tensors)
-                about = {"peak bytes": torch.cuda.max_memory_allocated() - before}
+            about = peak_bytes(run, tensors)
         except RuntimeError as error:
             return first_line(error)
         return Prepared([Way("", run, about)])

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from weft_bench.cases import FUNCTIONS, Case
 from weft_bench.cases.fused import CAUSAL
-from weft_bench.peers.pytorch import exact_products
+from weft_bench.peers.pytorch import exact_products, peak_bytes
 from weft_bench.peers.registry import Call, Prepared, Tensors, Way, first_line
 from weft_bench.peers.views import einsum_text
 
@@ -126,15 +126,9 @@ def gradients(forward: Forward) -> Call:
 
 
 def _prepared(forward: Forward, tensors: Tensors, stored: torch.dtype | None = None) -> Prepared | str:
-    run, about = gradients(forward), {}
+    run = gradients(forward)
     try:
-        run(*tensors)
-        if tensors.a.is_cuda:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            run(*tensors)
-            about = {"peak bytes": torch.cuda.max_memory_allocated() - before}
+        about = peak_bytes(run, tensors)
     except (RuntimeError, torch.OutOfMemoryError) as error:
         return first_line(error)
     return Prepared([Way("", run, about)], stored=stored)

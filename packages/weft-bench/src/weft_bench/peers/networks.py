@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from weft_bench.networks import NetworkTensors
 
 
+TUNING_SECONDS = 15.0  # for the steps of one network
+
+
 class WeftNetwork:
-    """``weft.network``, planned once. What is told beside: the first call, planning and compiling included."""
+    """``weft.network``, planned once. What is told beside: the first call, planning and compiling included.
+
+    With `tune` "measure" there is one more way on a GPU, whose steps were tuned.
+    """
 
     name = "weft"
+
+    def __init__(self, tune: str | None = None) -> None:
+        self._tunes = tune == "measure"
 
     def prepare(self, case: NetworkCase, tensors: NetworkTensors) -> Prepared | str:
         from weft_bench.networks import planned_network
@@ -43,6 +52,10 @@ class WeftNetwork:
         if tensors[0].is_cuda:
             net = planned_network(case, tensors, specialize="now")
             ways = [Way("at hand", ways[0].run, about), Way("made to measure", net, about)]
+            if self._tunes:
+                net = planned_network(case, tensors, specialize="now")
+                net.tune(*tensors, budget=TUNING_SECONDS)
+                ways.append(Way("tuned", net, about))
         return Prepared(ways, note=_said(case, about))
 
     def settings(self, case: NetworkCase) -> AbstractContextManager[Any]:

@@ -21,6 +21,7 @@ from weft.spec.notation import Label
 from weft_bench.cases import FUNCTIONS, Case
 from weft_bench.peers.registry import Call, Prepared, Tensors, Way, first_line
 from weft_bench.peers.views import einsum_text, view
+from weft_bench.records import PEAK
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -288,3 +289,15 @@ def exact_products(*, tf32: bool) -> Iterator[None]:
             yield
     finally:
         matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction = before
+
+
+def peak_bytes(run: Call, tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:
+    """`PEAK`, the bytes that a second call of `run` takes at most beyond `tensors`; nothing on a CPU."""
+    run(*tensors)
+    if not any(each is not None and each.is_cuda for each in tensors):
+        return {}
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(*tensors)
+    return {PEAK: torch.cuda.max_memory_allocated() - before}

@@ -7,7 +7,7 @@ algorithms) are all checked and tried; the fastest counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -57,6 +57,7 @@ class Prepared:
     refused: Mapping[str, str] = field(default_factory=dict)  # ways that cannot do it, with the reason
     stored: torch.dtype | None = None  # the sum is rounded to this type before more is done with it; None: it is not
     note: str = ""
+    yardstick: Set[str] = frozenset()  # labels: other ways count where their error is not above the largest of these
 
 
 class Contender(Protocol):
@@ -165,8 +166,8 @@ def contender(name: str, kind: str = "contraction", *, tune: str | None = None, 
     if name == "cutensor":
         options["quick"] = quick
     elif name == "weft" and tune is not None:
-        if kind != "contraction":
-            raise WeftError(f"tune='{tune}': only plans of contractions are tuned")
+        if kind not in ("contraction", "network"):
+            raise WeftError(f"tune='{tune}': only plans of contractions and networks are tuned")
         options["tune"] = tune
     found: Contender = getattr(import_module(f"weft_bench.peers.{module}"), made)(**options)
     return found
@@ -231,6 +232,15 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
     "network": {
         "weft": ("networks", "WeftNetwork"),
         "torch": ("networks", "TorchNetwork"),
+        "cutensornet": ("cutensornet", "CutensornetPeer"),
+    },
+    "cascade": {
+        "weft": ("cascades", "WeftCascade"),
+        "torch": ("cascades", "TorchCascade"),
+        "sdpa": ("cascades", "TorchAttention"),
+        "flex": ("cascades", "FlexCascade"),
+        "compile": ("cascades", "CompiledCascade"),
+        "blocks": ("cascades", "BlocksCascade"),
     },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,9 +34,12 @@ from weft_bench.profiling import ncu
 from weft_bench.profiling.launches import Launch, traced
 from weft_bench.profiling.page import JSON_FILE, body, save
 from weft_bench.profiling.record import Record, kept_l2
+from weft_bench.profiling.replay import TURN
 from weft_bench.profiling.subject import Subject, usual_sampling
 from weft_bench.profiling.text import text
 from weft_bench.timed_sets import Sampling, TimedSets
+
+SIDE_BY_SIDE = 6  # processes of the profiler: most of their time is spent on imports
 
 
 @dataclass
@@ -87,10 +91,19 @@ def profiled(
     else:
         found.missing["launches"] = found.missing["host time"] = "on a CPU a call is one: nothing is launched"
     if counters:
-        _of_counters(found, subject)
+        add_counters([(found, subject.recipe_bytes())], subject.device)
     else:
         found.missing["counters"] = "not asked for"
     return found
+
+
+def add_counters(profiles: Sequence[tuple[Profile, bytes | str]], device: torch.device) -> None:
+    """Add the counters of several calls, each by its recipe, or by the sentence that says why there is none.
+
+    Processes of the profiler start side by side, and take turns at the GPU.
+    """
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        list(pool.map(lambda each: _of_counters(each[0], each[1], device, Path(folder)), profiles))
 
 
 def add_work(found: Profile, case: Case, tensors: Tensors, known: Ceilings | None) -> None:
@@ -176,23 +189,19 @@ def _placed(launches: list[Launch], device: torch.device) -> list[Launch]:
     return [each.on(limits, properties.multi_processor_count) for each in launches]
 
 
-def _of_counters(found: Profile, subject: Subject) -> None:
-    """The profiler's run."""
-    if subject.device.type != "cuda":
-        found.missing["counters"] = "hardware counters are read of NVIDIA's GPUs: this ran on a CPU"
+def _of_counters(found: Profile, sent: bytes | str, device: torch.device, folder: Path) -> None:
+    """One run of the profiler."""
+    found.missing.pop("counters", None)
+    if (reason := _uncounted(device)) or isinstance(sent, str):
+        found.missing["counters"] = reason or str(sent)
         return
-    if torch.version.hip:
-        found.missing["counters"] = "hardware counters are read by Nsight Compute, which knows no AMD GPU"
-        return
-    sent = subject.recipe_bytes()
-    if isinstance(sent, str):
-        found.missing["counters"] = sent
-        return
-    with tempfile.NamedTemporaryFile(suffix=".weft-call") as file:
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    with tempfile.NamedTemporaryFile(suffix=".weft-call", dir=folder) as file:
         file.write(sent)
         file.flush()
-        processors = torch.cuda.get_device_properties(subject.device).multi_processor_count
-        counted = ncu.count(Path(file.name), processors=processors, device=found.device)
+        counted = ncu.count(
+            Path(file.name), processors=processors, device=found.device, environment={TURN: str(folder / "turn")}
+        )
     found.counters = list(counted.sets)
     if counted.missing:
         found.missing["counters"] = counted.missing
@@ -201,3 +210,10 @@ def _of_counters(found: Profile, subject: Subject) -> None:
         "replay": "a process of its own, one call after two that warm up; kernels replayed, caches emptied before each "
         "pass, clocks left alone",
     }  # fmt: skip
+
+
+def _uncounted(device: torch.device) -> str:
+    """Why a device has no counters; empty where it has."""
+    if device.type != "cuda":
+        return "hardware counters are read of NVIDIA's GPUs: this ran on a CPU"
+    return "hardware counters are read by Nsight Compute, which knows no AMD GPU" if torch.version.hip else ""

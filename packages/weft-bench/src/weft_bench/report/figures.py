@@ -51,6 +51,8 @@ _IN_WORDS = (
     (r"geomean_over_plain", "time with functions over the time without, geometric mean"),
     (r"same_schedule_over_plain", "the mean of the same where the schedule is the one without functions"),
     (r"worst_over_plain", "the same in the worst case"),
+    (r"vs_(.+)", "times as fast as {0}"),
+    (r"bytes_over_(.+)", "memory that a call takes over that of {0}"),
     (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
     (r"(.+)_over_(.+)", "time of {0} over that of {1}"),
     (r"(.+)_us", "{0}, in microseconds"),

@@ -23,6 +23,8 @@
     call.host_us                       host time of a plan's call, launches included: the largest of the cases
     call.contract_us, call.torch_us    the same of weft.contract and of torch.einsum
     call.launch_us                     one launch of the smallest operation of torch, called from Python
+    cascade.CASE.vs_sdpa               the peer's time over weft's
+    cascade.CASE.bytes_over_sdpa       bytes of memory that weft's call takes over those of the peer's
     scaling.CASE.speedup_on_P ...      see `weft_bench.report.scaling`
 
 A figure over several number types is formed where the run has all that the suite usually measures.
@@ -34,7 +36,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from weft.machine.statistics import Interval
-from weft_bench.records import CONTRACT, Run
+from weft_bench.records import CONTRACT, PEAK, Run
 from weft_bench.report.ratios import (
     Ratio,
     against_copy,
@@ -182,6 +184,18 @@ def call(run: Run) -> Figures:
     return found
 
 
+def cascade(run: Run) -> Figures:
+    """Each case against each peer: times, and memory where it was measured."""
+    found: Figures = {}
+    for peer in run.peers:
+        for case, theirs, mine in run.pairs(peer):
+            found[f"cascade.{case.name}.vs_{peer}"] = geomean([Ratio(theirs.samples, mine.samples)])
+            taken = [float(result.about.get(PEAK, 0)) for result in (mine, theirs)]
+            if all(taken):
+                found[f"cascade.{case.name}.bytes_over_{peer}"] = Interval(*[taken[0] / taken[1]] * 3)
+    return found
+
+
 def _moving(name: str, run: Run) -> Figures:
     found: Figures = {}
     if ratios := against_copy(run):
@@ -228,5 +242,6 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "algebra": algebra,
     "numbers": numbers,
     "call": call,
+    "cascade": cascade,
     "scaling": scaling_figures,
 }

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+import torch
+
 from weft.cli.tuning.run import AHEAD, CompileAhead, Job
 from weft.errors import UnsupportedError, WeftError
 from weft.gpu.common import cost
@@ -24,6 +26,7 @@ from weft.spec import Contraction
 from weft.tune.candidates import Candidate, Effort, pick_candidates
 from weft.tune.compile_pool import Compiler
 from weft.tune.tuner import measured
+from weft_bench.tuning.jobs import of_suite
 
 ENOUGH = 40  # measured schedules, fewer of which fit nothing
 ENOUGH_OF_FAMILY = 5
@@ -31,6 +34,9 @@ STEPS = (0.3, 0.15, 0.07, 0.03)  # factors e^step by which a number is tried lar
 ROUNDS = 4  # over all numbers with each step, at most
 STAY = 1e-3  # added to the deviation for each number, times the square of its logarithmic change
 WORSE = 1.01  # times the regret before, up to which a fit may choose
+# What `on_device` measures: contractions of few and of many flops a byte, in types of both kinds of units.
+QUICK_PAIRS, QUICK_CASES, QUICK_WORK = ("fp16_fp32", "fp32"), ("1", "9", "14", "20", "24", "30"), 1 << 30
+QUICK = Effort(samples=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,19 @@ def calibrated(samples: Sequence[Sample], target: Target) -> Fit:
     if better:
         keep(target, found)
     return Fit(target, len(observations), len({each.case for each in observations}), found, before, after, better)
+
+
+def on_device(device: torch.device, begun: Callable[[Job], None] = lambda job: None) -> Fit:
+    """Fit the numbers to a few schedules of a few contractions on a GPU, in some seconds; they are kept.
+
+    Where no numbers predict better than those that stand, those are kept as the device's own.
+    """
+    jobs, _ = of_suite("tccg", QUICK_PAIRS, QUICK_CASES, work=QUICK_WORK, device=device)
+    samples, _ = sampled(jobs, QUICK, begun)
+    fit = calibrated(samples, jobs[0].target)
+    if not fit.kept:
+        keep(fit.target, coefficients(fit.target))
+    return fit
 
 
 def observed(samples: Sequence[Sample], target: Target) -> list[Observation]:

@@ -81,8 +81,10 @@ def _pieces(case: dict[str, Any], job: Job, samples: int, compiler: Compiler) ->
         alike = [in_every_order(each) for each in choice.ranked]
         every = [rank for each in alike for rank in each]
         case |= {"legal": len(every), "spent": case.get("spent", 0.0)}
-        drawn = random.Random(0).sample(every, min(samples, len(every)))
-        known = {trial["schedule"] for trial in case["trials"]}
+        drawn = random.Random(0).sample(every, len(every))[:samples]  # those of fewer samples are among those of more
+        among, known = {str(rank.schedule) for rank in drawn}, {trial["schedule"] for trial in case["trials"]}
+        for trial in case["trials"]:  # the model's choice is drawn as well, perhaps, where more are
+            trial["drawn"] = trial["schedule"] in among
         wanted = [rank for rank in dict.fromkeys((choice.best, *drawn)) if str(rank.schedule) not in known]
         pieces = [wanted[at : at + PIECE] for at in range(0, len(wanted), PIECE)]
         for at, piece in enumerate(pieces):

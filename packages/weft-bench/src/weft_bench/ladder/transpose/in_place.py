@@ -4,6 +4,9 @@ A square matrix needs no second one. A block takes a tile and its mirror image a
 shared memory, and writes each where the other was; blocks below the diagonal have nothing to do. Both tiles are read
 before either is written, so no block sees what another has changed.
 
+The published kernel reads and writes one tile a block: where it writes, another block may have yet to read. Here each
+block swaps its two.
+
     . . . B          block (0, 3) holds T = tile (0, 3) and B' = tile (3, 0)
     . D . .          and writes T transposed to (3, 0), B' transposed to (0, 3);
     . . D .          a tile D on the diagonal is its own mirror image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import ceilings
 from weft.machine.timing import measure
-from weft_bench.profiling.micro import cuda, published
+from weft_bench.profiling.micro import cuda, numa, published
 from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
 from weft_bench.profiling.micro.record import Micro, Row
 
@@ -100,15 +101,20 @@ def shared(device: torch.device, name: str, budget: float) -> Micro:
 
 
 def transfer(device: torch.device, name: str, budget: float) -> Micro:
-    """Time of copies between host and device, pinned and pageable, and T = t0 + bytes / B fitted to them."""
+    """Time of copies between host and device, pinned and pageable, and T = t0 + bytes / B fitted to them.
+
+    Where the host's memory has several nodes, that is a class of path each.
+    """
     rows: list[Row] = []
+    paths = [(node, f" {node.text}" if node else "") for node in numa.nodes(device) or (None,)]
     for size in TRANSFERS:
         there = torch.empty(size, dtype=torch.uint8, device=device)
         row: dict[str, float | str | None] = {"bytes": size}
-        for kind, pinned in (("pinned", True), ("pageable", False)):
-            here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
-            row[f"{kind} to device us"] = 1e6 * _copied(there, here, device, budget)
-            row[f"{kind} to host us"] = 1e6 * _copied(here, there, device, budget)
+        for (node, path), kind in itertools.product(paths, ("pinned", "pageable")):
+            with numa.bound(node):
+                here = _host(size, kind == "pinned")
+                row[f"{kind}{path} to device us"] = 1e6 * _copied(there, here, device, budget)
+                row[f"{kind}{path} to host us"] = 1e6 * _copied(here, there, device, budget)
         rows.append(row)
     ways = [key for key in rows[0] if key != "bytes"]
     fitted = {way: fit_transfer(TRANSFERS, [float(row[way] or 0) / 1e6 for row in rows]) for way in ways}
@@ -117,8 +123,11 @@ def transfer(device: torch.device, name: str, budget: float) -> Micro:
         plain = way.removesuffix(" us")
         figures |= {f"{plain}: t0 us": 1e6 * model.latency, f"{plain}: GB/s": model.bandwidth / 1e9,
                     f"{plain}: off by at most": model.worst}  # fmt: skip
-    bandwidth = fitted["pinned to device us"].bandwidth
+    bandwidth = fitted[f"pinned{paths[0][1]} to device us"].bandwidth
     said = f"pinned memory moves at {bandwidth / 1e9:.3g} GB/s"
+    for _, path in paths[1:]:
+        share = fitted[f"pinned{path} to device us"].bandwidth / bandwidth
+        said += f", that of{path} at {share:.2f} of it"
     for what, value in _break_even(device, bandwidth).items():
         figures[what] = value
         said += f"; {what} {value:.3g}"
@@ -141,6 +150,11 @@ def _break_even(device: torch.device, bandwidth: float) -> dict[str, float]:
     if here is not None:
         found["flop/B from which moving pays against this CPU"] = break_even(bandwidth, there, here)
     return found
+
+
+def _host(size: int, pinned: bool) -> torch.Tensor:
+    """Memory of the host, touched by this thread."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
 
 
 def _copied(to: torch.Tensor, source: torch.Tensor, device: torch.device, budget: float) -> float:

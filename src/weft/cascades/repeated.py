@@ -1,0 +1,123 @@
+"""A call of a plan that is made again, forward and backward: kernels launched with other tensors, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.cascades.replay import Replay, slotted
+from weft.spec import Label
+
+
+class Repeated:
+    """Calls on tensors of some layouts, of A, B, C and operands in the plan's order; D is their only result.
+
+    `shapes`: those of A, B and C as kernels read them. Where these need gradients, `forward` gives peaks and sums too.
+    """
+
+    def __init__(self, plan: Any, forward: Replay, shapes: Sequence[Sequence[int]], grads: bool) -> None:
+        self.plan, self._forward, self._shapes, self._grads = plan, forward, shapes, grads
+        frame, notation = plan.frame, plan.notation
+        written = frame.second.result
+        self._d = [plan.extents[label] for label in written]
+        self._order = [written.index(label) for label in notation.d]
+        self._back = [notation.d.index(label) for label in written]
+        self._places = (1, 0, 2) if frame.swapped else (0, 1, 2)  # of the kernels' A, B and C among the plan's
+        terms = (notation.a, notation.b, notation.c)
+        labels = (frame.first.x, frame.first.y, frame.second.y)
+        own = [terms[at] for at in self._places]
+        self._turns = [_Turned(*each) for each in zip(labels, own, shapes, strict=True)]
+        self._replays: dict[tuple[bool, ...], Replay] = {}
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        if self._grads:
+            return _Repeated.apply(self, *tensors)
+        return self._as_asked(self._forward(tensors)[0])
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """D, and D, peaks and sums as kernels write them."""
+        found = self._forward(tensors)
+        return self._as_asked(found[0]), found
+
+    def _as_asked(self, d: Tensor) -> Tensor:
+        return d.view(self._d).permute(self._order)
+
+    def backward(
+        self, tensors: Sequence[Tensor], found: Sequence[Tensor], grad: Tensor, needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Gradients of A, B and C in the plan's order, from what `forward` found and the gradient of D."""
+        launch = self.plan.backward
+        grad = launch.ready(grad.permute(self._back))
+        own = tuple(needs[at] for at in self._places)
+        replay = self._replays.get(own)
+        grads = self._first(tensors, found, grad, own) if replay is None else replay([*tensors, *found, grad])
+        results: list[Tensor | None] = [None] * 3
+        lying = launch.as_they_lie(grads, self._shapes, own)
+        for at, each, turned in zip(self._places, lying, self._turns, strict=True):
+            results[at] = None if each is None else turned(each)
+        return results
+
+    def _first(
+        self, tensors: Sequence[Tensor], found: Sequence[Tensor], grad: Tensor, needs: tuple[bool, ...]
+    ) -> Sequence[Tensor]:
+        """Gradients by launches that are made here, and kept."""
+        plan, launch = self.plan, self.plan.backward
+        named = dict(zip(plan.said.operands, tensors[3:], strict=True))
+        ready, operands = plan._arranged(tensors[:3], named, plan.kernel)
+        a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
+        values: dict[fx.Node, Tensor] = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
+        sums = (target.gives for target in launch.functions.sums)
+        values.update(zip((*launch.functions.stage.peaks, *sums), found[1:], strict=True))
+        made = launch.alone((a, b, c), needs, grad, found[0], values)
+        calls = [(call(), call) for call in made.calls]
+        given = [(a, b, c)[self._places[at]] for at in range(3)]
+        self._replays[needs] = slotted(calls, [*given, *operands, *found, grad], made.found, made.room)
+        return made.found
+
+
+class _Turned:
+    """A gradient along labels as kernels have them, in the shape and order of what it is the gradient of."""
+
+    def __init__(self, labels: Sequence[Label], term: Sequence[Label], shape: Sequence[int]) -> None:
+        kept = [at for at, label in enumerate(labels) if label in term]
+        self._kept = [shape[at] for at in kept]
+        own = [labels[at] for at in kept]
+        self._order = [own.index(label) for label in term if label in own]
+        self._ones = [at for at, label in enumerate(term) if label not in own]
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        grad = grad.reshape(self._kept).permute(self._order)
+        for at in self._ones:
+            grad = grad.unsqueeze(at)
+        return grad
+
+
+class _Repeated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, repeated: Repeated, *tensors: Tensor) -> Tensor:
+        d, found = repeated.forward(tensors)
+        ctx.repeated = repeated
+        ctx.save_for_backward(*tensors, *found)
+        return d
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        repeated, saved, needs = ctx.repeated, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        count = len(needs)
+        tensors, found = saved[:count], saved[count:]
+        if torch.is_grad_enabled():
+            grads = _differentiably(repeated.plan, tensors, grad, needs)
+        else:
+            grads = repeated.backward(tensors, found, grad, needs)
+        return (None, *grads, *(None for _ in needs[3:]))
+
+
+def _differentiably(plan: Any, tensors: Sequence[Tensor], grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+    """Gradients that have gradients themselves, of the call made anew."""
+    d = plan.anew(tensors[:3], dict(zip(plan.said.operands, tensors[3:], strict=True)))
+    wanted = [each for each, need in zip(tensors[:3], needs, strict=False) if need]
+    found = iter(torch.autograd.grad(d, wanted, grad, create_graph=True))
+    return [next(found) if need else None for need in needs[:3]]
