@@ -122,7 +122,7 @@ def _is_quick(frame: Frame, tile: CascadeTile) -> bool:
     took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, float32 by three products 0.35 and 0.66."""
     if frame.products.product.itemsize == 8:
         return size_of(frame, frame.first.k) <= _MOST_TERMS
-    return frame.products.precision == "tf32x3" and frame.products.product.itemsize == 4 and not tile.halves
+    return frame.products.precision == "tf32x3" and frame.products.product.itemsize == 4 and not tile.terms
 
 
 def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
