@@ -16,6 +16,7 @@ import torch
 
 from weft.base.dispatch import taken_by
 from weft.cascades.public import plan_cascade
+from weft.cascades.serving import is_quick
 from weft.errors import WeftError
 from weft.fn import reductions
 from weft.spec import Label, Notation
@@ -72,7 +73,8 @@ def met_by_kernel(notation: Notation, tensors: Sequence[torch.Tensor], precision
         plan = plan_of(how, notation, tensors, precision=precision, specialize="auto")
     except WeftError:  # extents that do not agree, say: einsum's own words are about its equation
         return None
-    return None if plan.kernel is None else ThirdMet(how, plan)
+    kernel = plan.kernel
+    return ThirdMet(how, plan) if kernel is not None and is_quick(plan.frame, kernel.tile) else None
 
 
 def plan_of(how: Met, notation: Notation, tensors: Sequence[torch.Tensor], **keywords: Any) -> Any:
