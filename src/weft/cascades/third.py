@@ -16,7 +16,6 @@ import torch
 
 from weft.base.dispatch import taken_by
 from weft.cascades.public import plan_cascade
-from weft.cascades.serving import is_quick
 from weft.errors import WeftError
 from weft.fn import reductions
 from weft.spec import Label, Notation
@@ -69,6 +68,8 @@ def met_by_kernel(notation: Notation, tensors: Sequence[torch.Tensor], precision
     how = met(notation) if device.type == "cuda" and dtype in _TYPES else None
     if how is None or any(each.dtype != dtype or each.device != device for each in tensors):
         return None
+    from weft.cascades.serving import is_quick  # with what runs cascades: with the first call, not with weft
+
     try:
         plan = plan_of(how, notation, tensors, precision=precision, specialize="auto")
     except WeftError:  # extents that do not agree, say: einsum's own words are about its equation
