@@ -14,7 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-from weft.cascades import terms
+from weft.cascades import serving, terms
 from weft.cascades.serving import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
@@ -223,17 +223,21 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.serving import tile_of
 
-q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
-plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
-    between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
-plan.frame.products.product = torch.float16  # as on a GPU
+if sys.argv[1] == "attention":
+    q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
+    plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
+        between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
+else:
+    q, k, v = torch.empty(1024, 64), torch.empty(1000, 64), torch.empty(1000, 1)
+    plan = weft.plan_cascade("id,jd->ij, ij,je->ie", q, k, v, between=torch.exp, precision=sys.argv[1])
+plan.frame.products.product = q.dtype  # as on a GPU
 launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
 call = launch.call(q, k, v.mT, dict(zip(plan.between.inputs[1:], plan.coordinates)), False)
-types = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32"}
+types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
 given = dict(zip(call.kernel.arg_names, (*call.tensors, *call.numbers)))
 signature, constants, aligned = {}, dict(call.constants), {}
 for at, (name, value) in enumerate(given.items()):
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not hasattr(value, "block_shape"):
         signature[name], aligned[at,] = "*" + types[value.dtype], [["tt.divisibility", 16]]
     elif hasattr(value, "block_shape"):
         signature[name] = f"tensordesc<{types[value.base.dtype]}{list(value.block_shape)},{value.layout!r}>"
@@ -251,14 +255,39 @@ print(json.dumps([ptx.count("wgmma.mma_async"), ptx.count("cp.async.bulk.tensor"
 """
 
 
+def compiled(case: str) -> list[int]:
+    """Products of warp groups, loads by tensor maps and bytes of shared memory of a kernel for Hopper."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED, case]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found: list[int] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
 @pytest.mark.slow
 def test_hopper_multiplies_both_products_in_wgmma() -> None:
     """Each consumer: scores of the first tile, both products in two loops, the last product with C."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-W", "ignore", "-c", COMPILED]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    wgmma, loads, shared = json.loads(ran.stdout.splitlines()[-1])
+    wgmma, loads, shared = compiled("attention")
     assert wgmma == 2 * 3 * (128 // 16 + 128 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "products"), [("ieee_bound", 6), ("tf32x3", 3)])
+def test_hopper_multiplies_terms_in_wgmma(precision: str, products: int) -> None:
+    """Each consumer: scores of the first tile, and of the next one in two loops."""
+    wgmma, loads, shared = compiled(precision)
+    assert wgmma == 2 * 3 * products * (64 // 16)
+    assert loads > 0
+    assert shared <= 227 * 1024
+
+
+def test_long_functions_have_narrow_tiles() -> None:
+    """Code of a tile is as long as its columns are many."""
+    x = torch.empty(1, 2, 1024, 64, dtype=torch.float16)
+    frame = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", x, x, x).frame
+    frame.products.product = torch.float16
+    widths = [serving.tile_of(frame, 132, hopper=True, slots=slots).n for slots in (0.0, 8.0, 24.0)]
+    assert widths == [128, 64, 32]
