@@ -220,22 +220,34 @@ import json, sys, torch, weft
 from triton.backends.compiler import GPUTarget
 from triton.compiler import compile
 from triton.experimental.gluon._runtime import GluonASTSource
+from weft.cascades.backward_launch import BackwardLaunch
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.serving import tile_of
 
-if sys.argv[1] == "attention":
+case = sys.argv[1]
+if case in ("ieee_bound", "tf32x3"):
+    q, k, v = torch.empty(1024, 64), torch.empty(1000, 64), torch.empty(1000, 1)
+    plan = weft.plan_cascade("id,jd->ij, ij,je->ie", q, k, v, between=torch.exp, precision=case)
+else:
     q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
     plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
         between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
-else:
-    q, k, v = torch.empty(1024, 64), torch.empty(1000, 64), torch.empty(1000, 1)
-    plan = weft.plan_cascade("id,jd->ij, ij,je->ie", q, k, v, between=torch.exp, precision=sys.argv[1])
 plan.frame.products.product = q.dtype  # as on a GPU
-launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
-call = launch.call(q, k, v.mT, dict(zip(plan.between.inputs[1:], plan.coordinates)), False)
+values = dict(zip(plan.between.inputs[1:], plan.coordinates))
+if case != "backward":
+    launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
+    call = launch.call(q, k, v.mT, values, False)
+    kernel, arguments, named = call.kernel, (*call.tensors, *call.numbers), call.constants
+else:
+    launch = BackwardLaunch(plan.program, plan.frame, plan._known, hopper=True)
+    for node in (*launch.functions.stage.peaks, *(each.gives for each in launch.functions.sums)):
+        values[node] = torch.empty(plan.frame.shape(plan.between.modes[node]))
+    calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls
+    (kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
+    named = {name: value for name, value in named.items() if name in kernel.arg_names}
 types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
-given = dict(zip(call.kernel.arg_names, (*call.tensors, *call.numbers)))
-signature, constants, aligned = {}, dict(call.constants), {}
+given = dict(zip(kernel.arg_names, arguments))
+signature, constants, aligned = {}, dict(named), {}
 for at, (name, value) in enumerate(given.items()):
     if isinstance(value, torch.Tensor) and not hasattr(value, "block_shape"):
         signature[name], aligned[at,] = "*" + types[value.dtype], [["tt.divisibility", 16]]
@@ -247,28 +259,18 @@ for at, (name, value) in enumerate(given.items()):
         signature[name] = "fp32" if isinstance(value, float) else "i32"
         if isinstance(value, int) and value % 16 == 0:
             aligned[at,] = [["tt.divisibility", 16]]
-signature |= dict.fromkeys(call.constants, "constexpr")
-made = compile(GluonASTSource(call.kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32),
+signature |= dict.fromkeys(named, "constexpr")
+made = compile(GluonASTSource(kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32),
     options={"num_warps": launch.tile.warps})
 ptx = made.asm["ptx"]
-print(json.dumps([ptx.count("wgmma.mma_async"), ptx.count("cp.async.bulk.tensor"), made.metadata.shared]))
+print(json.dumps([ptx.count(each) for each in sys.argv[2:]] + [made.metadata.shared]))
 """
-
-
-def compiled(case: str) -> list[int]:
-    """Products of warp groups, loads by tensor maps and bytes of shared memory of a kernel for Hopper."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-W", "ignore", "-c", COMPILED, case]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found: list[int] = json.loads(ran.stdout.splitlines()[-1])
-    return found
 
 
 @pytest.mark.slow
 def test_hopper_multiplies_both_products_in_wgmma() -> None:
     """Each consumer: scores of the first tile, both products in two loops, the last product with C."""
-    wgmma, loads, shared = compiled("attention")
+    wgmma, loads, shared = compiled("forward", "wgmma.mma_async", "cp.async.bulk.tensor")
     assert wgmma == 2 * 3 * (128 // 16 + 128 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
@@ -278,7 +280,7 @@ def test_hopper_multiplies_both_products_in_wgmma() -> None:
 @pytest.mark.parametrize(("precision", "products"), [("ieee_bound", 6), ("tf32x3", 3)])
 def test_hopper_multiplies_terms_in_wgmma(precision: str, products: int) -> None:
     """Each consumer: scores of the first tile, and of the next one in two loops."""
-    wgmma, loads, shared = compiled(precision)
+    wgmma, loads, shared = compiled(precision, "wgmma.mma_async", "cp.async.bulk.tensor")
     assert wgmma == 2 * 3 * products * (64 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
@@ -291,3 +293,21 @@ def test_long_functions_have_narrow_tiles() -> None:
     frame.products.product = torch.float16
     widths = [serving.tile_of(frame, 132, hopper=True, slots=slots).n for slots in (0.0, 8.0, 24.0)]
     assert widths == [128, 64, 32]
+
+
+@pytest.mark.slow
+def test_gradients_on_hopper_take_five_products() -> None:
+    """Each consumer in each of two loops: S, dP and dA from all of K, dB and dC from 64 rows; dA added by fours."""
+    wgmma, added, shared = compiled("backward", "wgmma.mma_async", "add.v4.f32")
+    assert wgmma == 2 * 2 * (3 * 128 // 16 + 2 * 64 // 16)
+    assert added == 2 * 2 * 8
+    assert shared <= 227 * 1024
+
+
+def compiled(*arguments: str) -> list[int]:
+    """What the code has of some words, and its bytes of shared memory."""
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED, *arguments]
+    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found: list[int] = json.loads(ran.stdout.splitlines()[-1])
+    return found

@@ -24,13 +24,12 @@ ROUNDED = """\
 def cascade_rounded(sums, da, alpha, M, K, SIDE: tl.constexpr, BM: tl.constexpr):
     tiles = tl.cdiv(M, BM)
     batch = (tl.program_id(0) // tiles).to(tl.int64)
-    line = tl.arange(0, BM)
-    m = tl.program_id(0) % tiles * BM + line
+    m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
     k = tl.arange(0, SIDE)
     there = (m < M)[:, None] & (k < K)[None, :]
-    of_line = line // 16 * 128 + line % 8 * 16 + line // 8 % 2 * 2
-    of_k = k // 8 * 512 + k // 2 % 4 * 4 + k % 2
-    found = tl.load(sums + tl.program_id(0).to(tl.int64) * (BM * SIDE) + of_line[:, None] + of_k[None, :])
+    found = tl.load(sums + tl.program_id(0).to(tl.int64) * (BM * SIDE) + tl.arange(0, BM * SIDE))
+    found = tl.permute(tl.reshape(found, (SIDE // 8, BM // 16, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5))
+    found = tl.reshape(found, (BM, SIDE))
     tl.store(da + (batch * M + m)[:, None] * K + k[None, :], (found * alpha).to(da.dtype.element_ty), mask=there)
 """
 

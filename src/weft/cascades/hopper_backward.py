@@ -55,27 +55,29 @@ def {{name}}_producer({{parameters}}):
         meet_and_arrive(full.index(stage))
 """
 
-#: Two roles of one warp each: nobody else waits for memory.
+#: Roles of one warp each: nobody else waits for memory. Two give turns, one those of every other tile.
 _TURNS = f"""\
 @gluon.jit
 def {{name}}_takes({{parameters}}):
     {{stretches}}
     count = gl.cdiv(at3 - at0, MOVING)
+    last = at0 // MOVING + count - 1
+    had = gl.to_tensor(0)
     for number in range(count):
         stage = number % {STAGES}
-        place = at0 // MOVING + count - 1 - number
-        take_turn(turns + batch * gl.cdiv(M, MOVING) + place, tile - gl.load(before + place))
+        if number == had:
+            place = last - number
+            had += take_turns(turns + batch * gl.cdiv(M, MOVING) + place, before + place, tile, count - number)
         mbarrier.wait(added.index(stage), number // {STAGES} & 1 ^ 1)
-        mbarrier.arrive(turn.index(stage))
+        meet_and_arrive(turn.index(stage))
 
 
 @gluon.jit
-def {{name}}_gives({{parameters}}):
+def {{name}}_gives(STAGE: gl.constexpr, {{parameters}}):
     {{stretches}}
     count = gl.cdiv(at3 - at0, MOVING)
-    for number in range(count):
-        stage = number % {STAGES}
-        mbarrier.wait(added.index(stage), number // {STAGES} & 1)
+    for number in range(STAGE, count, {STAGES}):
+        mbarrier.wait(added.index(STAGE), number // {STAGES} & 1)
         give_turn(turns + batch * gl.cdiv(M, MOVING) + at0 // MOVING + count - 1 - number)
 """
 
@@ -107,8 +109,9 @@ _KERNEL = f"""\
         ({{name}}_consumer, (1, {{arguments}})),
         ({{name}}_producer, ({{arguments}})),
         ({{name}}_takes, ({{arguments}})),
-        ({{name}}_gives, ({{arguments}})),
-    ], [{WARPS}, 1, 1, 1], [{CONSUMER_REGISTERS}{3 * f", {PRODUCER_REGISTERS}"}])
+        ({{name}}_gives, (0, {{arguments}})),
+        ({{name}}_gives, (1, {{arguments}})),
+    ], [{WARPS}, 1, 1, 1, 1], [{CONSUMER_REGISTERS}{4 * f", {PRODUCER_REGISTERS}"}])
 """
 
 

@@ -107,16 +107,36 @@ def add_rows(to, rows):
 
 
 @gluon.jit
-def take_turn(place, turn):
-    """Wait until so many have had their turn; what they have added is there."""
-    gl.inline_asm_elementwise(
+def take_turns(turns, before, tile, count):
+    """Wait until it is the turn of a tile of columns at the first of `count` places, and at how many from there on.
+
+    Places go backwards from where `turns`, which counts the turns that were had, and `before`, the first tile that has
+    one, are. A warp looks at 32 of them; what others have added there is in memory.
+    """
+    return gl.inline_asm_elementwise(
         """{
         .reg .pred there;
-        again: ld.acquire.gpu.global.s32 $0, [$1];
-        setp.ge.s32 there, $0, $2;
-        @!there bra again;
+        .reg .b32 lane, first, had;
+        .reg .b64 at, place;
+        mov.u32 lane, %laneid;
+        sub.s32 had, $4, 1;
+        min.s32 lane, lane, had;
+        mul.wide.s32 at, lane, -4;
+        add.s64 place, $2, at;
+        ld.global.b32 first, [place];
+        sub.s32 first, $3, first;
+        add.s64 place, $1, at;
+        again: ld.acquire.gpu.global.b32 had, [place];
+        setp.ge.s32 there, had, first;
+        vote.sync.ballot.b32 had, there, 0xffffffff;
+        not.b32 had, had;
+        brev.b32 had, had;
+        clz.b32 $0, had;
+        setp.eq.s32 there, $0, 0;
+        @there bra again;
+        min.s32 $0, $0, $4;
         }""",
-        "=r,l,r", [place, turn], dtype=gl.int32, is_pure=False, pack=1,
+        "=r,l,l,r,r", [turns, before, tile, count], dtype=gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
@@ -157,5 +177,5 @@ NAMES = {
     "warpgroup_mma_wait": warpgroup_mma_wait, "barriers": barriers, "meet_and_arrive": meet_and_arrive, "load": load,
     "scores": scores, "term_scores": term_scores, "add_terms": add_terms, "as_it_is": as_it_is,
     "stored_layout": stored_layout, "fence_async_shared": fence_async_shared, "rows_of_both": rows_of_both,
-    "add_rows": add_rows, "take_turn": take_turn, "give_turn": give_turn,
+    "add_rows": add_rows, "take_turns": take_turns, "give_turn": give_turn,
 }  # fmt: skip

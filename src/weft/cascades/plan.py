@@ -109,6 +109,21 @@ class CascadePlan:
         """Whether there is a second contraction."""
         return self.notation.c is not None
 
+    @property
+    def several(self) -> bool:
+        """Whether results come as a tuple."""
+        return len(self.between.outputs) > 1 or (self.between.several and not self.meets)
+
+    @property
+    def described_results(self) -> list[tuple[tuple[Label, ...], torch.dtype]]:
+        """The labels and types of the results."""
+        outputs = [] if self.notation.d is None else [(self.notation.d, self.result_type)]
+        for node in self.between.outputs[self.meets :]:
+            dtype = node.meta["dtype"]
+            kept = tuple(label for label in self.notation.s if label in self.between.modes[node])
+            outputs.append((kept, self.frame.stored_as(dtype) if node in self.between.elementwise else dtype))
+        return outputs
+
     @cached_property
     def limit(self) -> int:
         """The most elements of S in a block."""
@@ -433,8 +448,7 @@ class CascadePlan:
             kept = [label for label in self.frame.order if label in modes]
             value = value.reshape([self.extents[label] for label in kept])
             results.append(value.permute([kept.index(label) for label in self.notation.s if label in modes]))
-        several = len(results) > 1 or (self.between.several and not self.meets)
-        return tuple(results) if several else results[0]
+        return tuple(results) if self.several else results[0]
 
     def _check(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> None:
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)
