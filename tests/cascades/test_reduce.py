@@ -132,3 +132,46 @@ def test_bad_reductions_are_refused(reduce: Any, kind: type[Exception], message:
     with pytest.raises(kind, match=message):
         weft.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), out=out, reduce=reduce)
     assert not bool(out.any())
+
+
+@pytest.mark.parametrize("keywords", [{}, {"slices": "c"}, {"functions": {"ad": torch.tanh}}, {"constants": (1,)}])
+def test_a_network_returns_reductions_of_its_result(keywords: Any) -> None:
+    a, b, c = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 5), (5, 6), (6, 7)))
+    wanted = {"norm": ("d", "sum", torch.square), "at": ("a", "argmax"), "all": ("", "logsumexp")}
+    net = weft.network("ab,bc,cd->ad", a, b, c, reduce=wanted, **keywords)
+    given = (a, c) if "constants" in keywords else (a, b, c)
+    plain = a @ b @ c
+    plain = plain.tanh() if "functions" in keywords else plain
+    for _ in range(2):
+        d, found = net(*given)
+        torch.testing.assert_close(d, plain)
+        torch.testing.assert_close(found["norm"], plain.square().sum(0))
+        torch.testing.assert_close(found["all"], plain.flatten().logsumexp(0))
+        assert torch.equal(found["at"], plain.argmax(1))
+
+
+def test_reductions_of_a_network_have_gradients_and_other_kinds_of_results() -> None:
+    a, b, c = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 5), (5, 6), (6, 7)))
+    net = weft.network("ab,bc,cd->da", a, b, c, reduce={"rows": ("a", "logsumexp")})
+    d, found = net(a, b, c)
+    expected = (a @ b @ c).logsumexp(1)
+    torch.testing.assert_close(found["rows"], expected)
+    mine = torch.autograd.grad(found["rows"].sin().sum() + d.sum(), (a, b, c))
+    right = torch.autograd.grad(expected.sin().sum() + (a @ b @ c).sum(), (a, b, c))
+    torch.testing.assert_close(mine, right)
+    arrays = [each.detach().numpy() for each in (a, b, c)]
+    d, found = net(*arrays)
+    assert type(d) is type(found["rows"]) is type(arrays[0])
+    out = torch.empty(7, 4, dtype=torch.float64)
+    with torch.no_grad():
+        assert net(a, b, c, out=out)[0] is out
+
+
+def test_a_network_refuses_reductions_that_it_cannot_make() -> None:
+    a, b, c = torch.ones(4, 5), torch.ones(5, 6), torch.ones(6, 7)
+    with pytest.raises(weft.NotationError, match="reduce 'peak' keeps 'b', which D"):
+        weft.network("ab,bc,cd->ad", a, b, c, reduce={"peak": ("b", "max")})
+    with pytest.raises(weft.UnsupportedError, match="strip_exponent and reduce do not go together"):
+        weft.network("ab,bc,cd->ad", a, b, c, reduce={"peak": ("a", "max")}, strip_exponent=True)
+    with pytest.raises(weft.UnsupportedError, match="only networks whose call is their steps"):
+        weft.network("ab,bc,cd->ad", a, b, c, reduce={"peak": ("a", "max")}).bind(a, b, c)

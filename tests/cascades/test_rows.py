@@ -159,3 +159,18 @@ def test_calls_begin_with_torch_and_loops_take_over(monkeypatch: pytest.MonkeyPa
     assert torch.equal(found[0], never[0])
     assert torch.equal(found[1], found[2])
     torch.testing.assert_close(found[1], never[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("terms", [2, 24])
+def test_s_itself_is_reduced_beside_what_takes_its_place(terms: int) -> None:
+    """What meets C is written where S was, and S is reduced in all ways."""
+    x, y, c = torch.randn(20, terms), torch.randn(300, terms), torch.randn(300, 6)
+
+    def between(s: Tensor) -> tuple[Tensor, ...]:
+        return torch.sigmoid(s), weft.amax(s, "j"), weft.sum(s, "j"), weft.argmin(s, "j"), weft.amin(s.abs(), "j")
+
+    found = run("id,jd->ij, ij,je->ie", x, y, c, between=between, workspace_limit=1 << 14)
+    s = x @ y.T
+    expected = (torch.sigmoid(s) @ c, s.amax(1), s.sum(1), s.argmin(1), s.abs().amin(1))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

@@ -17,6 +17,7 @@ from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
+from weft.cascades.elements import ElementFunctions
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents, nested
@@ -31,9 +32,10 @@ from weft.cascades.replay import layouts_of
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
 from weft.cascades.second import SecondAlgebra
-from weft.cascades.serving import is_default, tile_of, unserved
+from weft.cascades.serving import is_default, tile_of, unserved, without_terms
 from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
+from weft.cascades.terms import BOUND
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -107,6 +109,21 @@ class CascadePlan:
         """Whether there is a second contraction."""
         return self.notation.c is not None
 
+    @property
+    def several(self) -> bool:
+        """Whether results come as a tuple."""
+        return len(self.between.outputs) > 1 or (self.between.several and not self.meets)
+
+    @property
+    def described_results(self) -> list[tuple[tuple[Label, ...], torch.dtype]]:
+        """The labels and types of the results."""
+        outputs = [] if self.notation.d is None else [(self.notation.d, self.result_type)]
+        for node in self.between.outputs[self.meets :]:
+            dtype = node.meta["dtype"]
+            kept = tuple(label for label in self.notation.s if label in self.between.modes[node])
+            outputs.append((kept, self.frame.stored_as(dtype) if node in self.between.elementwise else dtype))
+        return outputs
+
     @cached_property
     def limit(self) -> int:
         """The most elements of S in a block."""
@@ -126,7 +143,8 @@ class CascadePlan:
         said, types = self.said, self.types
         kind = said.device.type
         product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
-        products = BlockProducts(product, types.accumulate, kind, types.precision)
+        precision = "ieee_bound" if types.split else types.precision
+        products = BlockProducts(product, types.accumulate, kind, precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
@@ -175,10 +193,14 @@ class CascadePlan:
             reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
+        tile = None
+        if reason is None:
+            slots = ElementFunctions(self.program, self.frame).slots if hopper else 0.0
+            tile = tile_of(self.frame, _processors(device), hopper, slots)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
-        return CascadeLaunch(self.program, self.frame, self._known, tile)
+        exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
+        return CascadeLaunch(self.program, self.frame, self._known, tile, exact)
 
     def fall_back(self, error: Exception) -> None:
         """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
@@ -192,7 +214,9 @@ class CascadePlan:
         """The launch of the kernels for gradients, where the forward pass has one."""
         if self.kernel is None or not differentiates(self.program, self.frame):
             return None
-        return BackwardLaunch(self.program, self.frame, self._known, self.kernel.tile.hopper)
+        tile = self.kernel.tile
+        terms = tile.hopper and tile.terms > 0
+        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not terms, terms)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -350,7 +374,7 @@ class CascadePlan:
     def _replays(self) -> dict[Hashable, Repeated] | None:
         """Calls by their layouts; None where there is more to them than launches."""
         kernel = self.kernel
-        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.halves else None  # type: ignore[union-attr]
+        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.terms else None  # type: ignore[union-attr]
 
     def _keep(
         self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]
@@ -424,8 +448,7 @@ class CascadePlan:
             kept = [label for label in self.frame.order if label in modes]
             value = value.reshape([self.extents[label] for label in kept])
             results.append(value.permute([kept.index(label) for label in self.notation.s if label in modes]))
-        several = len(results) > 1 or (self.between.several and not self.meets)
-        return tuple(results) if several else results[0]
+        return tuple(results) if self.several else results[0]
 
     def _check(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> None:
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)

@@ -11,7 +11,7 @@ from weft.api.keywords import Equation, signed
 from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_many
-from weft.base.dispatch import is_dynamo_compiling, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
@@ -74,8 +74,10 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     True
     """
     if is_dynamo_compiling():
-        return outside(cascade, equation, a, b, c, **keywords)
+        return as_operation("cascade")(equation, a, b, c, keywords)
     given = (a, b) if c is None else (a, b, c)
+    if is_traced(given):
+        return as_operation("cascade")(equation, a, b, c, keywords)
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned("cascade", equation, given, keywords)
         if is_transforming():
@@ -107,21 +109,29 @@ def _planned(
     call: str, equation: Any, given: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
     """The plan of a call, and its tensors."""
-    from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
-
     options = read_options(call, keywords)
     function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
-    tensors, options = _cast(tensors, options)
-    operands = options.tensors
-    key = _key(equation, tensors, operands, options, function, alpha)
-    plan = None if key is None else _PLANS.get(key)
+    if (wanted := autocast_type(tensors[0].device.type, tensors[0].dtype)) is not None:
+        tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+    return planned(equation, tensors, options, function, alpha), tensors, options.tensors
+
+
+def planned(
+    equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any, alpha: float
+) -> CascadePlan:
+    """The plan of a call that is read, an earlier one's where all is the same."""
+    from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
+
+    _check(tensors, options)
+    key = _key(equation, tensors, options.tensors, options, function, alpha)
+    plan: CascadePlan | None = None if key is None else _PLANS.get(key)
     if plan is None:
         with outside_transforms():
-            plan = CascadePlan(_described(equation, tensors, options, function), function, options, alpha)
+            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha)
         if key is not None:
             _PLANS.put(key, plan)
-    return plan, tensors, operands
+    return plan
 
 
 def _transformed(
@@ -161,12 +171,14 @@ def _key(
     return found
 
 
-def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Tensor], Options]:
-    """Operands in autocast's type where that is on; `DTypeError` for types or devices that differ."""
-    kind = tensors[0].device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        wanted = torch.get_autocast_dtype(kind)
-        tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
+def autocast_type(kind: str, dtype: torch.dtype) -> torch.dtype | None:
+    """The type that autocast computes in on a kind of device; None where it is off, or casts no such operands."""
+    on = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on and dtype in _CAST else None
+
+
+def _check(tensors: Sequence[torch.Tensor], options: Options) -> None:
+    """`DTypeError` and `UnsupportedError` for types or devices that differ, or that no cascade takes."""
     resolve_backend(options.backend, tensors[0].device)
     for name, tensor in zip("abc", tensors, strict=False):
         if tensor.dtype != tensors[0].dtype:
@@ -175,14 +187,13 @@ def _cast(tensors: list[torch.Tensor], options: Options) -> tuple[list[torch.Ten
             )
         if tensor.device != tensors[0].device:
             raise UnsupportedError(f"a is on {tensors[0].device} and {name} on {tensor.device}")
-    if kind not in ("cpu", "cuda"):
+    if tensors[0].device.type not in ("cpu", "cuda"):
         raise UnsupportedError(f"a cascade runs on a CPU or a GPU, not on '{tensors[0].device}'")
     if not tensors[0].dtype.is_floating_point or tensors[0].dtype.itemsize < 2:
         raise DTypeError(f"a cascade takes float16, bfloat16, float32 and float64, not {dtype_name(tensors[0].dtype)}")
-    return tensors, options
 
 
-def _described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
+def described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
     """The tensors that a plan is for, checked."""
     from weft.cascades.notation import extents_of, read
     from weft.cascades.plan import Described

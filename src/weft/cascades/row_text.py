@@ -175,6 +175,9 @@ class RowText:
         if sweep.numbers:
             values = self._values(sweep.numbers, self._known)
             self._known.update(zip(sweep.numbers, values, strict=True))
+        of_s = [each for each in sweep.reductions if each.source is self.s and not self.terms]
+        for each in of_s:  # before what meets C takes its place
+            self._reduce(each)
         loads: dict[fx.Node, Held] = dict(self._known)
         before = len(self._body)
         for node in self._reads(sweep.stored):
@@ -186,7 +189,8 @@ class RowText:
         loop = [*self._body[before:], *stores]
         self._body[before:] = ["for j in range(n):", *(f"    {line}" for line in loop)] if stores else []
         for each in sweep.reductions:
-            self._reduce(each)
+            if each not in of_s:
+                self._reduce(each)
         for at, room in enumerate(singles):
             self._sum_into(self._place("d", self.dtype, at), self.dtype, room, self._scale_of_product())
 

@@ -16,9 +16,11 @@ from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
 from weft.base.dispatch import is_dynamo_compiling, taken_by
 from weft.base.factors import addition
+from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
+from weft.compiled.cascades import spelled_cascade, sums_of_cascade
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
-from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
+from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.spelling import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
@@ -210,6 +212,37 @@ def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: A
     return _moved(text, x, c, alpha, beta, list(extents), out)
 
 
+def cascade(equation: Any, a: Any, b: Any, c: Any, keywords: dict[str, Any]) -> Any:
+    """`weft.cascade`: `keywords` are all but the tensors A, B and C."""
+    tensors, between, said, operands = [a, b] if c is None else [a, b, c], None, [], []
+    stored = tuple([(each.dtype, each.dim()) for each in tensors])
+    count, kind = len(tensors), a.device.type
+    for name, value in keywords.items():
+        if name == "between":
+            between = value
+        elif name == "operands":
+            for each, (modes, tensor) in (value or {}).items():
+                operands.append((each, modes, (tensor.dtype, tensor.dim())))
+                tensors.append(tensor)
+        else:
+            said.append((name, value))
+    if is_dynamo_compiling():
+        names = [each for each, _, _ in operands]
+        types = [dtype for _, _, (dtype, _) in operands]
+        for each in keywords.get("indices") or ():
+            names.append(each)
+            types.append(torch.int32)
+        sums = sums_of_cascade(stored, kind, tuple(said))
+        between = capture(between, tuple(names), (sums, *types))
+        if is_unread(between) or isinstance(keywords.get("algebra"), Algebra):
+            return unread(public_cascade, equation, a, b, c, **keywords)
+    text, several, wanted = spelled_cascade(equation, stored, kind, tuple(operands), tuple(said), between)
+    if wanted is not None:
+        tensors = [each.to(wanted) if at < count else each for at, each in enumerate(tensors)]
+    found = CASCADE(text, tensors)
+    return tuple(found) if several else found[0]
+
+
 def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum`: the calls that it consists of."""
     # Not above: it brings sympy, which whoever compiles has loaded.
@@ -298,7 +331,7 @@ def _check_planned(name: str, tensor: Any, planned: Any) -> None:
 
 for _name, _operation in (
     ("contract", contract), ("contraction", contraction), ("plan", plan), ("permute", permute),
-    ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum),
+    ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum), ("cascade", cascade),
 ):  # fmt: skip
     taken_by(_name, _operation)
 taken_by("text of a plan's call", spelled_plan)

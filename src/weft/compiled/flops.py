@@ -7,6 +7,7 @@ not counted: torch counts no pointwise operation either.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,10 @@ def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **na
     return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops
 
 
+#: By the name of an operation; other files add theirs.
+FORMULAS: dict[str, Callable[..., int]] = {"contract": contraction_flops, "contract_out": contraction_flops}
+
+
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that has this one's layout and no memory."""
     shape, strides = ([int(each) for each in of] for of in (tensor.shape, tensor.stride()))
@@ -45,10 +50,10 @@ def announce_flops() -> None:
     counter = sys.modules.get(_COUNTER)
     if counter is None:
         return
-    packets = (torch.ops.weft.contract, torch.ops.weft.contract_out)
-    for packet in packets:
+    packets = {getattr(torch.ops.weft, name): formula for name, formula in FORMULAS.items()}
+    for packet, formula in packets.items():
         if packet not in counter.flop_registry:
-            counter.register_flop_formula(packet, get_raw=True)(contraction_flops)
+            counter.register_flop_formula(packet, get_raw=True)(formula)
     for mode in _get_current_dispatch_mode_stack():
         registry = getattr(getattr(mode, "counter", mode), "flop_registry", {})
         for packet in packets:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from weft.base.arrays import dispatch_modes, is_transforming, without_memory
+from weft.compiled.cascades import read_cascade
 from weft.compiled.moves import read_move
 from weft.compiled.running import running
 from weft.compiled.text import read
@@ -23,6 +24,8 @@ _SCHEMAS = {
     "contract_out": f"({_TENSORS}, Tensor(a!)[] out) -> ()",
     "permute": f"({_TENSORS}, SymInt[] extents) -> Tensor",
     "permute_out": f"({_TENSORS}, SymInt[] extents, Tensor(a!) out) -> ()",
+    "cascade": "(str call, Tensor[] tensors) -> Tensor[]",
+    "cascade_backward": "(str call, Tensor[] tensors, Tensor?[] grads, int[] wanted) -> Tensor[]",
 }
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
@@ -85,6 +88,55 @@ def _differentiable_permute(
     return read_move(call).as_contraction(tensors, alpha, beta, extents)
 
 
+def _cascade(call: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return read_cascade(call).run(tensors)
+
+
+def _fake_cascade(call: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return read_cascade(call).results(tensors)
+
+
+def _cascade_backward(
+    call: str, tensors: list[torch.Tensor], grads: list[torch.Tensor | None], wanted: list[int]
+) -> list[torch.Tensor]:
+    return read_cascade(call).gradients(tensors, grads, wanted)
+
+
+def _fake_cascade_backward(
+    call: str, tensors: list[torch.Tensor], grads: list[torch.Tensor | None], wanted: list[int]
+) -> list[torch.Tensor]:
+    return [torch.empty(tensors[at].shape, dtype=tensors[at].dtype, device=tensors[at].device) for at in wanted]
+
+
+def _differentiable_cascade(call: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    if not dispatch_modes() and not any(map(without_memory, tensors)):
+        return read_cascade(call).run(tensors)  # which keeps what it has made
+    return list(_TracedCascade.apply(call, *tensors))
+
+
+def _no_second_derivative(call: str, tensors: list[torch.Tensor], *others: Any) -> None:
+    raise UnsupportedError("gradients of a cascade in compiled code have no gradients: take them outside of it")
+
+
+class _TracedCascade(torch.autograd.Function):
+    """A cascade and its gradients as two operations, for those who trace."""
+
+    @staticmethod
+    def forward(ctx: Any, call: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        found = tuple(CASCADE(call, list(tensors)))
+        ctx.mark_non_differentiable(*(each for each in found if not each.is_floating_point()))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        wanted = [at for at, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
+        found = iter(CASCADE_BACKWARD(ctx.call, list(ctx.saved_tensors), list(grads), wanted))
+        return (None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:]))
+
+
 def _no_derivative(call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, *others: Any) -> None:
     raise UnsupportedError("out= has no derivative: leave it out where an operand requires a gradient")
 
@@ -94,6 +146,8 @@ _BODIES: dict[str, tuple[Any, Any, Any]] = {
     "contract_out": (_contract_out, _fake_contract_out, _no_derivative),
     "permute": (_permute, _fake_permute, _differentiable_permute),
     "permute_out": (_permute_out, _fake_permute_out, _no_derivative),
+    "cascade": (_cascade, _fake_cascade, _differentiable_cascade),
+    "cascade_backward": (_cascade_backward, _fake_cascade_backward, _no_second_derivative),
 }
 
 
@@ -133,3 +187,5 @@ CONTRACT = torch.ops.weft.contract.default
 CONTRACT_OUT = torch.ops.weft.contract_out.default
 PERMUTE = torch.ops.weft.permute.default
 PERMUTE_OUT = torch.ops.weft.permute_out.default
+CASCADE = torch.ops.weft.cascade.default
+CASCADE_BACKWARD = torch.ops.weft.cascade_backward.default

@@ -103,7 +103,7 @@ def text_of(
         "results": [dtype_name(dtype) for dtype in types],
         "several": request.outputs is not None,
         "places": places,
-        **_types(request.arithmetic, storage_of(request)),
+        **types_text(request.arithmetic, storage_of(request)),
         **plain_of(options),
         "validate": validate,
     }
@@ -164,7 +164,7 @@ def backend_of(request: Request) -> str:
     return "auto" if usual else request.backend
 
 
-def _types(arithmetic: Arithmetic, storage: torch.dtype) -> dict[str, str]:
+def types_text(arithmetic: Arithmetic, storage: torch.dtype) -> dict[str, str]:
     """The types of products and sums as `precision` and `accumulate`."""
     found = {"accumulate": dtype_name(arithmetic.accumulate)}
     if arithmetic.three:

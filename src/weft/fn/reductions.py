@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from weft.errors import FunctionError
 from weft.fn.element import Element
@@ -18,11 +19,18 @@ from weft.fn.fingerprint import READY
 _library = torch.library.Library("weft_fn", "DEF")
 _library.define("reduce(Tensor value, str kind, str[] modes) -> Tensor")
 
+#: Two shapes without an extent in common: what a function makes of its argument's shape differs between them.
+SHAPES = ((5, 7), (3, 11, 2))
 _PLACES = ("argmax", "argmin")
 
 
 def _typed(value: torch.Tensor, kind: str, modes: list[str]) -> torch.Tensor:
-    """A value of the type that the reduction has: a recording asks for that alone."""
+    """A value of the type that the reduction has: a recording asks for that alone.
+
+    Where torch's compiler reads a function its values are plain tensors of a recording's shape.
+    """
+    if tuple(value.shape) not in SHAPES:
+        raise _misplaced(kind)
     if kind in _PLACES:
         return torch.zeros_like(value, dtype=torch.int64)
     if kind == "sum" and not (value.is_floating_point() or value.is_complex()):
@@ -104,11 +112,8 @@ def log_softmax(value: torch.Tensor, modes: Any) -> torch.Tensor:
 
 
 def _read(value: Any, word: str, modes: Any) -> list[str]:
-    if not isinstance(value, Element):
-        raise FunctionError(
-            f"weft.{word} is a word of functions that weft.cascade and weft.contract(reduce=) trace: its modes have a "
-            f"meaning there alone; of a tensor it is torch.{word}"
-        )
+    if not isinstance(value, Element) and not is_dynamo_compiling():
+        raise _misplaced(word)
     if isinstance(modes, str):
         found = [mode for mode in modes if not mode.isspace()]
     elif isinstance(modes, Iterable):
@@ -118,6 +123,13 @@ def _read(value: Any, word: str, modes: Any) -> list[str]:
     if not found or len(set(found)) < len(found):
         raise FunctionError(f"weft.{word} takes the modes that it reduces, each once, not {modes!r}")
     return found
+
+
+def _misplaced(word: str) -> FunctionError:
+    return FunctionError(
+        f"weft.{word} is a word of functions that weft.cascade and weft.contract(reduce=) trace: its modes have a "
+        f"meaning there alone; of a tensor it is torch.{word}"
+    )
 
 
 def _one(modes: list[str], word: str) -> list[str]:

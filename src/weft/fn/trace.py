@@ -15,15 +15,13 @@ from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
-from weft.fn.reductions import REDUCE
+from weft.fn.reductions import REDUCE, SHAPES
 from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton_function import is_triton_function, triton_function
 
 #: Operations on complex values that real ones do not need; the CPU runs them.
 _COMPLEX = frozenset({"conj_physical", "real", "imag", "complex", "polar", "angle", "log_sigmoid"})
-#: Two shapes without an extent in common: what a function makes of its argument's shape differs between them.
-_SHAPES = ((5, 7), (3, 11, 2))
 _REMEMBERED = 1024
 
 _traces: OrderedDict[Hashable, Pointwise] = OrderedDict()
@@ -85,7 +83,7 @@ def _trace(
         return fn(value, **dict(zip(names, others, strict=True)))
 
     allowed = fusible_or_reduction if reduces else fusible
-    graph, other = (record(call, dtypes, shape, hook=hook, fusible=allowed) for shape in _SHAPES)
+    graph, other = (record(call, dtypes, shape, hook=hook, fusible=allowed) for shape in SHAPES)
     function = RecordedFunction(graph, (first, *names))
     if function.identity != canonical(other):
         raise FunctionError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, overload
 
@@ -14,26 +13,24 @@ from weft.base.arrays import (
     One,
     Returned,
     Scaled,
-    as_results,
-    as_tensor,
     is_scalar,
     like,
-    number_tensor,
     outside_transforms,
     source_of,
-    without_neg,
 )
 from weft.base.describe import describe_operands
-from weft.base.dispatch import is_traced
-from weft.base.figures import counted, given
+from weft.base.dispatch import as_operation, is_traced
+from weft.base.figures import counted
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
-from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
+from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.watched import Watched
+from weft.networks.alone import move_alone, scaled
+from weft.networks.arguments import read_changed, read_out, read_tensors
 from weft.networks.changes import Changes
 from weft.networks.derivatives import as_operations, differentiable
 from weft.networks.described import DescribedNetwork
-from weft.networks.finite import check_alone, finite_watch
+from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.long_run import EVERY, Alone, Going
@@ -41,16 +38,14 @@ from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.program import NetworkProgram
 from weft.networks.recent import Recent
-from weft.networks.scheme import scheme_of
+from weft.networks.scheme import scheme_of, sliced_tree
 from weft.networks.settings import (
     Settings,
-    check_same,
     check_signs,
-    kept_whole,
     node_dtypes,
     read_functions,
 )
-from weft.networks.slicing import fitted_slices, read_slices
+from weft.networks.slicing import read_slices
 from weft.networks.tree import Tree
 from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
@@ -58,9 +53,7 @@ from weft.plans.bound import BoundCall, held
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.memo import Memo
-from weft.spec import Notation
 from weft.spec.arguments import read_path
-from weft.spec.memory import overlaps_itself, share_memory
 
 PROGRAMS = 4  # layouts of operands that a network is prepared for at once
 
@@ -74,11 +67,11 @@ class Network(DescribedNetwork, Generic[Returned]):
 
     def __init__(
         self, graph: Graph, leaves: Sequence[torch.dtype], settings: Settings, found: Found, slices: Any = (),
-        functions: Any = None, constants: Mapping[int, torch.Tensor] | None = None,
+        functions: Any = None, constants: Mapping[int, torch.Tensor] | None = None, reduce: Any = None,
     ) -> None:  # fmt: skip
         """`constants` are operands by place. The rest as read from the arguments of `weft.network`."""
         self.graph, self.settings, self.source = graph, settings, found.source
-        self._leaves = tuple(leaves)
+        self.leaves = tuple(leaves)
         given = dict(constants or {})
         check_signs(graph, given)
         tree = Tree.of(graph, found.pairs)
@@ -86,8 +79,8 @@ class Network(DescribedNetwork, Generic[Returned]):
         self.dtypes = node_dtypes(tree, leaves, settings)
         asked_slices = read_slices(tree, slices) or found.sliced
         self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
-        self.tree = self._sliced(asked_slices)
-        self.scheme = scheme_of(self, self._leaves)
+        self.tree = sliced_tree(self, asked_slices)
+        self.scheme = scheme_of(self, self.leaves)
         self._watched, self._fixed = watched(self), (tree, given)
         self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
         self._begin()
@@ -95,9 +88,18 @@ class Network(DescribedNetwork, Generic[Returned]):
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
         if graph.early.never and self.functions:
             raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
+        self.reductions = None if reduce is None else self._read_reductions(reduce)
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
-        special = special or graph.early.unsigned  # signs are looked at in every call
+        special = special or graph.early.unsigned or reduce is not None  # signs are looked at in every call
         self._plain = bool(self.tree.steps) and not special
+
+    def _read_reductions(self, reduce: Any) -> Any:
+        if self.settings.strip_exponent:
+            raise UnsupportedError("strip_exponent and reduce do not go together: reductions would be of the mantissa")
+        return as_operation("reductions")(reduce, tuple(self.graph.names[label] for label in self.graph.output))
+
+    def _with_reductions(self, found: Any) -> Any:
+        return found if self.reductions is None else (found, self.reductions.of(found))
 
     def _begin(self) -> None:
         self._programs = Memo("network: programs", PROGRAMS)
@@ -152,11 +154,15 @@ class Network(DescribedNetwork, Generic[Returned]):
             self._follow(self._watched)
         if group is not None or checkpoint is not None or distribute != "slices":
             over = (group, distribute, link)
-            return self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
+            found = self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
+            return self._with_reductions(found)
         if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
             place = self.place()
             known.run([*tensors, *self.constants] if self.constants else tensors, place)
             return place
+        return self._with_reductions(self._called(tensors, out, changed))
+
+    def _called(self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None) -> Any:
         with call_context(lambda: self._described(tensors)):
             read = self._read(tensors)
             if asked(*read):
@@ -197,7 +203,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         call = self._paused
         if call is None:
             raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
-        return self._sliced_call(call)
+        return self._with_reductions(self._sliced_call(call))
 
     def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
         """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated.
@@ -277,28 +283,6 @@ class Network(DescribedNetwork, Generic[Returned]):
             self._recent = Recent(tensors, known)
         return known
 
-    def _sliced(self, slices: Iterable[int]) -> Tree:
-        """The tree of a call, with the slices that are requested or that the limit needs."""
-        tree, limit = self.folded.tree, self.settings.memory_limit
-        there = {label for term in tree.graph.terms for label in term}
-        functions = self.ours(self.functions)
-        kept = kept_whole(tree, functions)
-        asked = [label for label in slices if label in there]
-        if wrong := kept & set(asked):
-            raise UnsupportedError(
-                f"'{tree.graph.text(sorted(wrong))}' cannot be sliced: a function is applied to sums over it, "
-                "which are not complete in a slice"
-            )
-        if self.settings.reuse and asked:
-            raise UnsupportedError("reuse keeps every intermediate, of which each slice has its own: do without slices")
-        tree = tree.with_slices(asked)
-        if limit is None or not tree.steps:
-            return tree
-        items = {node: dtype.itemsize for node, dtype in self.ours(self.dtypes).items()}
-        if self.settings.reuse:
-            return tree
-        return fitted_slices(tree, items, self.result_memory, limit, self.model, kept)
-
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""
         if not given:
@@ -308,54 +292,22 @@ class Network(DescribedNetwork, Generic[Returned]):
         return made_constants(self, whole, self.folded, given)
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        """The operands of a call, checked."""
-        promote = self.settings.options.promote
-        wanted = self.folded.given
-        if len(tensors) != len(wanted):
-            fixed = len(self.graph.operands) - len(wanted)
-            constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
-            raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
-        numbers = [
-            number_tensor(f"operand {at}", one, self._leaves[at], promote).to(self.settings.device)
-            if is_scalar(one) else one
-            for at, one in zip(wanted, tensors, strict=True)
-        ]  # fmt: skip
-        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
-        check_same(read, self.graph, self._leaves, wanted, self.settings.device)
-        check_signs(self.graph, dict(zip(wanted, read, strict=True)))
-        return read
+        return read_tensors(self, tensors)
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [*read, *self.constants]
 
     def _place(self, out: Any, read: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Where the result goes."""
-        shape, dtype = self.graph.shape, self.dtype
-        if out is None:
-            return self.place()
-        place = as_results(out)
-        if not isinstance(place, torch.Tensor):
-            raise ArgumentError("a network has one result: out is one tensor")
-        if tuple(place.shape) != shape or place.dtype != dtype or place.device != self.settings.device:
-            raise ShapeError(
-                f"out has shape {tuple(place.shape)}, type {place.dtype} on {place.device}; the result has "
-                f"{shape}, {dtype} on {self.settings.device}"
-            )
-        if overlaps_itself(place):
-            raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
-        for at, tensor in zip(self.folded.given, read, strict=True):
-            if share_memory(place, tensor):
-                raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
-        return place
+        return self.place() if out is None else read_out(self, out, read)
 
     def _run(self, read: Sequence[torch.Tensor], place: torch.Tensor, changed: Collection[int] | None) -> None:
         operands = self._operands(read)
         if not self.tree.steps:
-            self._move(operands[0], place)
+            move_alone(self, operands[0], place)
             return
         program = self.program(read)
         if self._changes is not None:
-            touched = self._changes.since(program, operands, self._places_of(changed))
+            touched = self._changes.since(program, operands, read_changed(self, changed))
             program.run(operands, place, self._watch(), touched)
             self._changes.done(program, operands)
             return
@@ -431,35 +383,14 @@ class Network(DescribedNetwork, Generic[Returned]):
     def _watch(self) -> Any:
         return finite_watch(self) if self.settings.check_finite else None
 
-    def _places_of(self, changed: Collection[int] | None) -> list[int] | None:
-        """Operands of a call among those of the folded tree."""
-        if changed is None:
-            return None
-        given = self.folded.given
-        if wrong := [at for at in changed if at not in given]:
-            raise ArgumentError(f"changed names operand {wrong[0]}, the network takes {', '.join(map(str, given))}")
-        return [given.index(at) for at in changed]
-
     def _run_scaled(self, operands: Sequence[torch.Tensor], place: torch.Tensor) -> torch.Tensor:
         """All slices into `place`, with their exponent apart."""
         if self.tree.steps:
             work = self.work(operands, place)
             return self._sliced_call(Alone(work, range(self.tree.slices)))[1]
-        from weft.networks.alone import scaled
-
         operand, exponent = scaled(operands[0])
-        self._move(operand, place)
+        move_alone(self, operand, place)
         return exponent
-
-    def _move(self, operand: torch.Tensor, place: torch.Tensor) -> None:
-        """A network of one operand: nothing meets, it is moved or reduced."""
-        from weft.api.einsum import of_one
-
-        (seen,) = self.folded.tree.graph.operands
-        options = replace(self.settings.options, tune=None, out_dtype=place.dtype)
-        of_one(Notation((seen.term,), self.graph.output), seen.view(operand), options, out=place)
-        if self.settings.check_finite:
-            check_alone(operand, place)
 
     def _described(self, tensors: Sequence[Any]) -> str:
         count = counted(len(self.graph.operands), "operand")

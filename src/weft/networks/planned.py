@@ -24,16 +24,17 @@ _OF_CALLS = ("_programs", "_changes", "_paused", "_recent", "_shared", "latest",
 class Planned:
     """The values that a `Network` consists of.
 
-    `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
-    words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
-    `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
-    slices. `scheme`: the layouts of intermediates, and their places. `made`: operands of the tree after those of the
-    caller.
+    `graph`: labels, extents and operands. `leaves`: the operands' types. `settings`: options and device. `source`:
+    where the path comes from, in words. `dtypes`: the type of each node of the whole tree (operands first, then results
+    in the order of the path). `functions`: those of nodes. `folded`: what is left where there are constants. `tree`:
+    the steps of a call and its slices. `scheme`: the layouts of intermediates, and their places. `made`: operands of
+    the tree after those of the caller.
     `latest`: the program that was made last; None before the first call. `backward`: the tree of derivatives, with
     slices of its own; None before the first of them.
     """
 
     graph: Graph
+    leaves: tuple[torch.dtype, ...]
     settings: Settings
     source: str  # of the path
     dtypes: Mapping[int, torch.dtype]  # of all nodes

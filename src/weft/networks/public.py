@@ -31,6 +31,10 @@ from weft.spec.type_names import read_dtype
 
 @overload
 def network(
+    equation: Any, *operands: Any, reduce: Mapping[str, Any], **keywords: Unpack[NetworkKeywords]
+) -> Network[Any]: ...
+@overload
+def network(
     equation: Any, *operands: Any, strip_exponent: Literal[True], **keywords: Unpack[NetworkKeywords]
 ) -> Network[Scaled]: ...
 @overload
@@ -49,6 +53,7 @@ def network(
     slices: Any = (),
     functions: Mapping[Any, Any] | None = None,
     constants: Sequence[int] = (),
+    reduce: Mapping[str, Any] | None = None,
     dtype: Any = None,
     device: Any = None,
     **keywords: Any,
@@ -69,6 +74,9 @@ def network(
 
     `functions`: ``{node: fn}``, functions of intermediates, fused into the step that makes them. A node is its number
     (operands come first, then results in the order of the path), or the labels of one intermediate.
+    `reduce`: further results that keep some of the result's modes, by name, as for `weft.contract`: ``{"peak": ("a",
+    "max"), "norm": ("a", "sum", torch.square)}``; calls then return ``(result, found)``. They are of the last step's
+    result, which is read once more; for one of an intermediate make the steps behind it a network of their own.
     `constants`: places of operands that never change. They are given here and left out of calls.
     `strip_exponent`: each intermediate is scaled by a power of two, and calls return ``(mantissa, exponent)``, two
     tensors, the value being ``mantissa * 10**exponent``.
@@ -102,7 +110,7 @@ def network(
         # Under a function sums must be whole: what may be sliced is known once the path is.
         fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
         found = find_path(graph, optimize, price, fit)
-        return Network(graph, types, settings, found, slices, functions, fixed)
+        return Network(graph, types, settings, found, slices, functions, fixed, reduce)
 
 
 def _read_operands(

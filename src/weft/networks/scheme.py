@@ -1,14 +1,14 @@
-"""The scheme of a network: the places of intermediates in its arena, and the options of every step."""
+"""The scheme of a network: its slices, the places of intermediates in its arena, and the options of every step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from weft.base.figures import counted
-from weft.errors import WorkspaceError
+from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.arena import SMALL, arena
 from weft.networks.cost import invariant
 from weft.networks.memory import gathered_bytes
@@ -16,11 +16,36 @@ from weft.networks.order import orders_of
 from weft.networks.planned import Planned
 from weft.networks.program import NetworkScheme
 from weft.networks.replay import may_replay
-from weft.networks.slicing import apart_within
+from weft.networks.settings import kept_whole
+from weft.networks.slicing import apart_within, fitted_slices
 from weft.networks.steps import StepOptions
+from weft.networks.tree import Tree
 from weft.plans.intermediates import is_of_halves
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
+
+
+def sliced_tree(network: Planned, slices: Iterable[int]) -> Tree:
+    """The tree of a call, with the slices that are requested or that the limit needs."""
+    tree, limit = network.folded.tree, network.settings.memory_limit
+    there = {label for term in tree.graph.terms for label in term}
+    functions = network.ours(network.functions)
+    kept = kept_whole(tree, functions)
+    asked = [label for label in slices if label in there]
+    if wrong := kept & set(asked):
+        raise UnsupportedError(
+            f"'{tree.graph.text(sorted(wrong))}' cannot be sliced: a function is applied to sums over it, "
+            "which are not complete in a slice"
+        )
+    if network.settings.reuse and asked:
+        raise UnsupportedError("reuse keeps every intermediate, of which each slice has its own: do without slices")
+    tree = tree.with_slices(asked)
+    if limit is None or not tree.steps:
+        return tree
+    items = {node: dtype.itemsize for node, dtype in network.ours(network.dtypes).items()}
+    if network.settings.reuse:
+        return tree
+    return fitted_slices(tree, items, network.result_memory, limit, network.model, kept)
 
 
 def scheme_of(network: Planned, leaves: Sequence[torch.dtype]) -> NetworkScheme:

@@ -202,7 +202,8 @@ def _read_kept(name: str, value: Any) -> torch.dtype | None:
 _CONTRACTIONS = ("contract", "einsum", "matmul", "tensordot", "inner", "outer", "trace")
 #: Calls that take the same options.
 _KIN = {
-    "contract": _CONTRACTIONS, "pair": ("contract",), "reducing": ("contract", "einsum", "permute", "grouped"),
+    "contract": _CONTRACTIONS, "pair": ("contract",),
+    "reducing": ("contract", "einsum", "permute", "grouped", "network"),
     "permute": ("permute", "plan_permute"),
     "grouped": ("grouped", "plan_grouped"), "cascade": ("cascade", "plan_cascade"),
     "blocks": ("blocks.contract",), "call": ("a plan's call",), "move": ("a permutation plan's call",),
