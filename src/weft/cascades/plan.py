@@ -17,7 +17,6 @@ from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.differentiable import differentiated
-from weft.cascades.elements import ElementFunctions
 from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.grid import LIMIT, block_extents, nested
@@ -193,10 +192,7 @@ class CascadePlan:
             reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None
-        if reason is None:
-            slots = ElementFunctions(self.program, self.frame).slots if hopper else 0.0
-            tile = tile_of(self.frame, _processors(device), hopper, slots)
+        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
         exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
