@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import string
 from typing import Any, NamedTuple
@@ -37,6 +38,30 @@ def net_of(equation: str, extents: dict[str, int], seed: int = 0, dtype: Any = t
     terms = equation.partition("->")[0].split(",")
     tensors = [torch.randn([extents[label] for label in term], generator=generator, dtype=dtype) for term in terms]
     return Net(equation, tensors, torch.einsum(equation, *tensors))
+
+
+def circuit(wires: int, layers: int, extent: int) -> Net:
+    """Gates on neighbouring wires, in layers, between two product states: no label lives from one end to the other."""
+    names = map(chr, itertools.count(192))
+    now = [next(names) for _ in range(wires)]
+    terms = list(now)
+    for layer in range(layers):
+        for at in range(layer % 2, wires - 1, 2):
+            new = [next(names), next(names)]
+            terms.append("".join((*now[at : at + 2], *new)))
+            now[at : at + 2] = new
+    terms += now
+    generator = torch.Generator().manual_seed(4)
+    shapes = [(extent,) * len(term) for term in terms]
+    tensors = [torch.randn(x, generator=generator, dtype=torch.float64) / extent ** (len(x) / 4) for x in shapes]
+    state, held = torch.ones((), dtype=torch.float64), ""
+    for term, tensor in zip(terms, tensors, strict=True):  # gate after gate
+        kept = "".join(label for label in held + term if label not in held or label not in term)
+        numbers = {label: at for at, label in enumerate(held + term)}
+        state = torch.einsum(state, [numbers[x] for x in held], tensor, [numbers[x] for x in term],
+                             [numbers[x] for x in kept])  # fmt: skip
+        held = kept
+    return Net(",".join(terms) + "->", tensors, state)
 
 
 def chain(count: int, extent: int = 4, seed: int = 0, scale: float = 1.0) -> Net:

@@ -1,12 +1,16 @@
 """Figures of contractions over ranks, and of one device that does not hold its operands; JSON, one line each.
 
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
+    torchrun --nproc-per-node 2 tools/distributed_figures.py networks --out FILE  # by modes against slices
+    python tools/distributed_figures.py paper --device h200 --out FILE      # the same by the model, 2 to 1024 ranks
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
 Beside weft's time stand: one device with the whole operands, as weft contracts them; torch, which gathers or sums
 whole tensors before or after its product; and, where k is split, torch that gathers both operands and contracts a
-rank's rows. Times are medians of the slowest rank's, ranks meeting before each call.
+rank's rows. Networks are circuits on six wires whose states take 1.5 times the limit of a rank: no mode lives from the
+first layer to the last, so slices repeat most of the work. Times are medians of the slowest rank's, ranks meeting
+before each call.
 """
 
 from __future__ import annotations
@@ -27,13 +31,20 @@ import torch.distributed as dist
 
 import weft
 from weft.machine.stamp import device_stamp
+from weft_bench.cases.networks import circuit, whole_networks
+from weft_bench.networks import ssa_tree
 
 REPEATS = 7
+PAPER = ("randreg_200_3", "rand_50_5", "peps_cluster_r2_D10")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("ranks", "blocks"))
+    parser.add_argument("what", choices=("ranks", "networks", "paper", "blocks"))
+    parser.add_argument("--extent", type=int, default=32, help="of the wires of networks")
+    parser.add_argument("--layers", type=int, default=16, help="of gates")
+    parser.add_argument("--once", action="store_true", help="one call by slices is timed, after none")
+    parser.add_argument("--device", default="h100", help="of networks on paper")
     parser.add_argument("--gigabytes", type=float, default=16.0)
     parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
     parser.add_argument("--small", action="store_true")
@@ -41,6 +52,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "ranks":
         found = over_ranks(1e-3 if given.small else given.gigabytes)
+    elif given.what == "networks":
+        found = over_networks(3 if given.small else given.extent, given.layers, given.once)
+    elif given.what == "paper":
+        found = on_paper(given.device)
     else:
         found = in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
     if given.out is not None and int(os.environ.get("RANK", "0")) == 0:
@@ -50,13 +65,20 @@ def main() -> None:
         given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
-def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
+def begun() -> torch.device:
+    """The device of this rank, with a process group begun."""
     gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
+    return device
+
+
+def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
+    device = begun()
     rank, size = dist.get_rank(), dist.get_world_size()
+    gpus = device.type == "cuda"
     dtype = torch.float16 if gpus else torch.float32
     m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
     k = 4 * m
@@ -86,6 +108,87 @@ def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
         if rank == 0:
             print(plan.explain(), flush=True)
     dist.destroy_process_group()
+    return found
+
+
+def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
+    """A network of 1.5 times a rank's limit: by modes, and by its own slices."""
+    device = begun()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    link = str(weft.distributed.measure_link())
+    terms, shapes = circuit(extent, layers).terms, circuit(extent, layers).shapes
+    options: dict[str, Any] = {"output": (), "device": device, "dtype": torch.float32, "precision": "tf32"}
+    whole = weft.network(terms, *shapes, **options)
+    path, limit = said_by_first(list(whole.path)), int(whole.memory / 1.5)
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape, device=device) / extent ** (len(shape) / 4) for shape in shapes]
+    sliced = weft.network(terms, *shapes, memory_limit=limit, **options)
+    sliced = weft.network(terms, *shapes, memory_limit=limit, optimize=said_by_first(list(sliced.path)), **options)
+    modes = weft.network(terms, *shapes, memory_limit=limit, optimize=path, **options)
+    group = dist.group.WORLD
+    about = {"machine": device_stamp(device), "ranks": size, "link": link, "extent": extent, "layers": layers,
+             "bytes of the whole": whole.memory, "limit": limit, "slices": sliced.tree.slices}  # fmt: skip
+    found = [print_from(rank, about)]
+
+    def by_modes() -> torch.Tensor:
+        return modes(*tensors, group=group, distribute="modes")
+
+    settle(by_modes)
+    ours, value = seconds(by_modes, device), float(by_modes())
+    held = torch.cuda.max_memory_allocated(device) - sum(x.nbytes for x in tensors) if device.type == "cuda" else 0
+    plan = modes.explain(ranks=size, link=weft.distributed.measure_link(seconds=0.1))
+    found.append(print_from(rank, {"by": "modes", "seconds": ours, "value": value, "bytes held": held,
+                                   "plan": plan.splitlines()}))  # fmt: skip
+
+    def by_slices() -> torch.Tensor:
+        return sliced(*tensors, group=group)
+
+    if not once:
+        settle(by_slices)
+    theirs, values = seconds(by_slices, device, repeats=1 if once else 3, warm=not once), []
+    if not once:
+        values.append(float(by_slices()))
+    found.append(print_from(rank, {"by": "slices", "seconds": theirs, "values": values, "over modes": theirs / ours}))
+    dist.destroy_process_group()
+    return found
+
+
+def settle(call: Callable[[], Any]) -> None:
+    """Calls until better kernels have been compiled and taken."""
+    for pause in (4, 4, 0):
+        call()
+        time.sleep(pause)
+
+
+def said_by_first(value: Any) -> Any:
+    """A value of the first rank, on all ranks."""
+    box = [value]
+    dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def on_paper(device: str) -> list[dict[str, Any]]:
+    """Networks by modes on 2 to 1024 ranks by the model: the circuit in 1.5 times a rank's limit, and public ones along
+    their paths. Slices are those of the path that is found for them."""
+    found = []
+    public = [(case, ssa_tree(case), "40 GB") for case, _ in whole_networks() if case.name in PAPER]
+    for case, path, limit in ((circuit(32, 16), "auto", "5.7 GB"), *public):
+        options: dict[str, Any] = {"output": case.output, "dtype": torch.float32, "precision": "tf32"}
+        whole = weft.network(case.terms, *case.shapes, optimize=path, **options)
+        options["memory_limit"] = limit
+        modes = weft.network(case.terms, *case.shapes, optimize=list(whole.path), **options)
+        sliced = weft.network(case.terms, *case.shapes, optimize=path, **options)
+        for ranks in (2, 8, 32, 128, 1024):
+            said, by_slices = (net.report(ranks=ranks, target=device) for net in (modes, sliced))
+            alone = by_slices["one_seconds"]
+            found.append(print_from(0, {
+                "network": case.name, "limit": limit, "device": device, "ranks": ranks, "link": said["link"],
+                "mesh": said["mesh"], "slices": said["slices"], "seconds": said["seconds"],
+                "memory_bytes": said["memory_bytes"], "sent_bytes": said["sent_bytes"],
+                "one rank": {"slices": sliced.tree.slices, "seconds": alone},
+                "by slices": by_slices["slices_seconds"], "speedup": alone / said["seconds"],
+                "speedup by slices": alone / by_slices["slices_seconds"],
+            }))  # fmt: skip
     return found
 
 
@@ -154,11 +257,12 @@ def registered(side: int, dtype: torch.dtype, gpu: bool) -> torch.Tensor:
     return found
 
 
-def seconds(call: Callable[[], Any], device: torch.device) -> float:
+def seconds(call: Callable[[], Any], device: torch.device, repeats: int = REPEATS, warm: bool = True) -> float:
     """The median of the slowest rank's. Ranks call equally often and meet before each, so nothing here adapts."""
-    call()
+    if warm:
+        call()
     taken = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         finish(device)
         dist.barrier()
         begun = time.perf_counter()

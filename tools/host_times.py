@@ -102,7 +102,7 @@ def parts(call: Call, device: str) -> tuple[float, float]:
     if not runs or runs[-1][0].launch is None:
         return float("nan"), float("nan")
     known, given = runs[-1]
-    known._replace(makes=False, launch=lambda *arguments: launches.append(arguments)).run(*given)
+    known._replace(make=None, launch=lambda *arguments: launches.append(arguments)).run(*given)
     launch: Any = known.launch
     return microseconds(lambda: known.run(*given), device), microseconds(lambda: launch(*launches[0]), device)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
+from weft.cascades import terms
 from weft.cascades.serving import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
@@ -64,6 +65,31 @@ def test_gradients(each: Between, aux: bool) -> None:
         total = d.square().sum() + sum(0.3 * value.cos().sum() for value in more)
         grads.append(torch.autograd.grad(total, inputs))
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+OF_POINTS = {
+    "a sum": lambda s, p, q: torch.exp((2 * s - p - q) / 5),
+    "a softmax": lambda s, p, q: weft.softmax(s / p - q, "k"),
+    "several": lambda s, p, q: (weft.softmax(s * p, "k") * q, weft.sum(torch.sin(s + q), "k")),
+}
+
+
+@pytest.mark.parametrize("second", [True, False], ids=["and C", "alone"])
+@pytest.mark.parametrize("name", OF_POINTS)
+def test_gradients_of_operands_of_rows_and_of_columns(name: str, second: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kernels: no block of S is made again by torch."""
+    between = OF_POINTS[name] if second else lambda s, p, q: weft.logsumexp(OF_POINTS["a sum"](s, p, q) + q, "k")
+    grads = []
+    for backend in ("reference", "triton"):
+        x, y, c = (each[0].requires_grad_() for each in operands())
+        given = {"p": ("q", 1 + x.square().sum(1)), "q": ("k", y.square().sum(1))}
+        terms = ("qd,kd->qk, qk,ke->qe", x, y, c) if second else ("qd,kd->qk", x, y)
+        if backend == "triton":
+            monkeypatch.setattr("weft.cascades.backward.Gradients.through_block", None)
+        found = weft.cascade(*terms, between=between, operands=given, alpha=0.3, backend=backend)
+        values = found if isinstance(found, tuple) else (found,)
+        grads.append(torch.autograd.grad(sum(each.square().sum() for each in values), (x, y, c)[: len(terms) - 1]))
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +146,49 @@ def _two(p: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     return p, weft.sum(torch.exp(-s.square()), "k")
 
 
-def test_single_precision_by_three_products_of_halves() -> None:
-    """As near as single precision where values are large and small; nothing is lost to their range."""
+def points(rows: int, columns: int, k: int) -> list[Tensor]:
+    """Points, some of whose coordinates are large and some small."""
     draw = torch.Generator().manual_seed(1)
-    x, y = (torch.randn(each, 20, generator=draw) * 1e-4 for each in (40, 90))
+    x, y = (torch.randn(each, k, generator=draw) * 1e-4 for each in (rows, columns))
     x[:, ::2] *= 1e7
     y[:, 1::2] *= 1e7
-    c = torch.randn(90, generator=draw)
+    return [x, y, torch.randn(columns, generator=draw)]
+
+
+def test_single_precision_by_three_products_of_halves() -> None:
+    """As near as single precision where values are large and small; nothing is lost to their range."""
+    x, y, c = points(40, 90, 20)
     found, exact = (
         weft.cascade("id,jd->ij, ij,j->i", x, y, c, alpha=0.1, between=torch.sin, backend=each, precision="tf32x3")
         for each in ("triton", "reference")
     )
     torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", [12, 20, 64, 128])
+def test_terms_of_a_bound_as_of_ieee_sums(k: int) -> None:
+    """Their products, added up in single precision, are within K u sum |x| |y| of the sum."""
+    x, y, _ = points(40, 90, k)
+    (left, _), (right, _) = terms.terms_of(x, 40, terms.BOUND), terms.terms_of(y, 90, terms.BOUND)
+    found = torch.zeros(40, 90)
+    for of_a, of_b in terms.products(terms.BOUND):
+        found += left[of_a].float() @ right[of_b].float().T
+    exact, bound = x.double() @ y.double().T, k * 2.0**-24 * x.double().abs() @ y.double().abs().T
+    assert ((found.double() - exact).abs() <= bound).all()
+    assert terms.terms_for("ieee_bound", k) == terms.BOUND
+
+
+def test_short_sums_have_no_terms_of_such_a_bound() -> None:
+    assert terms.terms_for("ieee_bound", 9) == 0
+    assert terms.terms_for("ieee", 64) == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
+def test_values_that_terms_do_not_hold_are_known(value: float) -> None:
+    x, y, _ = points(40, 90, 20)
+    assert terms.held(x, y)
+    x[3, 5] = value
+    assert not terms.held(x, y)
 
 
 def test_halves_are_summed_in_single_precision() -> None:
@@ -163,6 +220,7 @@ import json, sys, torch, weft
 from triton.backends.compiler import GPUTarget
 from triton.compiler import compile
 from triton.experimental.gluon._runtime import GluonASTSource
+from weft.cascades.backward_launch import BackwardLaunch
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.serving import tile_of
 
@@ -170,11 +228,21 @@ q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
 plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
     between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
 plan.frame.products.product = torch.float16  # as on a GPU
-launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
-call = launch.call(q, k, v.mT, dict(zip(plan.between.inputs[1:], plan.coordinates)), False)
+values = dict(zip(plan.between.inputs[1:], plan.coordinates))
+if sys.argv[1] == "forward":
+    launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
+    call = launch.call(q, k, v.mT, values, False)
+    kernel, arguments, named = call.kernel, (*call.tensors, *call.numbers), call.constants
+else:
+    launch = BackwardLaunch(plan.program, plan.frame, plan._known, hopper=True)
+    for node in (*launch.functions.stage.peaks, *(each.gives for each in launch.functions.sums)):
+        values[node] = torch.empty(plan.frame.shape(plan.between.modes[node]))
+    calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls
+    (kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
+    named = {name: value for name, value in named.items() if name in kernel.arg_names}
 types = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32"}
-given = dict(zip(call.kernel.arg_names, (*call.tensors, *call.numbers)))
-signature, constants, aligned = {}, dict(call.constants), {}
+given = dict(zip(kernel.arg_names, arguments))
+signature, constants, aligned = {}, dict(named), {}
 for at, (name, value) in enumerate(given.items()):
     if isinstance(value, torch.Tensor):
         signature[name], aligned[at,] = "*" + types[value.dtype], [["tt.divisibility", 16]]
@@ -186,22 +254,36 @@ for at, (name, value) in enumerate(given.items()):
         signature[name] = "fp32" if isinstance(value, float) else "i32"
         if isinstance(value, int) and value % 16 == 0:
             aligned[at,] = [["tt.divisibility", 16]]
-signature |= dict.fromkeys(call.constants, "constexpr")
-made = compile(GluonASTSource(call.kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32),
+signature |= dict.fromkeys(named, "constexpr")
+made = compile(GluonASTSource(kernel, signature, constants, aligned), target=GPUTarget("cuda", 90, 32),
     options={"num_warps": launch.tile.warps})
 ptx = made.asm["ptx"]
-print(json.dumps([ptx.count("wgmma.mma_async"), ptx.count("cp.async.bulk.tensor"), made.metadata.shared]))
+print(json.dumps([ptx.count(each) for each in sys.argv[2:]] + [made.metadata.shared]))
 """
 
 
 @pytest.mark.slow
 def test_hopper_multiplies_both_products_in_wgmma() -> None:
     """Each consumer: scores of the first tile, both products in two loops, the last product with C."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-W", "ignore", "-c", COMPILED]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    wgmma, loads, shared = json.loads(ran.stdout.splitlines()[-1])
+    wgmma, loads, shared = compiled("forward", "wgmma.mma_async", "cp.async.bulk.tensor")
     assert wgmma == 2 * 3 * (128 // 16 + 128 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
+
+
+@pytest.mark.slow
+def test_gradients_on_hopper_take_five_products() -> None:
+    """Each consumer in each of two loops: S, dP and dA from all of K, dB and dC from 64 rows; dA added by fours."""
+    wgmma, added, shared = compiled("backward", "wgmma.mma_async", "add.v4.f32")
+    assert wgmma == 2 * 2 * (3 * 128 // 16 + 2 * 64 // 16)
+    assert added == 2 * 2 * 8
+    assert shared <= 227 * 1024
+
+
+def compiled(*arguments: str) -> list[int]:
+    """What the code has of some words, and its bytes of shared memory."""
+    command = [sys.executable, "-W", "ignore", "-c", COMPILED, *arguments]
+    ran = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found: list[int] = json.loads(ran.stdout.splitlines()[-1])
+    return found

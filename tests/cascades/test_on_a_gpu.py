@@ -155,3 +155,46 @@ def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.Monk
             assert of_x.isfinite().all()
     assert served == sorted(served)  # what has taken over stays
     assert served[-1] is True
+
+
+SUMS = {
+    "a sum": lambda s, p, q: torch.exp((2 * s - p - q) / 20),
+    "a logsumexp": lambda s, p, q: weft.logsumexp(2 * s - p - q, "j"),
+    "a softmax": lambda s, p, q: weft.softmax(2 * s - p - q, "j"),
+    "a condition": lambda s, p, q: torch.where((p > 9) & (q > 9), s, 0.0),
+}
+
+
+def sums(x: Tensor, y: Tensor, c: Tensor, between: Any, second: bool, **more: Any) -> Tensor:
+    equation, tensors = ("id,jd->ij, ij,j->i", (x, y, c)) if second else ("id,jd->ij", (x, y))
+    given = {"p": ("i", x.square().sum(1)), "q": ("j", y.square().sum(1))}
+    found: Tensor = weft.cascade(equation, *tensors, between=between, operands=given, **more)
+    return found
+
+
+@pytest.mark.parametrize("precision", ["ieee_bound", "tf32x3"])
+@pytest.mark.parametrize(("rows", "columns", "k"), [(300, 1000, 20), (129, 64, 64), (64, 7, 100), (1000, 513, 12)])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_over_points_by_terms(name: str, rows: int, columns: int, k: int, precision: str) -> None:
+    """As near to float64 as IEEE products are, but for a factor of 4."""
+    torch.manual_seed(rows)
+    x, y = torch.randn(rows, k, device="cuda"), torch.randn(columns, k, device="cuda")
+    c, second = torch.randn(columns, device="cuda"), name != "a logsumexp"
+    exact = sums(x.double(), y.double(), c.double(), SUMS[name], second, backend="reference")
+    found, plain = (
+        sums(x, y, c, SUMS[name], second, backend="triton", precision=each) for each in (precision, "ieee")
+    )
+    limit = 4 * (plain - exact).abs().amax() + 1e-6 * exact.abs().amax()
+    assert ((found - exact).abs() <= limit).all(), ((found - exact).abs().max(), limit)
+
+
+@pytest.mark.parametrize("value", [float("inf"), 3e38])
+def test_values_that_terms_do_not_hold_are_multiplied_as_they_are(value: float) -> None:
+    x, y = torch.rand(200, 20, device="cuda"), torch.rand(300, 20, device="cuda")
+    c = torch.randn(300, device="cuda")
+    x[3, 5] = value
+    found, plain = (
+        weft.cascade("id,jd->ij, ij,j->i", x, y, c, between=torch.atan, backend="triton", precision=each)
+        for each in ("ieee_bound", "ieee")
+    )
+    torch.testing.assert_close(found, plain, rtol=0, atol=0)

@@ -44,6 +44,17 @@ def test_networks() -> None:
         assert float(theirs) == float(said[0]) * unit[said[1]]
 
 
+def test_networks_on_paper() -> None:
+    text = page("networks.md")
+    rows = read("paper", "networks_by_modes.json")["found"]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        called = "circuit" if name.startswith("circuit") else f"`{name}`"
+        for way, figure in (("modes", "speedup"), ("slices", "speedup by slices")):
+            said = [row[figure] for row in rows if row["network"] == name]
+            cells = " | ".join(f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in said)
+            assert f"| {way}, {called} | {cells} |" in text
+
+
 def test_two_gpus() -> None:
     text = page("distributed.md")
     rows = {row["split"]: row for row in read("h200x2", "ranks.json")["found"][1:]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ jnp = jax.numpy
 
 import weft.jax  # noqa: E402
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError  # noqa: E402
+from weft.jax import custom_call  # noqa: E402
 
 
 def drawn(seed, *shapes):
@@ -218,3 +221,22 @@ def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
     monkeypatch.setattr(ContractOperation, "run", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="MemoryError: no room for it"):
         weft.jax.contract("mk,kn->nm", A, B, epilogue=lambda s: s - 7).block_until_ready()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_calls_of_buffers_that_come_again_are_launched_without_python(monkeypatch):
+    calls, read = [], custom_call._places
+    monkeypatch.setattr(custom_call, "_places", lambda *given: calls.append(given) or read(*given))
+
+    def counted():
+        product = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, backend="cpu", precision="ieee"))
+        x, w = drawn(3, (31, 17), (17, 23))
+        begun = len(calls)
+        for _ in range(60):
+            assert_close(product(x, w), x @ w)
+        for at in range(40):  # others between them, in memory that was others'
+            x = x + at
+            assert_close(product(x, w), x @ w, 1e-3)
+        return (len(calls) - begun) // 2  # of operands and results
+
+    assert counted() < 90

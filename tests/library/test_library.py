@@ -89,6 +89,11 @@ def test_serves_empty_sums() -> None:
     assert "gett: a mode is empty" in str(p.explain())
 
 
+def test_one_element_has_modes_of_its_own() -> None:
+    a, b = torch.rand(1, 3, 2, dtype=torch.float64), torch.rand(1, dtype=torch.float64)
+    torch.testing.assert_close(weft.contract("abc,a->", a, b, backend="cpu"), a.sum() * b[0])
+
+
 def test_permutations_on_every_device() -> None:
     permutation = weft.plan_permute(torch.empty(4, 5), "ab->ba", backend="reference").permutation
     for kind in ("cpu", "cuda"):

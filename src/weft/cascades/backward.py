@@ -6,7 +6,7 @@ that read it come after. Blocks are added up in one order: results are the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -219,13 +219,15 @@ class Gradients:
 
 def gradients(
     program: Program, frame: Frame, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool],
-    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting, launch: Any = None, aux: bool = True,
+    values: Values, cotangents: Mapping[fx.Node, Tensor], cut: Cutting, launch: Any = None,
+    wanted: Collection[fx.Node] = (),
 ) -> Gradients:  # fmt: skip
-    """Gradients of A, B, C where `needs` says so and of floating operands where `aux`, from those of results.
+    """Gradients of A, B, C where `needs` says so and of `wanted` operands, from those of results.
 
     `values` are all whole values of the forward run, `cotangents` gradients of results by node, of D under `PRODUCT`.
-    With a `launch` kernels make those of A, B and C.
+    With a `launch` kernels make those of A, B and C, and where they can those of operands.
     """
+    aux = bool(wanted) if launch is None else not launch.makes(launch.behind(wanted))
     found = Gradients(program, frame, tensors, needs if launch is None else (False,) * 3, values)
     for node, grad in cotangents.items():
         if node is not PRODUCT:
@@ -240,7 +242,11 @@ def gradients(
     for stage in reversed(program.stages):
         found.through_tail(stage.tail)
         if launch is not None:
-            sums = launch(tensors, needs, d, values, found.of_nodes)
+            behind = [] if aux else launch.behind(wanted)
+            sums, of_inputs = launch(tensors, needs, d, values, found.of_nodes, behind)
+            for node, grad in of_inputs.items():
+                known = found.of_nodes.get(node)
+                found.of_nodes[node] = grad if known is None else known + grad
             if not aux:
                 break
         cuts = cut(stage)

@@ -5,7 +5,8 @@
                with tiles of (columns, rows)                                     dC = (P factor)^T dD
 
 `PULL` takes S, inputs, peaks, exponentials over them, the gradient of what meets C, which is ``(dD C^T) factor``, and
-those of sums: it makes P and dS. Both kernels add up in one order: results are the same from run to run.
+those of sums: it makes P and dS, and gradients of operands that have the rows, or the columns, and nothing else: these
+are summed as dA and dB are. Both kernels add up in one order: results are the same from run to run.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class BackwardForm(NamedTuple):
     stretches: tuple[bool, bool, bool]
     outer: tuple[int, int, int]  # labels of the batch that A, B and C have
     whole: tuple[bool, bool, bool]  # whether tiles end where N, K and E do
+    wanted: tuple[int, ...] = ()  # inputs along what stays whose gradients are wanted
 
     @property
     def words(self) -> Words:
@@ -42,7 +44,8 @@ def backward_text(form: BackwardForm) -> str:
 
 
 def _parameters(form: BackwardForm) -> list[str]:
-    found = ["a", "b", "c", "d", "da", "db", "dc", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
+    found = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
+    found += [*(f"{each}_of" for each in vectors(form.step))]
     found += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
     found += ["stretches", "alpha", "B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
     found += [*outer_parameters(form.outer), *step.parameters(form.step)]
@@ -119,7 +122,7 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
         lines.append(f"dp = {dot.format(pairs[1])}{factor}")
         given.append("dp")
     given += [words.row(f"grad{at}") for at in range(len(form.step.sums))]
-    results = ("p", "ds") if form.step.meets else ("ds",)
+    results = (*(("p", "ds") if form.step.meets else ("ds",)), *(f"dx{at}" for at in form.wanted))
     lines.append(f"{', '.join(results)} = {'PULL_SETTLED' if inside else 'PULL'}({', '.join(given)})")
     for name in results:
         lines.append(f"{name} = {step.tile(name, words)}")
@@ -127,11 +130,12 @@ def _pulled(form: BackwardForm, inside: bool) -> list[str]:
             lines.append(f"{name} = tl.where({moves}, {name}, 0.0)")
     if form.step.meets and form.factor:
         lines.append(f"p = p * {words.row('factor')}")
-    return lines
+    return lines + [f"of_x{at} += {words.library}.sum(dx{at}, 1)" for at in form.wanted]
 
 
 def _rows(form: BackwardForm) -> list[str]:
     lines = [*_beginning(form), *_of_rows(form), "found = tl.zeros([BM, BK], SUMS)"]
+    lines += [f"of_x{at} = tl.zeros([BM], SUMS)" for at in form.wanted]
     for at, inside in enumerate((False, True, False)):
         if form.stretches[at]:
             lines.append(f"for n0 in tl.range(at{at}, at{at + 1}, BN):")
@@ -140,11 +144,13 @@ def _rows(form: BackwardForm) -> list[str]:
                 *_pulled(form, inside),
                 "found = tl.dot(ds.to(PRODUCT), keys, found, input_precision=PRECISION, out_dtype=SUMS)",
             ])  # fmt: skip
+    lines += [f"tl.store(dx{at}_to + batch * M + m, of_x{at}, mask=m_in)" for at in form.wanted]
     return [*lines, _stored("da", "batch * M + m", "found * alpha", "m_in", "k", "K")]
 
 
 def _columns(form: BackwardForm) -> list[str]:
     lines = [*_beginning(form), *_of_columns(form, ("n_in[:, None]", False)), "found = tl.zeros([BN, BK], SUMS)"]
+    lines += [f"of_x{at} = tl.zeros([BN], SUMS)" for at in form.wanted]
     if form.step.meets:
         lines.append("of_c = tl.zeros([BN, BE], SUMS)")
     for at, inside in enumerate((False, True, False)):
@@ -155,6 +161,7 @@ def _columns(form: BackwardForm) -> list[str]:
                 body.append("of_c = tl.dot(p.to(PRODUCT), do, of_c, input_precision=PRECISION, out_dtype=SUMS)")
             body.append("found = tl.dot(ds.to(PRODUCT), q, found, input_precision=PRECISION, out_dtype=SUMS)")
             lines += indented(body)
+    lines += [f"tl.store(dx{at}_to + batch * N + n, of_x{at}, mask=n_in)" for at in form.wanted]
     lines.append(_stored("db", "batch * N + n", "found * alpha", "n_in", "k", "K"))
     if form.step.meets:
         lines.append(_stored("dc", "batch * N + n", "of_c", "n_in", "e", "E"))

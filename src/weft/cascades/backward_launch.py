@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +15,12 @@ from weft.cascades.forward import Values
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
+from weft.cascades.hopper_sums_backward import hopper_sums_backward_text
 from weft.cascades.program import Program
 from weft.cascades.serving import LEAST, LEAST_E, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
+from weft.cascades.terms import BOUND, TYPES, held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
@@ -30,13 +32,14 @@ _HOPPER_LONGEST = 128  # that registers of the warp-specialised kernels hold
 
 
 class BackwardTile(NamedTuple):
-    """Rows and columns of a tile of S, warps, and stages of loads; `hopper`: the warp-specialised kernel."""
+    """Rows and columns of a tile of S, warps, and stages of loads; `hopper`: a warp-specialised kernel."""
 
     m: int
     n: int
     warps: int
     stages: int
     hopper: bool = False
+    terms: int = 0  # of float32 values; then the kernel is `hopper_sums_backward`'s
 
 
 def differentiates(program: Program, frame: Frame) -> bool:
@@ -68,6 +71,12 @@ def backward_tiles(frame: Frame, widest: int) -> tuple[BackwardTile, BackwardTil
     return BackwardTile(128, 128, 8, 2), BackwardTile(64, 128, 8, 3)
 
 
+def sums_tiles(k: int) -> tuple[BackwardTile, BackwardTile]:
+    """The tiles of the kernels of terms."""
+    stays, moves = GROUPS * ROWS, 64 if k <= 64 else 32
+    return BackwardTile(stays, moves, WARPS, 4, True, BOUND), BackwardTile(moves, stays, WARPS, 4, True, BOUND)
+
+
 def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
     """The indices of K and E that a tile has."""
     least = LEAST_E if frame.products.product.itemsize == 2 else LEAST
@@ -88,41 +97,51 @@ class _Kernel:
 
     def __init__(
         self, arguments: KernelArguments, factor: bool, tile: BackwardTile, columns: bool, step: StepForm,
-        outer: Sequence[Outer],
+        outer: Sequence[Outer], wanted: tuple[int, ...],
     ) -> None:  # fmt: skip
-        self.arguments, self.tile = arguments, tile
+        self.arguments, self.tile, self.columns = arguments, tile, columns
         frame, sides, functions = arguments.frame, arguments.sides, arguments.functions
         along, extents = (sides.m, sides.n), (tile.m, tile.n)
         if columns:
             along, extents = along[::-1], extents[::-1]
-        stretches = Stretches(arguments.program, frame, arguments.known, along, extents, closed=tile.hopper)
+        both = tile.hopper and not tile.terms  # kernels in one: all gradients are of a tile of columns
+        stretches = Stretches(arguments.program, frame, arguments.known, along, extents, closed=both)
         _, m, n, k, e = arguments.sizes
         self._tiles = -(-(n if columns else m) // extents[0])
         tile_k, tile_e = _sides(frame, k, e)
         sides_of: dict[str, int] = {"BM": tile.m, "BN": tile.n, "BK": tile_k, "BE": tile_e}
-        if tile.hopper:
+        if tile.terms:
+            moves = {"BN": extents[1], "BK": max(tile_k, LEAST_E)}
+            sides_of = {**moves, "TERMS": tile.terms, "STAGES": tile.stages}
+        elif tile.hopper:
             sides_of = {"MOVING": tile.m, "SIDE": max(tile_k, tile_e)}
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
-            "PULL": functions.pull(), "PULL_SETTLED": functions.pull(stretches.conditions),
+            "PULL": functions.pull((), wanted), "PULL_SETTLED": functions.pull(stretches.conditions, wanted),
         }  # fmt: skip
         types = frame.products
         self.constants: dict[str, Any] = dict(sides_of)
         self.constants |= {name: None if each is None else each.jit for name, each in written.items()}
-        self.constants |= {"SUMS": TRITON_TYPES[types.accumulate].meant, "PRODUCT": TRITON_TYPES[types.product].meant}
+        product = TYPES.get(tile.terms, types.product)
+        self.constants |= {"SUMS": TRITON_TYPES[types.accumulate].meant, "PRODUCT": TRITON_TYPES[product].meant}
         if not tile.hopper:
-            self.constants["PRECISION"] = types.precision
+            self.constants["PRECISION"] = types.as_they_are
         of_a, of_b, of_c = map(len, outer)
         whole = (True, k == tile_k, e == tile_e)
-        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole)
-        text = hopper_backward_text(form) if tile.hopper else backward_text(form)
-        self.kernel = jit_function(text, namespace if tile.hopper else dict)
-        self._tables = [stretches.first()] if tile.hopper else []
+        if tile.terms:
+            step = step._replace(scaled=False)  # the products of terms have the factor
+        form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole, wanted)
+        text = hopper_backward_text if both else hopper_sums_backward_text if tile.terms else backward_text
+        self.kernel = jit_function(text(form), namespace if tile.hopper else dict)
+        self._tables = [stretches.first()] if both else []
         self._tables.append(stretches.shared(1))
 
     def __call__(self, given: _Given) -> Call:
         tensors, numbers = list(given.tensors), [float(self.arguments.frame.alpha), *self.arguments.sizes]
-        if self.tile.hopper:
+        if self.tile.terms:
+            tensors[:2] = self._term_maps(given)
+            numbers = [*numbers[:-1], given.steps[4]]
+        elif self.tile.hopper:
             tensors[:4] = self._maps(given)
             numbers += [part for each in given.outer for label in each for part in label[:2]]
         else:
@@ -134,6 +153,18 @@ class _Kernel:
         return Call(
             self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), {**self.constants, **options}
         )
+
+    def _term_maps(self, given: _Given) -> list[Any]:
+        """Tensor maps of the terms of what stays, and of what moves."""
+        sides = list(zip(given.tensors[:2], self.arguments.sizes[1:3], strict=True))
+        made = []
+        tiles = (ROWS, self.constants["BN"])
+        for (tensor, rows), of_tile in zip(sides[::-1] if self.columns else sides, tiles, strict=True):
+            terms, _ = terms_of(tensor, rows, self.tile.terms)
+            shape, block = (rows, self.arguments.sizes[3]), (of_tile, self.constants["BK"])
+            outer = [(1, self.tile.terms, terms.stride(0))]
+            made.append(tensor_map(terms, outer, shape, terms.shape[2], block, laid=True))
+        return made
 
     def _maps(self, given: _Given) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
@@ -155,31 +186,60 @@ class Launches(NamedTuple):
     calls: list[Call]
     room: list[Tensor]
     found: tuple[Tensor, Tensor, Tensor]
+    of_inputs: Mapping[fx.Node, Tensor] = {}
 
 
 class BackwardLaunch:
     """The kernels for gradients of a program: call it with what the forward pass was given and made."""
 
-    def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], hopper: bool = False) -> None:
-        self.program, self.frame = program, frame
+    def __init__(
+        self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], hopper: bool = False, terms: bool = False
+    ) -> None:
+        """`hopper`: the warp-specialised kernels serve; `terms`: those of float32."""
+        self.program, self.frame, self._terms = program, frame, terms
         self.arguments = KernelArguments(program, frame, known)
         self.functions = self.arguments.functions
         _, _, _, k, e = self.arguments.sizes
         self.tile = hopper_tile(frame, max(k, e)) if hopper else None
-        self._kernels: dict[bool, _Kernel] = {}
+        self._kernels: dict[tuple[bool, bool, tuple[int, ...]], _Kernel] = {}
 
     def __call__(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
-        of_nodes: Values,
-    ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """Gradients of A, B and C where `needs` says so, in their types; `d` is that of D, `of_nodes` those of sums."""
+        of_nodes: Values, wanted: Collection[fx.Node] = (),
+    ) -> tuple[tuple[Tensor | None, ...], Mapping[fx.Node, Tensor]]:  # fmt: skip
+        """Gradients of A, B and C where `needs` says so, in their types, and of wanted operands.
+
+        `d` is the gradient of D, `of_nodes` has those of sums.
+        """
         batch, m, _, _, e = self.arguments.sizes
         if self.functions.meets:
             d = tensors[0].new_zeros((batch, m, e)) if d is None else self.ready(d)
-        made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes))
+        made = self._launches(tensors, needs, d, values, self._vectors(values, of_nodes), wanted)
         for each in made.calls:
             each()
-        return self.as_they_lie(made.found, [None if each is None else each.shape for each in tensors], needs)
+        shapes = [None if each is None else each.shape for each in tensors]
+        return self.as_they_lie(made.found, shapes, needs), made.of_inputs
+
+    def makes(self, nodes: Collection[fx.Node]) -> bool:
+        """Whether kernels make the gradients of these operands, and of what is made of operands alone."""
+        return not nodes or (self.tile is None and all(self._along(node) is not None for node in nodes))
+
+    def behind(self, nodes: Collection[fx.Node]) -> list[fx.Node]:
+        """The inputs of the function whose gradients those of operands are made of."""
+        found = [node for node in self.functions.inputs if node in nodes]
+        known = [node for node in self.functions.stage.known if node.meta["dtype"].is_floating_point]
+        return [*found, *(known if nodes else [])]
+
+    def _along(self, node: fx.Node) -> bool | None:
+        """Whether an input has all columns of S and nothing else; False for all rows, None for others."""
+        sides, extents = self.arguments.sides, self.frame.extents
+        if self.arguments.sizes[0] != 1 or node not in self.functions.inputs:
+            return None
+        modes = {label for label in self.program.between.modes[node] if extents[label] > 1}
+        for columns, side in enumerate((sides.m, sides.n)):
+            if modes and modes == {label for label in side if extents[label] > 1}:
+                return bool(columns)
+        return None
 
     def alone(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor, out: Tensor,
@@ -223,7 +283,7 @@ class BackwardLaunch:
 
     def _launches(
         self, tensors: tuple[Tensor, Tensor, Tensor | None], needs: Sequence[bool], d: Tensor | None, values: Values,
-        vectors: Sequence[Tensor],
+        vectors: Sequence[Tensor], wanted: Collection[fx.Node] = (),
     ) -> Launches:  # fmt: skip
         a, b, c = tensors
         arguments, tile = self.arguments, self.tile
@@ -232,30 +292,35 @@ class BackwardLaunch:
         product = self.frame.products.product
         repeats = len(arguments.sides.batch) > len(self.frame.first.batch)
         wide = torch.float32 if repeats else product
-        by_columns = tile is not None or needs[1] or needs[2]
-        da = a.new_empty((batch, m, k) if needs[0] else 1, dtype=product)
+        along = {self._along(node) for node in wanted}
+        by_rows, by_columns = needs[0] or False in along, tile is not None or needs[1] or needs[2] or True in along
+        da = a.new_empty((batch, m, k) if by_rows else 1, dtype=product)
         db = a.new_empty((batch, n, k) if by_columns else 1, dtype=wide)
         dc = a.new_empty((batch, n, e) if by_columns else 1, dtype=wide)
         folds, room = self.functions.folds, [da] if tile is None else self._sums_of_rows(tile, a)
         factor = [] if folds or self.program.factor is None else vectors[-1:]
         rows = vectors[: len(vectors) - len(factor)]
-        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:], *(factor or [a])]
-        given += [*rows, *arguments.operands(values)]
-        called = _Given(tuple(given), outer, arguments.steps(a, b, c), arguments.places(values, step))
-        calls = []
-        for columns, needed in ((False, needs[0] and tile is None), (True, by_columns)):
+        given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:]]
+        behind = [*(factor or [a]), *rows, *arguments.operands(values)]
+        of_inputs = {node: a.new_zeros(values[node].shape, dtype=torch.float32) for node in wanted}
+        steps, places = arguments.steps(a, b, c), arguments.places(values, step)
+        calls, terms = [], self._terms and held(a, b)
+        for columns, needed in ((False, by_rows and tile is None), (True, by_columns)):
+            own = [node for node in wanted if self._along(node) == columns]
             if not needed:
                 continue
-            if columns not in self._kernels:
-                own = tile or backward_tiles(self.frame, max(k, e))[columns]
-                self._kernels[columns] = _Kernel(arguments, bool(factor), own, columns, step, outer)
-            calls.append(self._kernels[columns](called))
+            key = columns, terms, tuple(self.functions.inputs.index(node) for node in own)
+            if key not in self._kernels:
+                of_both = sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e))
+                made = _Kernel(arguments, bool(factor), tile or of_both[columns], columns, step, outer, key[2])
+                self._kernels[key] = made
+            called = _Given((*given, *(of_inputs[node] for node in own), *behind), outer, steps, places)
+            calls.append(self._kernels[key](called))
         if tile is not None and needs[0]:
-            lines, side = room[0].shape[1:]
-            numbers = (float(self.frame.alpha), m, k, lines)
-            named = {"SIDE": side, "BM": 32, "num_warps": 4}
-            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // 32),), (room[0], da, *numbers), named))
-        return Launches(calls, [] if tile is None else room, (da, db, dc))
+            numbers = (float(self.frame.alpha), m, k)
+            named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
+            calls.append(Call(jit_function(ROUNDED), (batch * -(-m // tile.m),), (room[0], da, *numbers), named))
+        return Launches(calls, [] if tile is None else room, (da, db, dc), of_inputs)
 
     def _vectors(self, values: Values, of_nodes: Values) -> list[Tensor]:
         """Peaks of each row, gradients of sums, and the factor of D unless it is in the peak."""
@@ -295,12 +360,12 @@ class BackwardLaunch:
         return [call], room if folds else [*peaks, *room], room
 
     def _sums_of_rows(self, tile: BackwardTile, like: Tensor) -> list[Tensor]:
-        """Sums of dA over tiles of columns, (batch, rows, k) in whole tiles, and the turns of each tile of rows."""
+        """Sums of dA over tiles of columns, as `ROUNDED` reads them, and how many turns each tile of rows has had."""
         batch, m, _, k, e = self.arguments.sizes
         tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))
         return [
             like.new_zeros((batch, tiles * tile.m, side), dtype=torch.float32),
-            like.new_zeros((batch, tiles, GROUPS), dtype=torch.int32),
+            like.new_zeros((batch, tiles), dtype=torch.int32),
         ]
 
     def _of_rows(self, value: Tensor) -> Tensor:

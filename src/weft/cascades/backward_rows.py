@@ -1,7 +1,7 @@
 """The texts of two small Triton kernels around those for gradients: what is known of each row, and dA rounded.
 
     known      total = sum_e dD D,  of_factor = total / factor,  grad of each sum = OF_SUMS(..., of_factor)
-    rounded    dA = (sums of dA) * alpha
+    rounded    dA = (sums of dA) * alpha, of sums that lie in tiles as the registers of warp groups do
 
 A program is `folded` where all that it sums and multiplies has one peak and a positive factor: exponentials over
 
@@ -21,13 +21,15 @@ from weft.cascades.step import TRITON, StepForm
 KNOWN_CONSTANTS = ("BM", "BE", "FACTOR", "OF_SUMS", "SUMS")
 ROUNDED = """\
 @triton.jit
-def cascade_rounded(sums, da, alpha, M, K, LINES, SIDE: tl.constexpr, BM: tl.constexpr):
+def cascade_rounded(sums, da, alpha, M, K, SIDE: tl.constexpr, BM: tl.constexpr):
     tiles = tl.cdiv(M, BM)
     batch = (tl.program_id(0) // tiles).to(tl.int64)
     m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
     k = tl.arange(0, SIDE)
     there = (m < M)[:, None] & (k < K)[None, :]
-    found = tl.load(sums + (batch * LINES + m)[:, None] * SIDE + k[None, :], mask=there)
+    found = tl.load(sums + tl.program_id(0).to(tl.int64) * (BM * SIDE) + tl.arange(0, BM * SIDE))
+    found = tl.permute(tl.reshape(found, (SIDE // 8, BM // 16, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5))
+    found = tl.reshape(found, (BM, SIDE))
     tl.store(da + (batch * M + m)[:, None] * K + k[None, :], (found * alpha).to(da.dtype.element_ty), mask=there)
 """
 

@@ -27,7 +27,8 @@ class _Cascade(torch.autograd.Function):
         given = _given(plan, operands)
         ctx.by_kernel = plan.launch is not None
         if ctx.by_kernel:
-            by_blocks = any(ctx.needs_input_grad[4:]) or plan.backward is None
+            wanted = _wanted(plan, ctx.needs_input_grad[4:])
+            by_blocks = plan.backward is None or not plan.backward.makes(plan.backward.behind(wanted))
             try:
                 values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
             except torch.OutOfMemoryError:
@@ -73,7 +74,7 @@ class _Cascade(torch.autograd.Function):
         cut = partial(plan.cut, operands=operands)
         found = gradients(
             plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut,
-            plan.backward if ctx.by_kernel else None, any(needs[4:]),
+            plan.backward if ctx.by_kernel else None, _wanted(plan, needs[4:]),
         )
         own = [None if each is None else each.to(a.dtype) for each in found.sums]
         places = plan.program.between.inputs[1 : 1 + count]
@@ -103,6 +104,12 @@ def _differentiably(
         )
     )
     return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
+
+
+def _wanted(plan: Any, needs: Sequence[bool]) -> list[fx.Node]:
+    """The operands whose gradients are wanted."""
+    places = plan.program.between.inputs[1:]
+    return [node for node, need in zip(places, needs, strict=False) if need]
 
 
 def _given(plan: Any, operands: Sequence[Tensor]) -> Values:

@@ -64,7 +64,7 @@ class ElementFunctions:
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
         return _shortened(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
 
-    def pull(self, settled: Collection[fx.Node] = ()) -> Pointwise:
+    def pull(self, settled: Collection[fx.Node] = (), wanted: Sequence[int] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
         s = self.between.inputs[0]
         targets = [target.node for target in (*self.sums, *self.meets)]
@@ -78,11 +78,19 @@ class ElementFunctions:
             cotangents = [*tensors[count + len(self.meets) :], *tensors[count : count + len(self.meets)]]
             found, results = pull(rest, tensors[:count], cotangents)
             of_s = torch.zeros_like(tensors[0]) if found[0] is None else found[0]
-            return (results[-1], of_s) if self.meets else (of_s,)
+            of_inputs = [found[1 + at] for at in wanted]
+            more = [torch.zeros_like(tensors[0]) if each is None else each for each in of_inputs]
+            return (results[-1], of_s, *more) if self.meets else (of_s, *more)
 
         made = recorded(body, {**inputs, **dict.fromkeys(grads, wide)}, "between")
         assert isinstance(made, RecordedFunction)
         return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
+
+    @property
+    def slots(self) -> float:
+        """Instructions of an element of S, but for those of exponentials over peaks and of sums."""
+        first = self.first()
+        return self.rest().issue_slots + (0.0 if first is None else first.issue_slots)
 
     @cached_property
     def factor(self) -> RecordedFunction | None:
@@ -205,7 +213,7 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
             continue
         with graph.inserting_before(node):
             if node.target is aten.exp.default:
-                exponent = graph.call_function(aten.mul.Tensor, (node.args[0], math.log2(math.e)))
+                exponent = graph.call_function(aten.mul.Tensor, _times(node.args[0], math.log2(math.e)))
                 exponent.meta.update(node.meta)
                 found = graph.call_function(aten.exp2.default, (exponent,))
             elif node.target is aten.div.Tensor and _inverse(node.args[1]) is not None:
@@ -215,7 +223,17 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
         found.meta.update(node.meta)
         node.replace_all_uses_with(found)
         graph.erase_node(node)
+    graph.eliminate_dead_code()
     return RecordedFunction(graph, function.inputs)
+
+
+def _times(value: Any, factor: float) -> tuple[Any, float]:
+    """The two factors of a value times a number, a number that the value is a multiple of taken in."""
+    if isinstance(value, fx.Node) and value.target is aten.mul.Tensor and value.meta["dtype"] == torch.float32:
+        number = _number(value.args[1])
+        if number is not None and 2.0**-100 < abs(number) < 2.0**100:
+            return value.args[0], number * factor
+    return value, factor
 
 
 def _inverse(divisor: Any) -> float | None:

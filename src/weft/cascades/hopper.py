@@ -15,6 +15,7 @@ one for the next tile of B stands before it. Weights go to the second product in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from weft.cascades import step
@@ -79,35 +80,40 @@ _KERNEL = f"""\
 
 def hopper_text(form: KernelForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    shared = [*_SHARED, "batch", "tile", "rows"]
-    given = [*_tensors(form), *_numbers(form)]
-    constants = [f"{name}: gl.constexpr" for name in CONSTANTS]
-    stretches = [f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in range(4)]
-    producer = _PRODUCER.format(
-        name="{name}", parameters=", ".join([*shared, *given, *constants]), stretches="\n    ".join(stretches),
-        **{f"of_{name}": outer_place(name, count) for name, count in zip("abc", form.outer, strict=True)},
-    )  # fmt: skip
-    consumer = "\n".join(indented([*_LAYOUTS, *stretches, *_consumer(form)]))
-    arguments = ", ".join([*shared, *given, *CONSTANTS])
-    kernel = "\n".join(indented([line.replace("tl.", "gl.").replace("BM", str(GROUPS * ROWS)) for line in place()]))
-    parts = (
-        f"@gluon.jit\ndef {{name}}({', '.join([*given, *constants])}):\n{kernel}\n"
-        + _KERNEL.replace("{arguments}", arguments),
-        f"@gluon.jit\ndef {{name}}_consumer(CONSUMER: gl.constexpr, {', '.join([*shared, *given, *constants])}):\n"
-        f"{consumer}\n",
-        producer,
-    )
-    text = "\n\n".join(parts)
-    return text.replace("{name}", digest(text))
-
-
-def _tensors(form: KernelForm) -> list[str]:
-    return ["a", "b", "c", "d", *step.pointers(form.step), "stretches"]
-
-
-def _numbers(form: KernelForm) -> list[str]:
     outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
-    return ["alpha", "B", "M", "N", "E", *outer, *step.parameters(form.step)]
+    producer = _PRODUCER
+    for name, count in zip("abc", form.outer, strict=True):
+        producer = producer.replace(f"{{of_{name}}}", outer_place(name, count))
+    given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "E"]
+    given += [*outer, *step.parameters(form.step)]
+    parts = producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
+    return assembled(given, CONSTANTS, _SHARED, place(), parts)
+
+
+#: Where the columns of a tile of rows begin, conditions hold from and until, and where they end.
+STRETCHES = tuple(f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in range(4))
+
+
+def assembled(
+    given: Sequence[str], constants: Sequence[str], shared: Sequence[str], at: Sequence[str],
+    parts: tuple[str, str, Sequence[str]],
+) -> str:  # fmt: skip
+    """A kernel and its roles of the texts of the producer, of what begins them, and of a consumer's lines.
+
+    `at` are the lines that say which tile of which index of the batch a program has.
+    """
+    producer, beginning, consumer = parts
+    own = [*shared, "batch", "tile"]
+    typed = [*given, *(f"{name}: gl.constexpr" for name in constants)]
+    kernel = "\n".join(indented([line.replace("tl.", "gl.").replace("BM", str(GROUPS * ROWS)) for line in at]))
+    lines = "\n".join(indented(consumer))
+    text = "\n\n".join((
+        f"@gluon.jit\ndef {{name}}({', '.join(typed)}):\n{kernel}\n{beginning}",
+        f"@gluon.jit\ndef {{name}}_consumer(CONSUMER: gl.constexpr, {', '.join([*own, *typed])}):\n{lines}\n",
+        producer.replace("{parameters}", ", ".join([*own, *typed])).replace("{stretches}", "\n    ".join(STRETCHES)),
+    ))  # fmt: skip
+    text = text.replace("{arguments}", ", ".join([*own, *given, *constants]))
+    return text.replace("{name}", digest(text))
 
 
 def outer_place(name: str, count: int) -> str:

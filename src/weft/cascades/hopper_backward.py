@@ -24,7 +24,10 @@ from weft.cascades.step import Words
 
 HEADS = 8  # indices of the batch whose tiles take turns
 CONSTANTS = ("MOVING", "SIDE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT")
-_SHARED = ("xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "batch", "tile")
+_SHARED = (
+    "xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "turn", "added", "batch",
+    "tile",
+)  # fmt: skip
 _WORDS = Words("gl", "MOVING", str(ROWS), "S", across=True)
 
 _PRODUCER = f"""\
@@ -52,6 +55,32 @@ def {{name}}_producer({{parameters}}):
         meet_and_arrive(full.index(stage))
 """
 
+#: Roles of one warp each: nobody else waits for memory. Two give turns, one those of every other tile.
+_TURNS = f"""\
+@gluon.jit
+def {{name}}_takes({{parameters}}):
+    {{stretches}}
+    count = gl.cdiv(at3 - at0, MOVING)
+    last = at0 // MOVING + count - 1
+    had = gl.to_tensor(0)
+    for number in range(count):
+        stage = number % {STAGES}
+        if number == had:
+            place = last - number
+            had += take_turns(turns + batch * gl.cdiv(M, MOVING) + place, before + place, tile, count - number)
+        mbarrier.wait(added.index(stage), number // {STAGES} & 1 ^ 1)
+        meet_and_arrive(turn.index(stage))
+
+
+@gluon.jit
+def {{name}}_gives(STAGE: gl.constexpr, {{parameters}}):
+    {{stretches}}
+    count = gl.cdiv(at3 - at0, MOVING)
+    for number in range(STAGE, count, {STAGES}):
+        mbarrier.wait(added.index(STAGE), number // {STAGES} & 1)
+        give_turn(turns + batch * gl.cdiv(M, MOVING) + at0 // MOVING + count - 1 - number)
+"""
+
 _KERNEL = f"""\
     tiles = gl.cdiv(N, {GROUPS * ROWS})
     group = gl.program_id(0) // ({HEADS} * tiles)
@@ -73,11 +102,16 @@ _KERNEL = f"""\
     full = barriers({STAGES}, 2)
     empty = barriers({STAGES}, {GROUPS})
     both = barriers(1, {GROUPS})
+    turn = barriers({STAGES}, 1)
+    added = barriers({STAGES}, {GROUPS})
     gl.warp_specialize([
         ({{name}}_consumer, (0, {{arguments}})),
         ({{name}}_consumer, (1, {{arguments}})),
         ({{name}}_producer, ({{arguments}})),
-    ], [{WARPS}, 1], [{CONSUMER_REGISTERS}, {PRODUCER_REGISTERS}])
+        ({{name}}_takes, ({{arguments}})),
+        ({{name}}_gives, (0, {{arguments}})),
+        ({{name}}_gives, (1, {{arguments}})),
+    ], [{WARPS}, 1, 1, 1, 1], [{CONSUMER_REGISTERS}{4 * f", {PRODUCER_REGISTERS}"}])
 """
 
 
@@ -101,6 +135,7 @@ def hopper_backward_text(form: BackwardForm) -> str:
     text = "\n\n".join((
         f"@gluon.jit\ndef {{name}}({', '.join([*given, *constants])}):\n{kernel}",
         f"@gluon.jit\ndef {{name}}_consumer(CONSUMER: gl.constexpr, {parameters}):\n{consumer}\n", producer,
+        _TURNS.format(name="{name}", parameters=parameters, stretches="\n    ".join(stretches)),
     ))  # fmt: skip
     return text.replace("{name}", digest(text))
 
@@ -137,7 +172,6 @@ def _consumer(form: BackwardForm) -> list[str]:
         f"found = gl.full([{ROWS}, SIDE], 0.0, SUMS, X)",
         f"of_c = gl.full([{ROWS}, SIDE], 0.0, SUMS, X)",
         "number = gl.to_tensor(0)",
-        "turn_of = turns",
         "mbarrier.wait(stays.index(0), 0)",
     ]
     for at in (2, 1, 0):
@@ -146,7 +180,6 @@ def _consumer(form: BackwardForm) -> list[str]:
             head = [f"first = at{at} + (gl.cdiv(at{at + 1} - at{at}, MOVING) - 1) * MOVING - behind"]
             head += [f"m = first + {_WORDS.along('m')}", "m_in = m < M"]
             lines += indented([*head, *_tile(form, at == 1)])
-    lines += ["if number > 0:", "    give_turn(turn_of)"]
     return [*lines, *_stored("db", "found * alpha", "K"), *_stored("dc", "of_c", "E")]
 
 
@@ -160,8 +193,6 @@ def _tile(form: BackwardForm, inside: bool) -> list[str]:
         f"mbarrier.wait(full.index(stage), number // {STAGES} & 1)",
         "t = scores(xs.index(CONSUMER), moving_xs.index(stage), S)",
         "dp = scores(ys.index(CONSUMER), moving_ys.index(stage), S)",
-        "if number > 0:",
-        "    give_turn(turn_of)",
         *(_read(form, f"shift{at}") for at in peaks),
         *(f"base{at} = shift{at} * {step.unit_of(form.step)}" for at in peaks),
         "t = warpgroup_mma_wait(1, deps=(t,))",
@@ -191,10 +222,11 @@ def _tile(form: BackwardForm, inside: bool) -> list[str]:
         "mbarrier.wait(both.index(0), number & 1)",
         "rows = rows_of_both(slopes.index(of_both), slopes.index(of_both + 1), xs, CONSUMER)",
         "found = warpgroup_mma(ds, moving_xs.index(stage), found, is_async=True)",
-        "turn_of = turns + (batch * gl.cdiv(M, MOVING) + first // MOVING) * 2 + CONSUMER",
-        "take_turn(turn_of, tile - gl.load(before + first // MOVING))",
+        f"mbarrier.wait(turn.index(stage), number // {STAGES} & 1)",
         "rows, of_c = warpgroup_mma_wait(1, deps=(rows, of_c))",
-        "add_rows(da, batch * gl.cdiv(M, MOVING) * MOVING + first, rows, SIDE, CONSUMER)",
+        "place = (batch.to(gl.int64) * gl.cdiv(M, MOVING) + first // MOVING) * 2 + CONSUMER",
+        "add_rows(da + place * (MOVING * SIDE // 2), rows)",
+        "meet_and_arrive(added.index(stage))",
         "found = warpgroup_mma_wait(0, deps=(found,))",
         "meet_and_arrive(empty.index(stage))",
         "number += 1",

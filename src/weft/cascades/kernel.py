@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from weft.cascades import step
 from weft.cascades.step import TRITON, StepForm, Words
+from weft.cascades.terms import products
 
 
 class KernelForm(NamedTuple):
@@ -33,7 +34,7 @@ class KernelForm(NamedTuple):
     splits: bool = False  # columns are shared by several programs, whose states are joined afterwards
     staged: bool = False  # the terms of S come in stages
     maps: bool = False  # those of A and B by tensor maps
-    halves: bool = False  # A and B are float16 and what that lacks of float32, with their factor in memory
+    terms: int = 0  # that values of A and B are sums of, in 16 bits; alpha is in memory then
 
     @property
     def words(self) -> Words:
@@ -97,7 +98,7 @@ def _body(form: KernelForm) -> str:
     lines += _rows_of_a(form)
     if form.step.wide:
         lines.append("alpha = tl.full([], ALPHA, SUMS)")
-    if form.halves:
+    if form.terms:
         lines.append("alpha = tl.load(alpha)")
     lines += [*step.beginning(form.step, form.words), *step.states(form.step, form.words)]
     if form.product != -2:
@@ -122,8 +123,10 @@ def _rows_of_a(form: KernelForm) -> list[str]:
         row = "a + m.to(tl.int64) * sa_m"
         return [f"q{at} = tl.load({row} + {at} * sa_k, mask=m_in, other=0.0).to(SUMS)" for at in range(form.few)]
     there = mask(("m_in[:, None]", False), ("(k[None, :] < K)", form.whole[1]))
-    pairs = (("q", ""), ("q_low", "M * K + ")) if form.halves else (("q", ""),)
-    return [f"{q} = tl.load(a + {at}m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k{there})" for q, at in pairs]
+    row = "m.to(tl.int64)[:, None] * sa_m + k[None, :] * sa_k"
+    if form.terms:
+        return [f"q{at} = tl.load(a + tl.cast(M, tl.int64) * {at} * sa_m + {row}{there})" for at in range(form.terms)]
+    return [f"q = tl.load(a + {row}{there})"]
 
 
 def _tile(form: KernelForm, inside: bool) -> list[str]:
@@ -157,15 +160,14 @@ def _scores(form: KernelForm, inside: bool) -> list[str]:
         ]
     right = "b + n.to(tl.int64)[None, :] * sb_n"
     dot = "tl.dot(q.to(PRODUCT), right.to(PRODUCT), {}input_precision=PRECISION, out_dtype=SUMS)"
-    if form.halves:
+    if form.terms:
         there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
-        return [
-            f"right = tl.load({right} + k[:, None] * sb_k{there})",
-            f"right_low = tl.load({right} + N * K + k[:, None] * sb_k{there})",
-            "t = tl.dot(q, right)",
-            "t = tl.dot(q, right_low, t)",
-            "t = tl.dot(q_low, right, t)",
+        lines = [
+            f"right{at} = tl.load({right} + tl.cast(N, tl.int64) * {at} * sb_n + k[:, None] * sb_k{there})"
+            for at in range(form.terms)
         ]
+        lines.append("t = tl.zeros([BM, BN], SUMS)")
+        return lines + [f"t = tl.dot(q{of_a}, right{of_b}, t)" for of_a, of_b in products(form.terms)]
     if not form.staged:
         there = mask(("n_in[None, :]", inside), ("(k[:, None] < K)", form.whole[1]))
         return [f"right = tl.load({right} + k[:, None] * sb_k{there})", f"t = {dot.format('')}"]

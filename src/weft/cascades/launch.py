@@ -18,6 +18,7 @@ from weft.cascades.arguments import BYTES, KernelArguments, Outer, launched, ten
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
+from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text
 from weft.cascades.program import Program
@@ -25,6 +26,7 @@ from weft.cascades.replay import Launched, Replay, Room, Slot, in_order
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
+from weft.cascades.terms import TYPES, held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
@@ -58,8 +60,13 @@ class _Made(NamedTuple):
 class CascadeLaunch:
     """The kernel for a program: call it with arranged tensors."""
 
-    def __init__(self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], tile: CascadeTile) -> None:
+    def __init__(
+        self, program: Program, frame: Frame, known: Mapping[fx.Node, Label], tile: CascadeTile,
+        exact: CascadeTile | None = None,
+    ) -> None:  # fmt: skip
+        """`exact`: the tile for operands that terms do not hold."""
         self.program, self.frame, self.tile = program, frame, tile
+        self._exact = None if exact is None else CascadeLaunch(program, frame, known, exact)
         self.arguments = KernelArguments(program, frame, known)
         self.functions = self.arguments.functions
         self.stage = self.functions.stage
@@ -69,7 +76,7 @@ class CascadeLaunch:
 
     def ready(self, tensor: Tensor, at: int) -> Tensor:
         """An arranged A, B or C as the kernel reads it."""
-        if not self.tile.hopper and (not self.tile.maps or at == 2):
+        if self.tile.terms or (not self.tile.hopper and (not self.tile.maps or at == 2)):
             return tensor
         count, item = len(self.arguments.groups(at)) - 2, tensor.element_size()
         unit = tensor.dim() - 1 if at < 2 else count  # of C the columns of D
@@ -86,6 +93,8 @@ class CascadeLaunch:
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, given: Values, raw: bool) -> Values:
         """Every whole value by its node, as `forward.run` has them; D finished under `FINISHED` unless it is `raw`."""
+        if self._exact is not None and not held(a, b):
+            return self._exact(a, b, c, given, raw)
         frame, values = self.frame, dict(given)
         run_tail(self.program, frame, self.program.prelude, values)
         call = self.call(a, b, c, values, raw)
@@ -152,7 +161,7 @@ class CascadeLaunch:
         frame, tile, arguments = self.frame, self.tile, self.arguments
         splits, sums = tile.splits, frame.products.accumulate
         finished = not raw and self.functions.factor is not None
-        batch, m, n, k, e = arguments.sizes
+        batch, m, _, _, e = arguments.sizes
         states = tuple(
             torch.empty((splits, batch, m), dtype=sums, device=a.device)
             for _ in (*self.stage.peaks, *self.functions.sums)
@@ -163,28 +172,42 @@ class CascadeLaunch:
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]
-        operands: tuple[Any, ...] = (a, b, a if c is None else c)
-        if self._maps(outer):
-            of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
-            operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), operands[2])
-        numbers: list[Any] = [float(frame.alpha), batch, m, n]
-        if tile.halves:
-            (high_a, factor_a), (high_b, factor_b) = _halves(a, m), _halves(b, n)
-            operands, steps = (high_a, high_b, operands[2]), (k, 1, k, 1, *steps[4:])
-            numbers[0] = frame.alpha * (factor_a * factor_b)
-        if tile.hopper:
-            sides = ((m, k), (n, k), (n, e))
-            tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
-            inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
-            operands = tuple(tensor_map(*each, laid=True) for each in inner)
-            numbers += [e, *(part for each in outer for label in each for part in label[:2])]
-        else:
-            numbers += [k, e, *steps, *(part for each in outer for label in each for part in label)]
+        operands, numbers = self._operands(a, b, a if c is None else c, outer, steps)
         tensors = (*operands, d, *arguments.operands(values), *states, self._table)
         numbers += arguments.places(values, made.step)
         rows = batch * -(-m // tile.m)
         grid = (rows,) if tile.hopper else (rows, splits, -(-e // tile.e))
         return KernelCall(made.kernel, grid, tensors, tuple(numbers), made.constants, states, d, finished)
+
+    def _operands(
+        self, a: Tensor, b: Tensor, c: Tensor, outer: Sequence[Outer], steps: tuple[int, ...]
+    ) -> tuple[tuple[Any, ...], list[Any]]:
+        """A, B and C as the kernel takes them, and the numbers that say how they lie."""
+        tile, operands, alpha = self.tile, (a, b, c), float(self.frame.alpha)
+        batch, m, n, k, e = self.arguments.sizes
+        if tile.terms:
+            (left, factor), (right, other) = terms_of(a, m, tile.terms), terms_of(b, n, tile.terms)
+            operands, steps = (left, right, c), (left.shape[2], 1, right.shape[2], 1, *steps[4:])
+            numbers = [alpha * (factor * other), batch, m, n]
+            if tile.hopper:
+                each = ((left, m, ROWS), (right, n, tile.n))
+                maps = [
+                    tensor_map(x, [(1, tile.terms, x.stride(0))], (rows, k), x.shape[2], (of_tile, tile.k), laid=True)
+                    for x, rows, of_tile in each
+                ]
+                return (*maps, c), [*numbers, steps[4]]
+        else:
+            numbers = [alpha, batch, m, n]
+        if tile.hopper:
+            sides = ((m, k), (n, k), (n, e))
+            tiles = ((ROWS, tile.k), (tile.n, tile.k), (tile.n, tile.e))
+            inner = zip(operands, outer, sides, steps[::2], tiles, strict=True)
+            maps = [tensor_map(*each, laid=True) for each in inner]
+            return tuple(maps), [*numbers, e, *(part for each in outer for label in each for part in label[:2])]
+        if self._maps(outer):
+            of_a = tensor_map(a, [], (m, k), steps[0], (tile.m, tile.k), laid=False)
+            operands = (of_a, tensor_map(b, [], (n, k), steps[2], (tile.n, tile.k), laid=False), c)
+        return operands, [*numbers, k, e, *steps, *(part for each in outer for label in each for part in label)]
 
     @cached_property
     def _table(self) -> Tensor:
@@ -220,7 +243,8 @@ class CascadeLaunch:
         tile, functions, settled, types = self.tile, self.functions, self.stretches.conditions, self.frame.products
         factor = None if functions.factor is None or not form.fused else functions.factor.jit
         own = form._replace(fused=form.fused and tile.splits == 1)
-        kernel = jit_function(hopper_text(own), namespace) if tile.hopper else jit_function(kernel_text(own))
+        text = kernel_text if not tile.hopper else hopper_sums_text if tile.terms else hopper_text
+        kernel = jit_function(text(own), namespace) if tile.hopper else jit_function(text(own))
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
             "SETTLED": functions.rest(settled),
@@ -228,9 +252,12 @@ class CascadeLaunch:
         sums = TRITON_TYPES[types.accumulate].meant
         found = {"BN": tile.n, "BK": tile.k, "BE": tile.e, "FACTOR": factor if own.fused else None, "SUMS": sums}
         found |= {name: None if function is None else function.jit for name, function in written.items()}
-        found["PRODUCT"] = TRITON_TYPES[types.product].meant
+        found["PRODUCT"] = TRITON_TYPES[TYPES.get(tile.terms, types.product)].meant
+        if tile.hopper and tile.terms:
+            del found["BE"]
+            found |= {"TERMS": tile.terms, "STAGES": tile.stages}
         if not tile.hopper:
-            found |= {"BM": tile.m, "PRECISION": types.precision}
+            found |= {"BM": tile.m, "PRECISION": types.as_they_are}
         if tile.splits == 1:
             return _Made(kernel, found, form.step, None, {})
         join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "FACTOR": factor, "SUMS": sums}
@@ -243,25 +270,14 @@ class CascadeLaunch:
         of_a, of_b, of_c = map(len, outer)
         step = self.arguments.form(values)
         return KernelForm(
-            step._replace(scaled=step.scaled or tile.halves), self.functions.product, finished,
+            step._replace(scaled=(step.scaled or tile.terms > 0) and not (tile.terms and tile.hopper)),
+            self.functions.product, finished,
             self.stretches.present, (of_a, of_b, of_c),
             (True, k % tile.k == 0, e % tile.e == 0), few, e == 1, tile.splits > 1, k > tile.k and not few,
-            self._maps(outer), tile.halves,
+            self._maps(outer), tile.terms,
         )  # fmt: skip
 
     def _maps(self, outer: Sequence[Outer]) -> bool:
         """Whether stages of A and B come by tensor maps: of 16-bit types, where they are matrices that lie along k."""
         tile, item = self.tile, self.frame.products.product.itemsize
         return tile.maps and not tile.hopper and item == 2 and not outer[0] and not outer[1]
-
-
-def _halves(tensor: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """A matrix as float16 numbers, (2, rows, k): those next to it and what they lack; and the factor of both.
-
-    The factor is a power of 2 that has the largest at 2^13: what is lacking is no subnormal then.
-    """
-    wide = tensor.reshape(rows, -1)
-    factor = torch.exp2(torch.ceil(torch.log2(wide.abs().amax().clamp(1e-30, 1e30))) - 13)
-    wide = wide / factor
-    high = wide.half()
-    return torch.stack((high, (wide - high).half())), factor

@@ -18,6 +18,7 @@ from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
+from weft.cascades.elements import ElementFunctions
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
@@ -27,8 +28,9 @@ from weft.cascades.repeated import Repeated
 from weft.cascades.replay import layouts_of
 from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
-from weft.cascades.serving import is_default, tile_of, unserved
+from weft.cascades.serving import is_default, tile_of, unserved, without_terms
 from weft.cascades.takeover import Takeover
+from weft.cascades.terms import BOUND
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
@@ -106,7 +108,8 @@ class CascadePlan:
         said, types = self.said, self.types
         kind = said.device.type
         product = types.accumulate if kind == "cpu" and self.options.backend != "triton" else types.product
-        products = BlockProducts(product, types.accumulate, kind, types.precision)
+        precision = "ieee_bound" if types.split else types.precision
+        products = BlockProducts(product, types.accumulate, kind, precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
         a, b, *c = (said.own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
@@ -150,10 +153,14 @@ class CascadePlan:
             reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
+        tile = None
+        if reason is None:
+            slots = ElementFunctions(self.program, self.frame).slots if hopper else 0.0
+            tile = tile_of(self.frame, _processors(device), hopper, slots)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
-        return CascadeLaunch(self.program, self.frame, self._known, tile)
+        exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
+        return CascadeLaunch(self.program, self.frame, self._known, tile, exact)
 
     def fall_back(self, error: Exception) -> None:
         """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
@@ -167,7 +174,9 @@ class CascadePlan:
         """The launch of the kernels for gradients, where the forward pass has one."""
         if self.kernel is None or not differentiates(self.program, self.frame):
             return None
-        return BackwardLaunch(self.program, self.frame, self._known, self.kernel.tile.hopper)
+        tile = self.kernel.tile
+        terms = tile.hopper and tile.terms > 0
+        return BackwardLaunch(self.program, self.frame, self._known, tile.hopper and not terms, terms)
 
     @property
     def _known(self) -> dict[fx.Node, Label]:
@@ -295,7 +304,7 @@ class CascadePlan:
     def _replays(self) -> dict[Hashable, Repeated] | None:
         """Calls by their layouts; None where there is more to them than launches."""
         kernel = self.kernel
-        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.halves else None  # type: ignore[union-attr]
+        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.terms else None  # type: ignore[union-attr]
 
     def _keep(
         self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]

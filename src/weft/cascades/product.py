@@ -114,6 +114,11 @@ class BlockProducts:
         if precision == "tf32" and kind == "cuda":
             self._call = _shortened
 
+    @property
+    def as_they_are(self) -> str:
+        """The precision of products of values that are no terms."""
+        return "ieee" if self.precision == "ieee_bound" else self.precision
+
     def __call__(
         self, roles: ProductRoles, x: Tensor, y: Tensor, alpha: float = 1.0, room: Tensor | None = None
     ) -> Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import struct
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,9 @@ from torch import Tensor
 
 from weft.base.arrays import is_transforming
 from weft.cascades.arguments import Call
+from weft.gpu.common.cubin import Cubin, parameter_sizes
+from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
+from weft.spec import Layout
 
 _ALIGNED = 256  # bytes
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -60,11 +65,7 @@ class Replay:
             self._places.append(self._bytes)
             if at not in results:
                 self._bytes += -(-math.prod(room.shape) * room.dtype.itemsize // _ALIGNED) * _ALIGNED
-        self._steps = []
-        for each in launched:
-            grid = (*each.grid, 1, 1)[:3]
-            slots = [(at, slot.at, slot.tensor_map) for at, slot in enumerate(each.arguments) if isinstance(slot, Slot)]
-            self._steps.append((each.compiled[grid], list(each.arguments), slots))
+        self._steps = [_Step(each, device) for each in launched]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for tensors in the order that slots number them in."""
@@ -75,12 +76,67 @@ class Replay:
         given: list[Any] = [*tensors, *(start + place for place in self._places)]
         for (at, _), each in zip(self._results, found, strict=True):
             given[len(tensors) + at] = each
-        for run, arguments, slots in self._steps:
-            arguments = arguments.copy()
-            for at, place, tensor_map in slots:
-                arguments[at] = given[place] if tensor_map is None else _moved(tensor_map, given[place])
-            run(*arguments)
+        addresses = [each if isinstance(each, int) else each.data_ptr() for each in given]
+        hooked = launches_are_hooked()
+        for step in self._steps:
+            if hooked or not step.past_triton(addresses):
+                step.by_triton(given)
         return found
+
+
+class _Step:
+    """A launch with other tensors, past Triton's launcher where that can be."""
+
+    def __init__(self, launched: Launched, device: torch.device) -> None:
+        self._arguments = list(launched.arguments)
+        self._slots = [(at, each) for at, each in enumerate(self._arguments) if isinstance(each, Slot)]
+        self._run = launched.compiled[(*launched.grid, 1, 1)[:3]]
+        self._direct: DirectLaunch | None = None
+        self._words: list[int] = []
+        self._changing: list[tuple[int, int]] = []
+        if device.type == "cuda" and math.prod(launched.grid) == launched.grid[0]:
+            self._pass(launched.compiled, launched.grid[0], torch.cuda.current_device())
+
+    def _pass(self, compiled: Any, programs: int, device: int) -> None:
+        """Find how CUDA's driver launches the kernel: with a word for each parameter, addresses of tensors those."""
+        kinds, metadata = list(compiled.src.signature.values()), compiled.metadata
+        scratch = metadata.global_scratch_size or metadata.profile_scratch_size
+        cubin, passed = Cubin.of(compiled), [at for at, kind in enumerate(kinds) if kind != "constexpr"]
+        sizes = parameter_sizes({str(at): "i32" if kinds[at] == "fp32" else kinds[at] for at in passed}, cubin.maps)
+        if len(kinds) != len(self._arguments) or metadata.num_ctas > 1 or scratch or sizes is None:
+            return
+        maps = [each.tensor_map for _, each in self._slots if each.tensor_map is not None]
+        layouts = [Layout(tuple(each.shape), tuple(each.strides), each.base.dtype) for each in maps]
+        cubin = replace(cubin, sizes=tuple(sizes))
+        self._direct = DirectLaunch.of(cubin, compiled.function, programs, device, (), layouts)
+        self._words = [_word(self._arguments[at]) for at in passed]
+        self._changing = [(passed.index(at), each.at) for at, each in self._slots if at in passed]
+
+    def past_triton(self, addresses: Sequence[int]) -> bool:
+        """Launch by CUDA's driver; false where it does not."""
+        if self._direct is None:
+            return False
+        words = self._words.copy()
+        for at, place in self._changing:
+            words[at] = addresses[place]
+        self._direct(words)
+        return True
+
+    def by_triton(self, given: Sequence[Any]) -> None:
+        """Launch by Triton."""
+        arguments = self._arguments.copy()
+        for at, each in self._slots:
+            arguments[at] = given[each.at] if each.tensor_map is None else _moved(each.tensor_map, given[each.at])
+        self._run(*arguments)
+
+
+def _word(value: Any) -> int:
+    """A parameter as an integer: the address of a tensor, the bits of a float32 number."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    if isinstance(value, float):
+        return int.from_bytes(struct.pack("<f", value), "little")
+    return value if isinstance(value, int) else 0
 
 
 def slotted(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import copy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import Program
+from weft.cascades.terms import terms_for
 from weft.gpu.common.constraints import power_of_two
 
 LEAST = 16  # of a side of `tl.dot`
@@ -19,8 +22,10 @@ _KINDS = ("product", "sum", "amax", "amin")
 _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_MOST_TERMS = 512  # of S in float64, whose product alone cuBLAS makes faster
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
+_SHORT = 4.0  # instructions of an element, whose code fits the instruction cache in tiles of 128 columns
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -28,7 +33,7 @@ class CascadeTile(NamedTuple):
     """Rows and columns of a tile of S, warps, stages of loads, and programs that share the columns of a row.
 
     `k` and `e` are the indices of K and E that a tile has; `hopper`: the warp-specialised kernel; `maps`: stages of A
-    and B come by tensor maps where they can; `halves`: float32 products by three of float16.
+    and B come by tensor maps where they can; `terms`: of float32 values, whose products are made of those of terms.
     """
 
     m: int
@@ -40,7 +45,7 @@ class CascadeTile(NamedTuple):
     e: int = 1
     hopper: bool = False
     maps: bool = False
-    halves: bool = False
+    terms: int = 0
 
     def __str__(self) -> str:
         kind = "warp-specialised" if self.hopper else "Triton"
@@ -75,13 +80,16 @@ def unserved(program: Program, frame: Frame) -> str | None:
     return None
 
 
-def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
+def tile_of(frame: Frame, processors: int = 1, hopper: bool = False, slots: float = 0.0) -> CascadeTile:
     """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
 
-    `hopper`: the warp-specialised kernel is at hand.
+    `hopper`: the warp-specialised kernel is at hand. `slots`: instructions of the function of an element.
     """
     sides = Sides.of(frame)
-    tile = (_hopper_tile(frame, sides) if hopper else None) or _usual_tile(frame, sides)
+    terms = _terms(frame, sides, hopper)
+    tile = (_hopper_tile(frame, sides, slots) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
+        frame, sides, terms
+    )
     k = size_of(frame, sides.k)
     tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
     if tile.hopper:
@@ -102,12 +110,27 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     """
     if size_of(frame, frame.order) < _WORTH:
         return False
-    few = frame.products.product.itemsize == 4 and size_of(frame, frame.first.k) <= FEW
-    return tile.hopper or tile.maps or few or (frame.products.product.itemsize == 2 and tile.m < LEAST_ROWS)
+    if frame.second is None and _is_quick(frame, tile):
+        return True
+    item, k = frame.products.product.itemsize, size_of(frame, frame.first.k)
+    few = item == 4 and (k <= FEW or (tile.e == 1 and k <= _LONGEST))
+    return tile.hopper or tile.maps or few or (item == 2 and tile.m < LEAST_ROWS)
 
 
-def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
-    """The tile of the warp-specialised kernel; None for what it does not serve."""
+def _is_quick(frame: Frame, tile: CascadeTile) -> bool:
+    """Whether one contraction and its reductions take less time than the product alone and passes over it: float64
+    took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, float32 by three products 0.35 and 0.66."""
+    if frame.products.product.itemsize == 8:
+        return size_of(frame, frame.first.k) <= _MOST_TERMS
+    return frame.products.precision == "tf32x3" and frame.products.product.itemsize == 4 and not tile.terms
+
+
+def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel; None for what it does not serve.
+
+    The code of a tile is as long as its columns are many, each element being computed by instructions of its own.
+    Code that no instruction cache holds runs at a quarter of the speed: long functions have narrow tiles.
+    """
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
     if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
@@ -115,14 +138,45 @@ def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
     k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
+    widest = 128 if slots <= _SHORT else 64 if slots <= 3 * _SHORT else 32
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
-        if shared <= _SHARED and e + n <= 256 + LEAST * 4:
+        if n <= widest and shared <= _SHARED and e + n <= 256 + LEAST * 4:
             return CascadeTile(GROUPS * ROWS, n, WARPS, STAGES, k=k, e=e, hopper=True)
     return None
 
 
-def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
+def _terms(frame: Frame, sides: Sides, hopper: bool) -> int:
+    """The terms that kernels multiply: of float32, where S is one matrix and C a column, or there is none.
+
+    `hopper`: it is known how the matrix units cut off sums.
+    """
+    k, e = (size_of(frame, each) for each in (sides.k, sides.e))
+    types = frame.products
+    if types.product != torch.float32 or types.accumulate != torch.float32 or e > 1 or sides.batch:
+        return 0
+    terms = terms_for(types.precision, k) if FEW < k <= 128 else 0
+    return terms if hopper or types.precision != "ieee_bound" else 0
+
+
+def _sums_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel of terms; None for what it does not serve."""
+    k = max(power_of_two(size_of(frame, sides.k)), _LEAST_K)
+    if not terms or size_of(frame, sides.m) < LEAST_ROWS:
+        return None
+    n = 128 if terms * k <= 256 else 64
+    stages = (_SHARED // (2 * terms * k) - GROUPS * ROWS) // n
+    return CascadeTile(GROUPS * ROWS, n, WARPS, min(stages, 4), k=k, hopper=True, terms=terms)
+
+
+def without_terms(frame: Frame, processors: int) -> CascadeTile:
+    """The tile for a frame whose values are multiplied as they are."""
+    plain = replace(frame, products=copy(frame.products))
+    plain.products.precision = "ieee"
+    return tile_of(plain, processors)
+
+
+def _usual_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile:
     k, e = (size_of(frame, each) for each in (sides.k, sides.e))
     item = frame.products.product.itemsize
     staged = k > _LONGEST
@@ -131,11 +185,12 @@ def _usual_tile(frame: Frame, sides: Sides) -> CascadeTile:
     least = LEAST_E if item == 2 and rows >= LEAST_ROWS else LEAST
     broad = 1 if e == 1 else min(max(power_of_two(e), least), _LONGEST if item < 8 else 64)
     widest = max(deep, broad)
-    single = e == 1 and not sides.batch
-    if item == 4 and single and frame.products.precision == "tf32x3" and FEW < k <= 128:
-        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, halves=True)
+    if terms:
+        return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
+    if item == 4 and e == 1 and not staged:
+        return CascadeTile(min(rows, 128), 64, 4, 3, k=LEAST, e=1)  # all of K would be in registers at once
     if item >= 4:
         return CascadeTile(min(rows, 64), 64 if staged and e == 1 else 32, 4, 3 if staged else 2, k=deep, e=broad)
     if staged:

@@ -192,14 +192,14 @@ def joined(form: StepForm, product: int) -> list[str]:
     return lines
 
 
-def moving(form: StepForm, words: Words) -> list[str]:
+def moving(form: StepForm, words: Words, inside: bool = False) -> list[str]:
     """Inputs that are others in each tile."""
     pairs = enumerate(form.inputs)
-    return [line for at, each in pairs if words.moving in each.groups for line in input_lines(at, each, words)]
+    return [line for at, each in pairs if words.moving in each.groups for line in input_lines(at, each, words, inside)]
 
 
-def input_lines(at: int, each: InputText, words: Words) -> list[str]:
-    """A value along a tile, of extent 1 where it lacks rows or columns."""
+def input_lines(at: int, each: InputText, words: Words, inside: bool = False) -> list[str]:
+    """A value along a tile, of extent 1 where it lacks rows or columns. `inside`: all that a program moves along is."""
     shown = {"batch": "batch", "m": words.row("m"), "n": words.column("n")}
     places = []
     for place, label in enumerate(each.labels):
@@ -212,7 +212,7 @@ def input_lines(at: int, each: InputText, words: Words) -> list[str]:
         value = f"({index}).to({words.library}.int32)"
     else:
         there = {"m": words.row("m_in"), "n": words.column("n_in")}
-        masks = [mask for group, mask in there.items() if group in each.groups]
+        masks = [mask for group, mask in there.items() if group in each.groups - ({words.moving} if inside else set())]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         value = f"{words.library}.load(x{at} + ({index}){mask})"
     if each.groups & {"m", "n"}:
@@ -223,9 +223,12 @@ def input_lines(at: int, each: InputText, words: Words) -> list[str]:
 def weighed(form: StepForm, words: Words, inside: bool) -> list[str]:
     """The function of a tile of S before its factor, `t`: values w0, w1, ... to sum and to multiply.
 
-    `inside`: all columns are there, and conditions on coordinates hold. `n0` is the first column.
+    `inside`: all columns are there, and conditions on coordinates hold. `n0` is the first column: a multiple of a
+    tile's, which the compiler is told where it loads operands along the columns.
     """
-    lines = [f"n = n0 + {words.along('n')}", "n_in = n < N", of_scores(form), *moving(form, words)]
+    loads = any(words.moving in each.groups and not each.coordinate for each in form.inputs)
+    first = f"n0 // {words.columns} * {words.columns}" if loads else "n0"
+    lines = [f"n = {first} + {words.along('n')}", "n_in = n < N", of_scores(form), *moving(form, words, inside)]
     lines += exponents(form, words, inside)
     for at, peak in enumerate(form.peaks):
         lines += _grown(at, peak, form, words)

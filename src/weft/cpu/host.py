@@ -15,6 +15,7 @@ import torch
 from weft.base.forks import is_forked
 from weft.cpu.level import vector_bytes
 from weft.planner.coefficients import Fitted, fitted
+from weft.planner.schedule import Launched
 from weft.spec import Layout
 
 
@@ -91,14 +92,20 @@ class HeldFrame:
     """
 
     def __init__(self, address: int, frame: Any, threads: int) -> None:
-        self._address, self._threads, self._run = address, threads, callback(address)
-        self._frame, self._copy = frame, type(frame).from_buffer_copy
+        self.address, self.frame, self.threads = address, frame, threads
+        self._run, self._copy = callback(address), type(frame).from_buffer_copy
+
+    def launched(self) -> Launched | None:
+        """The function and its words, which whoever launches them copies; None where there are several threads."""
+        if self.threads != 1:
+            return None
+        return Launched(self.address, [ctypes.addressof(self.frame)], [ctypes.sizeof(self.frame)])
 
     def __call__(self) -> None:
-        if self._threads == 1:
-            self._run(self._copy(self._frame))
+        if self.threads == 1:
+            self._run(self._copy(self.frame))
         else:
-            together(self._address, self._copy(self._frame), min(self._threads, torch.get_num_threads()))
+            together(self.address, self._copy(self.frame), min(self.threads, torch.get_num_threads()))
 
 
 @lru_cache

@@ -2,7 +2,8 @@
 
 XLA calls a handler of C's calling convention, on a CPU in one of its threads, for a GPU when it comes to the call in
 the stream (https://openxla.org/xla/custom_call; the structures are those of `xla/ffi/api/c_api.h`, whose layout is
-stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream.
+stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream. What it has
+bound to buffers is launched without Python when they come again: see `handler`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 import jax
 from weft.base.bounded_cache import BoundedCache
+from weft.jax.handler import site_of
 
 Address = int
 Tensors = list[torch.Tensor]
@@ -122,18 +124,19 @@ def register(
                 ]
                 call = _Call(partial(run, *both), partial(bound, *both))
                 known.put(key, call)
-            if stream is None:
-                call()
-            else:
-                _on(stream, call)
+            made = call() if stream is None else _on(stream, call)
+            if made is not None and site is not None:
+                site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
         except Exception as error:  # XLA hands it on: nothing may leave a function of C
             text = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
             return api.ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
         return None
 
     handler = _HANDLER(handle)
+    address = ctypes.cast(handler, ctypes.c_void_p).value or 0
+    site = site_of(address, platform != "cpu", *counts)
     _handlers.append(handler)
-    target = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value)
+    target = jax.ffi.pycapsule(address if site is None else site.address)
     jax.ffi.register_ffi_target(name, target, platform="cpu" if platform == "cpu" else "CUDA")
 
 
@@ -144,11 +147,15 @@ class _Call:
         self._run, self._came = run, False
         self._bound: Callable[[], Callable[[], Any]] | None = bound
 
-    def __call__(self) -> None:
+    def __call__(self) -> Callable[[], Any] | None:
+        """Run it; what was bound, where that was done now."""
+        made = None
         if self._came and self._bound is not None:
-            self._run, self._bound = self._bound(), None
+            self._run = made = self._bound()
+            self._bound = None
         self._came = True
         self._run()
+        return made
 
 
 def _stay() -> None:
@@ -211,12 +218,12 @@ def _external(stream: Address, device: int) -> Any:
     return torch.cuda.ExternalStream(stream, torch.device("cuda", device))
 
 
-def _on(stream: Any, call: Callable[[], None]) -> None:
+def _on(stream: Any, call: Callable[[], Any]) -> Any:
     """The call on a stream, as in `torch.cuda.stream`, which takes as long as a launch."""
     here, before = torch._C._cuda_getDevice(), torch._C._cuda_getCurrentStream(stream.device_index)
     _set(stream.stream_id, stream.device_index, stream.device_type)
     try:
-        call()
+        return call()
     finally:
         _set(*before)
         if here != stream.device_index:

@@ -7,6 +7,7 @@ shares and latencies, so that they hold for the devices of a generation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from weft.machine.datasheets import datasheet
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import split_seconds
-from weft.spec import Layout
+from weft.spec import Layout, Mode
 from weft.spec.permutation import Permutation
 
 _FITTED = fitted("library")
@@ -31,10 +32,14 @@ MEMORY, PRODUCTS = _FITTED("memory"), _FITTED("products")  # shares of the data 
 LEAST, BATCHED, MATRIX = _FITTED("least"), _FITTED("batched"), _FITTED("matrix")  # of a product, a batch, each matrix
 ODD = _FITTED("odd")  # of the rate of half types where rows start at odd elements
 OVERLAP = _FITTED("overlap")  # the norm that joins a product's arithmetic and memory
-TURNED = _FITTED("turned")  # elements a second that are read along one mode and written along another
+REDUCED = _FITTED("reduced")  # seconds of a sum of next to nothing
+# Elements a second of copies and of products of elements that are not the same in all tensors, and of those that are
+# read along one mode and written along another.
+STRIDED, TURNED = _FITTED("strided"), _FITTED("turned")
 # Passes over the pairs of an algebra, and of one that adds logarithms.
 TABLES, LOGARITHMS = _FITTED("tables"), _FITTED("logarithms")
 TILE, LEAST_TILE, SHORT_TILE = 64, 32, 128  # rows and columns of a product's tiles; those of half types
+SHORT = 8  # indices of a mode so few that neighbours along it share what is read
 SPLIT_FROM, SPLITS = 256, 32  # steps along k from which sums are split, and the splits of a sum at most
 _UNKNOWN = (1e12, 1e13)  # bytes/s and flops/s where there is no data sheet
 
@@ -60,9 +65,13 @@ class _Passes(NamedTuple):
 
     kernels: int = 0
     moved: float = 0.0
+    reductions: int = 0
+    seconds: float = 0.0  # that they take at least, however little they move
 
-    def and_(self, moved: float, kernels: int = 1) -> _Passes:
-        return _Passes(self.kernels + kernels, self.moved + moved)
+    def and_(self, moved: float, kernels: int = 1, reduced: int = 0) -> _Passes:
+        return self._replace(
+            kernels=self.kernels + kernels, moved=self.moved + moved, reductions=self.reductions + reduced
+        )  # fmt: skip
 
 
 def fuses(target: Target) -> bool:
@@ -78,7 +87,8 @@ def contraction_seconds(scheme: LibraryScheme, parts: int, part: PartWork, targe
         product = _product(scheme, target)
     product += (parts - 1) * LEAST
     operations = passes.kernels + (scheme.form == "product")
-    device = product + parts * passes.kernels * KERNEL + passes.moved / memory
+    latency = passes.kernels * KERNEL + passes.reductions * (REDUCED - KERNEL)
+    device = product + parts * latency + max(passes.moved / memory, passes.seconds)
     return Seconds(device, CALLED + parts * operations * LAUNCHED)
 
 
@@ -86,11 +96,21 @@ def permutation_seconds(permutation: Permutation, passes: int, slabs: int, targe
     """Seconds of a permutation that goes over its elements in so many passes, slab by slab."""
     memory, _ = _rates(target.name, "")
     size = permutation.size * (permutation.x.dtype.itemsize + permutation.d.dtype.itemsize)
-    moving = [mode for mode in permutation.modes if mode.extent > 1]
-    inner = {min(moving, key=lambda mode: mode.strides[at] or math.inf, default=None) for at in (0, 3)}
-    turned = permutation.size / TURNED if len(inner) > 1 else 0.0
-    device = slabs * passes * KERNEL + max(passes * size / memory, turned)
+    rate = _elements_rate(permutation.modes, (0, 3))
+    moved = (passes - 1) * size / memory + max(size / memory, permutation.size / rate)  # one pass has both layouts
+    device = slabs * passes * KERNEL + moved
     return Seconds(device, CALLED + slabs * passes * LAUNCHED)
+
+
+def _elements_rate(modes: Sequence[Mode], tensors: Sequence[int]) -> float:
+    """Elements that torch takes a second where tensors, the last of which is written, lie so."""
+    moving = [mode for mode in modes if mode.extent > 1]
+    layouts = {tuple([mode.strides[at] for mode in moving]) for at in tensors}
+    if len(layouts) <= 1:
+        return math.inf
+    inner = [min(moving, key=lambda mode: mode.strides[at] or math.inf) for at in tensors]
+    turned = any(each is not inner[-1] and inner[-1].strides[at] for each, at in zip(inner, tensors, strict=True))
+    return TURNED if turned and min(each.extent for each in inner) > SHORT else STRIDED
 
 
 def _product(scheme: LibraryScheme, target: Target) -> float:
@@ -134,7 +154,7 @@ def _passes(scheme: LibraryScheme, part: PartWork, parts: int, fused: bool) -> _
         ((contraction.a, contraction.a_fn), (contraction.b, contraction.b_fn))
     ):
         if scheme.roles.alone[place]:
-            found = found.and_(_read(contraction, place, layout))
+            found = found.and_(_read(contraction, place, layout), reduced=1)
         elif function is not None and not fused:
             found = found.and_(2 * function.flops * _read(contraction, place, layout), function.flops)
     if scheme.form == "product":
@@ -142,7 +162,8 @@ def _passes(scheme: LibraryScheme, part: PartWork, parts: int, fused: bool) -> _
     elif scheme.form == "pairs":
         if not any(scheme.roles.alone):
             read = sum(_read(contraction, at, layout) for at, layout in enumerate((contraction.a, contraction.b)))
-            found = found.and_(read + d)
+            elements = batch * m * n / _elements_rate(contraction.modes, (0, 1, 3))
+            found = found.and_(read + d)._replace(seconds=elements)
     else:
         algebra: Any = contraction.algebra
         times = LOGARITHMS if algebra.name == "log" else TABLES

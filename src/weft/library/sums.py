@@ -99,6 +99,7 @@ class Pairs(Unprepared):
             else:
                 views = self._a.view.in_layout(a), self._b.view.in_layout(b)
                 self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
+                self.returns = self._d.whole and _made_as(views, (a.dtype, b.dtype), d)
         elif alone[A] and self._is_of_one(scheme, frame):
             read = frame.view((*self.kept, *alone[A]), A).in_layout(a)
             place = View(self._d.shape if self.kept else (), self._d.strides if self.kept else ())
@@ -273,6 +274,16 @@ class Matrices(OfMatrices):
         assert self._c is not None, "it is one that adds"
         assert isinstance(self._products, MatrixProducts), "terms add nothing"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
+
+
+def _made_as(views: tuple[View, View], dtypes: tuple[torch.dtype, torch.dtype], d: Layout) -> bool:
+    """Whether torch lays a new product of elements out as D, which is told by tensors without memory."""
+    x, y = (
+        torch.empty_strided(view.shape, view.strides, dtype=dtype, device="meta")
+        for view, dtype in zip(views, dtypes, strict=True)
+    )
+    found = torch.mul(x, y)
+    return (found.shape, found.stride(), found.dtype) == (d.shape, d.strides, d.dtype)
 
 
 def _addend(scheme: LibraryScheme, frame: Frame, groups: tuple[Group, Group, Group]) -> View | None:

@@ -6,7 +6,7 @@ Paths and slices are ranked with it long before a step is planned. Rates are tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.cpu.host import costs as cpu_costs
-from weft.networks.tree import Tree, TreeStep
+from weft.networks.tree import Labels, Tree, TreeStep
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, RATES, refusal
@@ -38,17 +38,16 @@ class Model:
     factor: float  # flops of a multiply-add
     tile: int  # rows and columns of a product that the library computes at once
 
-    def seconds(self, tree: Tree, step: TreeStep) -> float:
-        """Seconds of one step of one slice."""
-        graph, nodes = tree.graph, tree.nodes
+    def seconds(self, tree: Tree, step: TreeStep, size: Callable[[Labels], int] | None = None) -> float:
+        """Seconds of one step of one slice; `size`: elements of a tensor of some labels, where it is not all of it."""
+        size, nodes = size or tree.graph.size, tree.nodes
         left, right, out = nodes[step.left], nodes[step.right], nodes[step.node]
         union = left | right
-        sides = (graph.size(left - right), graph.size(right - left), graph.size(union - out))
         share = 1.0
-        for extent in sides[:2]:
-            share *= min(1.0, extent / _TILE) ** 0.5
-        flops = self.factor * graph.size(union) / (self.rate * max(share, 1 / _TILE))
-        moved = self.item * (graph.size(left) + graph.size(right) + graph.size(out)) / self.memory
+        for own in (left - right, right - left):
+            share *= min(1.0, size(own) / _TILE) ** 0.5
+        flops = self.factor * size(union) / (self.rate * max(share, 1 / _TILE))
+        moved = self.item * (size(left) + size(right) + size(out)) / self.memory
         return self.launch + max(flops, moved)
 
     def total(self, tree: Tree) -> float:

@@ -39,17 +39,31 @@ class DescribedNetwork(Planned):
 
         return tune(self, tensors, budget, workers)
 
-    def explain(self) -> str:
+    def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
         """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
 
-        Figures have their units; those of a step are of one slice.
+        Figures have their units; those of a step are of one slice. With `ranks`: the intermediates distributed by modes
+        over so many ranks, as calls with `distribute="modes"` have them: what ranks share out in each step, how its
+        result is placed, the bytes that travel. `link` is a `weft.distributed.Link` or the name of a preset, by default
+        NVLink within machines of eight GPUs, and InfiniBand between them; `target` another GPU ("h200", "sm_90").
         """
+        if ranks is not None:
+            from weft.networks.by_modes import report as by_modes
+
+            return by_modes.explain(self, ranks, link, target)
         from weft.networks.report import explain
 
         return explain(self)
 
-    def report(self) -> dict[str, Any]:
-        """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
+    def report(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> dict[str, Any]:
+        """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops.
+
+        With `ranks` that of the intermediates distributed by modes, as for `explain`.
+        """
+        if ranks is not None:
+            from weft.networks.by_modes import report as by_modes
+
+            return by_modes.report(self, ranks, link, target)
         from weft.networks.report import report
 
         return report(self)

@@ -13,7 +13,7 @@ from weft.api.einsum import check_functions, describe_einsum, einsum, note_einsu
 from weft.api.entry import contraction, recalled, words_of
 from weft.api.lookup import said_options
 from weft.base.arrays import any_autocast, as_results, as_tensor, as_tensors, returned, without_memory, without_neg
-from weft.base.dispatch import is_traced
+from weft.base.dispatch import as_operation, is_traced
 from weft.base.factors import addition
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model, precision_word
@@ -77,12 +77,29 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
-        result = _run(notation, tensors, keywords, order, key)
+        result = _met_by_kernel(notation, tensors, keywords, order, key)
+        if result is None:
+            result = _run(notation, tensors, keywords, order, key)
         if isinstance(result, KnownSteps):
             if order == "auto" and not result.unsigned:
                 note_einsum(arguments, keywords, result)
             result = result(*tensors)
     return returned(source, keywords.get("out"), result, False)
+
+
+def _met_by_kernel(
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any
+) -> torch.Tensor | None:
+    """The sum of three tensors in one kernel, where that serves; it is kept as a network is."""
+    plain = key is not None and keywords.keys() <= {"precision"} and order == "auto"
+    if not plain or len(tensors) != 3 or is_traced(tensors) or asked(*tensors):
+        return None
+    found = as_operation("sum of three")(notation, tensors, keywords.get("precision"))
+    if found is None:
+        return None
+    _KNOWN.put(key, found)
+    result: torch.Tensor = found(*tensors)
+    return result
 
 
 def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> Any:

@@ -113,21 +113,23 @@ class Network(DescribedNetwork, Generic[Returned]):
     @overload
     def __call__(
         self: Network[One], first: Array, /, *tensors: Any, out: Any = None, changed: Collection[int] | None = None,
-        group: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
+        group: Any = None, distribute: str = "slices", link: Any = None, checkpoint: Any = None,
+        checkpoint_every: float = EVERY,
     ) -> Array: ...
     @overload
     def __call__(
         self: Network[Scaled], first: Array, /, *tensors: Any, out: Any = None, changed: Collection[int] | None = None,
-        group: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
+        group: Any = None, distribute: str = "slices", link: Any = None, checkpoint: Any = None,
+        checkpoint_every: float = EVERY,
     ) -> tuple[Array, torch.Tensor]: ...
     @overload
     def __call__(
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
-        checkpoint: Any = None, checkpoint_every: float = EVERY,
+        distribute: str = "slices", link: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
     ) -> Any: ...
     def __call__(
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
-        checkpoint: Any = None, checkpoint_every: float = EVERY,
+        distribute: str = "slices", link: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
     ) -> Any:  # fmt: skip
         """Contract these tensors: all operands but constants, in their order, of the shapes and types planned for.
 
@@ -135,9 +137,11 @@ class Network(DescribedNetwork, Generic[Returned]):
         network made with `reuse=True`: the places of the operands that are other than in the last call; without it
         that is found by the tensors' identity and version, which does not see what others than torch have written.
 
-        `group`: a process group of torch.distributed, or a DeviceMesh of one dimension, whose ranks share the slices.
-        Each of them makes the same network and this call, with the same operands; each gets the result, the same bits
-        on all, and from run to run on as many ranks.
+        `group`: a process group of torch.distributed, or a DeviceMesh, whose ranks share the call. Each of them makes
+        the same network and this call, with the same operands; each gets the result, the same bits on all, and from run
+        to run on as many ranks. `distribute`: "slices" shares the slices out; "modes" distributes every intermediate by
+        modes, so that `memory_limit` is that of each rank and all of them together need few slices or none; "auto" is
+        what is predicted to be faster. `link`: as for `weft.distributed.plan`, for "modes" and "auto".
         `checkpoint`: a folder for what is done so far, written every `checkpoint_every` seconds, at the end, on Ctrl-C
         and on SIGTERM. A call that finds it goes on from there, on any number of ranks or without a group. It holds for
         this network with these operands, whose bytes are all compared.
@@ -148,8 +152,9 @@ class Network(DescribedNetwork, Generic[Returned]):
         """
         if self._watched is not None:
             self._follow(self._watched)
-        if group is not None or checkpoint is not None:
-            found = self._at_length(tensors, out, changed, group, checkpoint, checkpoint_every)
+        if group is not None or checkpoint is not None or distribute != "slices":
+            over = (group, distribute, link)
+            found = self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
             return self._with_reductions(found)
         if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
             place = self.place()
@@ -314,10 +319,10 @@ class Network(DescribedNetwork, Generic[Returned]):
             program.run(operands, place, self._watch())
 
     def _at_length(
-        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, group: Any, checkpoint: Any,
-        every: float,
+        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, over: tuple[Any, Any, Any],
+        checkpoint: Any, every: float,
     ) -> Any:  # fmt: skip
-        """A call whose slices ranks share, or of which a checkpoint is kept."""
+        """A call that ranks share, or of which a checkpoint is kept."""
         from weft.networks.shared import NetworkCall, call_with_checkpoint, call_with_group
 
         with call_context(lambda: self._described(tensors)):
@@ -326,6 +331,12 @@ class Network(DescribedNetwork, Generic[Returned]):
             folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
             call: Going
             given = NetworkCall(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
+            group, way, link = over
+            if way != "slices":
+                from weft.networks.by_modes.call import call_by_modes
+
+                if (made := call_by_modes(given, group, way, link, checkpoint)) is not None:
+                    return out if out is not None else like(_source(tensors), made)
             if group is None:
                 call, place = call_with_checkpoint(given, folder, every)
             else:

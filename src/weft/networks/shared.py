@@ -41,7 +41,7 @@ class NetworkCall:
     network: Planned
     read: Callable[[], tuple[list[torch.Tensor], torch.Tensor]]  # the operands and the place of the result, checked
     work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], SliceWork]  # of these, and of partial sums
-    plans: dict[str, SharedPlan]  # of the network, by the name of a process group
+    plans: dict[str, Any]  # of the network, by the name of a process group, or by how it is distributed over one
 
 
 def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Alone, torch.Tensor]:
@@ -93,7 +93,7 @@ def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tu
     def same(found: tuple[Any, Any, dict[str, str]]) -> dict[str, str]:
         return found[2] | {"checkpoint": str(path), "kind of device": network.settings.device.type}
 
-    operands, place, identity = _agreed(ranks, name, read, same)
+    operands, place, identity = agreed_network(ranks, name, read, same)
     checkpoint = None if path is None else Checkpoint(path, identity, network.tree.slices)
     plan = SharedPlan.of(network, ranks, *_looked(ranks, checkpoint, name))
 
@@ -213,7 +213,8 @@ def _nothing(part: ResultPart) -> torch.Tensor:
     raise AssertionError("a rank that has refused its operands has no sums")
 
 
-def _agreed(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
+def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
+    """Agreement at the begin of a call; of paths that differ the error says what helps."""
     try:
         return ranks.agreed(name, read, same)
     except ShapeError as error:

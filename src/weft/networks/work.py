@@ -99,14 +99,17 @@ class Summing:
         if total.data_ptr() == place.data_ptr():
             return
         scheme = self.program.scheme
-        function = scheme.functions.get(scheme.tree.root)
-        value = total.view(place.shape)
-        if function is None:
-            place.copy_(value)
-        else:
-            labels = tuple(range(place.dim()))
-            options = Options(place.dtype, functions=(function, None, None, None), specialize="auto")
-            moved((labels, labels), value, options, out=place)
+        finish(total.view(place.shape), place, scheme.functions.get(scheme.tree.root))
+
+
+def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any] | None) -> None:
+    """A complete sum into its place, through the last step's function."""
+    if function is None:
+        place.copy_(value)
+        return
+    labels = tuple(range(place.dim()))
+    options = Options(place.dtype, functions=(function, None, None, None), specialize="auto")
+    moved((labels, labels), value, options, out=place)
 
 
 def add(into: torch.Tensor, value: torch.Tensor) -> None:

@@ -75,6 +75,18 @@ class Schedule(Protocol):
     def __str__(self) -> str: ...
 
 
+class Launched(NamedTuple):
+    """A kernel and its grid, or a function of a CPU; addresses and bytes of its parameters, which are to be copied."""
+
+    function: int
+    words: Sequence[int]
+    sizes: Sequence[int]
+    grid: tuple[int, int, int] = (1, 1, 1)
+    threads: int = 1  # of a program of the grid
+    shared: int = 0  # bytes
+    follows: bool = False  # whether it may begin before the kernel before it has ended
+
+
 class NewTensor(NamedTuple):
     """The result of a call that is given no place for it."""
 

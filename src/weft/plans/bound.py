@@ -43,6 +43,11 @@ class BoundCall:
         self._run()
         return self.result
 
+    @property
+    def held(self) -> Any:
+        """The launch of each run, where it is one with words of its own, and stays the same; else None."""
+        return self._run if self._promoting is None and hasattr(self._run, "launched") else None
+
     # What torch.compiler.disable sets, without its import of dynamo.
     __call__._torchdynamo_disable = True  # type: ignore[attr-defined]
     __call__._torchdynamo_disable_msg = "a bound call runs on addresses, outside of compiled code"  # type: ignore[attr-defined]

@@ -43,7 +43,7 @@ class Task(Protocol):
 
 
 class NetworkTask:
-    """A network whose slices the ranks share; on one rank it is called without a group."""
+    """A network whose slices, or intermediates, the ranks share; on one rank it is called without a group."""
 
     def __init__(self, case: ScalingCase, device: torch.device, ranks: Ranks) -> None:
         self._case, self._labels = case.on(ranks.size)
@@ -51,10 +51,11 @@ class NetworkTask:
         self._net = planned_network(self._case, self._tensors, slices=self._labels)
         self._group = ranks.group if ranks.size > 1 else None
         self._first = ranks.rank == 0
+        self._way = "modes" if case.kind == "modes" and ranks.size > 1 else "slices"
 
     def run(self) -> torch.Tensor:
         with torch.no_grad():
-            found: torch.Tensor = self._net(*self._tensors, group=self._group)
+            found: torch.Tensor = self._net(*self._tensors, group=self._group, distribute=self._way)
         return found
 
     def checked(self, found: torch.Tensor) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from runs import case, run
 from weft_bench.records import Result
-from weft_bench.report.plots import beeswarm, cumulative, draw, fusion, roofline, swarm, throughput
+from weft_bench.report.plots import beeswarm, cumulative, draw, exactness, fusion, roofline, swarm, throughput
 
 RELU = {"a_fn": "relu"}
 TCCG = run(
@@ -88,6 +88,20 @@ def test_fusion_is_relative_to_the_peer_without_functions() -> None:
     assert heights["relu, weft"] == pytest.approx([20 / 11] * 3)
     assert heights["relu, cutensor"] == pytest.approx([0.5] * 3)
     assert fusion(TCCG) is None
+
+
+def test_every_compute_type_stands_at_its_time_and_error() -> None:
+    one, other = (case(f"tccg-{at:02}", "fp32_bound", weft=10, cutensor=20) for at in (1, 2))
+    one.results["weft"].error_over_bound = 0.02
+    one.results["cutensor"].ways = {"gett 32F": 30e-6, "ttgt 32F": 20e-6, "ttgt TF32": "wrong: too far off"}
+    one.results["cutensor"].errors = {"gett 32F": 0.04, "ttgt 32F": 0.04, "ttgt TF32": 8.0}
+    one.results["cutensor"].beyond = {"ttgt TF32": 5e-6}
+    figure = exactness(run(one, other))
+    assert figure is not None
+    (axes,) = figure.axes
+    points = {points.get_label(): np.asarray(points.get_offsets()).tolist() for points in axes.collections}
+    assert points == {"32F": [pytest.approx([1, 2])], "TF32": [pytest.approx([200, 0.5])], "weft": [[0.5, 1.0]]}
+    assert exactness(TCCG) is None
 
 
 def test_throughput_stands_under_the_copy() -> None:

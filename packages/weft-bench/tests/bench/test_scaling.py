@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def test_cases_are_networks_the_same_or_growing() -> None:
     found = {entry.case.name: entry for entry in entries(SCALING) if not isinstance(entry.case, PlacedCase)}
-    assert {entry.group for entry in found.values()} == {"own", "strong", "weak"}
+    assert {entry.group for entry in found.values()} == {"own", "strong", "weak", "modes"}
     own = found["randreg_200_3-own"].case
     assert (own.slices(1), own.slices(8)) == (27, 27)
     strong, weak = found["rtree_100-strong"].case, found["rtree_100-weak"].case
@@ -38,6 +38,8 @@ def test_cases_are_networks_the_same_or_growing() -> None:
     assert case.extents[label] == 36
     assert all(term[0] == label for term in case.terms)
     assert case.slice((label,)).work == weak.network.work
+    modes = found["circuit-modes"].case
+    assert (modes.slices(1), modes.slices(8)) == (1, 1)
     small = {entry.case.name: entry for entry in entries(SCALING, work=1 << 14)}
     assert small["randreg_200_3-own"].case.slices(2) == 27
     assert small["randreg_200_3-own"].case.slice.work <= 1 << 14
@@ -112,12 +114,13 @@ def test_what_failed_on_some_ranks_has_no_speedup() -> None:
 
 
 def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
-    names = ["rtree_100-weak", "product-*"]
+    names = ["rtree_100-weak", "circuit-modes", "product-*"]
     outcomes = on_ranks(2, network_rank_cases.scaling, names)
     assert [outcome.message for outcome in outcomes] == ["", ""]
     first, second = (outcome.value for outcome in outcomes)
     by_name = dict(zip([entry.case.name for entry in entries(SCALING, only=names)], first, strict=False))
     assert by_name["rtree_100-weak"]["about"]["slices"] == 24
+    assert by_name["circuit-modes"]["about"]["slices"] == 1
     for mine, theirs in zip(first[:-2], second[:-2], strict=True):
         assert mine["samples"] == theirs["samples"]
         assert len(mine["samples"]) >= 3

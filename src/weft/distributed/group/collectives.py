@@ -98,6 +98,12 @@ def all_reduce(ranks: Ranks, whole: torch.Tensor, op: Any) -> Any:
     return dist.all_reduce(_numbers(whole), op=op, group=ranks.group, async_op=True)
 
 
+def broadcast(ranks: Ranks, tensor: torch.Tensor) -> Any:
+    """The first rank's `tensor`, which is contiguous, to all others."""
+    source = dist.get_global_rank(ranks.group, 0)
+    return dist.broadcast(as_bytes(tensor), source, group=ranks.group, async_op=True)
+
+
 def own_operation(algebra: Algebra | None, dtype: torch.dtype) -> Any | None:
     """The collectives' own operation for an algebra's reduction; None where they have none."""
     if algebra is None:

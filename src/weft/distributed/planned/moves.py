@@ -12,7 +12,7 @@ first, where any of these changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.placement import Places, Span, chunk, held
 from weft.spec.notation import Label, label_text
 
+PIECE = 1 << 26  # bytes of a rank's part from which a tensor travels in pieces: half a millisecond over NVLink
 Wait = Callable[[Any, Ranks, str], None]  # for a collective that was begun, with what it is called
 
 
@@ -154,26 +155,114 @@ def gathered(
 ) -> torch.Tensor:
     """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all."""
     rows = -(-whole // line.size)
-    part = padded(tensor.movedim(dim, 0), rows)
-    found = part.new_empty((line.size * rows, *part.shape[1:]))
-    if found.numel():
-        wait(all_gather(line, found, part))
-    # Chunks are full but for the last ones, so that they follow one another without gaps.
-    return found[:whole].movedim(0, dim)
+
+    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+        part = padded(piece.movedim(dim, 0), rows)
+        found = part.new_empty((line.size * rows, *part.shape[1:]))
+        work = all_gather(line, found, part) if found.numel() else None
+
+        def end(_: torch.Tensor = part) -> torch.Tensor:  # which is kept until it is sent
+            if work is not None:
+                wait(work)
+            # Chunks are full but for the last ones, so that they follow one another without gaps.
+            return found[:whole].movedim(0, dim)
+
+        return end
+
+    return _piece_by_piece(tensor, (dim,), {dim: whole}, {dim: whole}, begin)
 
 
 def exchanged(
     tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, wait: Callable[[Any], None]
 ) -> torch.Tensor:
-    """From a chunk along `dim` of all of `to`, to all of `dim` of a chunk along `to`."""
+    """From a chunk along `dim` of all of `to`, to all of `dim` of a chunk along `to`; `dim` comes first in memory."""
     rows, every = -(-whole // line.size), tensor.shape[to]
     columns = -(-every // line.size)
-    front = tensor.movedim((to, dim), (0, 1))  # to, dim, and the rest
-    sent = front.new_empty((line.size * columns, rows, *front.shape[2:]))
-    sent[:every, : front.shape[1]].copy_(front)
-    found = torch.empty_like(sent).view(line.size, columns, rows, *front.shape[2:])
-    if found.numel():
-        wait(all_to_all(line, found, sent))
     mine = chunk(Span(0, every), line.size, line.rank).extent
-    whole_rows = found.transpose(1, 2).flatten(0, 1)[:whole, :mine]  # dim, to, and the rest
-    return whole_rows.movedim((1, 0), (to, dim))
+    full = every // columns if columns else 0  # pieces without a gap, and one with
+    rest = every - full * columns
+
+    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+        front = piece.movedim((to, dim), (0, 1))  # to, dim, and the rest
+        sent = front.new_empty((line.size, rows, columns, *front.shape[2:]))
+        there = sent[:, : front.shape[1]].transpose(1, 2)  # rank, to, dim, and the rest
+        there[:full].copy_(front[: full * columns].unflatten(0, (full, columns)))
+        if rest:
+            there[full, :rest].copy_(front[full * columns :])
+        found = torch.empty_like(sent)
+        work = all_to_all(line, found, sent) if found.numel() else None
+
+        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
+            if work is not None:
+                wait(work)
+            return found.flatten(0, 1)[:whole, :mine].movedim((1, 0), (to, dim))
+
+        return end
+
+    return _piece_by_piece(tensor, (dim, to), {dim: rows}, {dim: whole, to: mine}, begin)
+
+
+def reduced(
+    tensor: torch.Tensor, dim: int | None, line: Ranks, combine: Callable[[torch.Tensor, torch.Tensor], None],
+    wait: Callable[[Any], None],
+) -> torch.Tensor:  # fmt: skip
+    """The tensors of all ranks of a line combined, on every rank (`dim` None) or each rank's chunk of it along `dim`.
+
+    Pieces are combined in the order of ranks by the rank whose they are, so bits are the same on every rank and in
+    every run. `combine` adds its second argument to the first.
+    """
+    if dim is None:
+        flat = tensor.reshape(-1)
+        return gathered(reduced(flat, 0, line, combine, wait), 0, len(flat), line, wait).view(tensor.shape)
+    extent = tensor.shape[dim]
+    rows = -(-extent // line.size)
+    mine = chunk(Span(0, extent), line.size, line.rank).extent
+
+    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+        sent = padded(piece.movedim(dim, 0), line.size * rows)
+        found = torch.empty_like(sent)
+        work = all_to_all(line, found, sent) if found.numel() else None
+
+        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
+            if work is not None:
+                wait(work)
+            first, *others = found.unflatten(0, (line.size, rows))
+            total = first.clone()
+            for other in others:
+                combine(total, other)
+            return total[:mine].movedim(0, dim)
+
+        return end
+
+    return _piece_by_piece(tensor, (dim,), {}, {dim: mine}, begin)
+
+
+def _piece_by_piece(
+    tensor: torch.Tensor, fixed: Sequence[int], most: Mapping[int, int], after: Mapping[int, int],
+    begin: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+) -> torch.Tensor:  # fmt: skip
+    """A large tensor in pieces along a dimension that is not `fixed`: while one travels the next is packed, and the
+    one before it unpacked.
+
+    `begin` starts a piece and returns what ends it. `most` has extents of the rank that has most, so that all ranks
+    make as many pieces; `after` extents of the result.
+    """
+    shape = [most.get(dim, extent) for dim, extent in enumerate(tensor.shape)]
+    free = [dim for dim in range(tensor.dim()) if dim not in fixed]
+    by = max(free, key=lambda dim: shape[dim], default=0)
+    pieces = -(-math.prod(shape) * tensor.element_size() // PIECE)
+    if pieces < 2 or not free or shape[by] < 2:
+        return begin(tensor)()
+    whole = tensor.new_empty([after.get(dim, extent) for dim, extent in enumerate(tensor.shape)])
+    length = -(-shape[by] // pieces)
+    moving: tuple[Callable[[], torch.Tensor], torch.Tensor] | None = None
+    for at in range(0, shape[by] + length, length):
+        there = min(length, shape[by] - at)
+        next_one = None
+        if there > 0:
+            next_one = begin(tensor.narrow(by, at, there)), whole.narrow(by, at, there)
+        if moving is not None:
+            end, place = moving
+            place.copy_(end())
+        moving = next_one
+    return whole

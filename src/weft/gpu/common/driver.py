@@ -17,6 +17,7 @@ import torch
 
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import BYTES, EncodedMap
+from weft.planner.schedule import Launched
 from weft.spec import Layout
 
 
@@ -125,6 +126,18 @@ class DirectLaunch:
             return None
         return cls(driver, function, cubin, programs, device, fixed, maps)
 
+    def launched(self, words: Sequence[int]) -> Launched:
+        """The kernel with these parameters."""
+        self._pack(self._words, 0, *words)
+        self._move(words)
+        cubin, config = self._made_of[0], self._config
+        sizes = [*(cubin.sizes or ()), *[8] * SCRATCH]
+        grid = (config.grid_x, config.grid_y, config.grid_z)
+        return Launched(
+            self._function.value or 0, [each or 0 for each in self._params], sizes, grid, config.block_x, config.shared,
+            bool(config.count),
+        )  # fmt: skip
+
     def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
         """A launch of this kernel on another grid, with other fixed parameters."""
         cubin, device, maps = self._made_of
@@ -134,9 +147,8 @@ class DirectLaunch:
         """Launch on torch's current stream of the device, which must be the current one."""
         with self._lock:
             self._pack(self._words, 0, *words)
-            for at, each in self._maps:
-                if status := each.move(words[at]):
-                    raise RuntimeError(f"CUDA's driver writes no tensor map: {error_name(self._driver, status)}")
+            if self._maps:
+                self._move(words)
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
             if status == _NO_CONTEXT:  # a thread that has not used CUDA before
@@ -144,6 +156,12 @@ class DirectLaunch:
                 status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {error_name(self._driver, status)}")
+
+    def _move(self, words: Sequence[int]) -> None:
+        """Tensor maps to the addresses of their tensors."""
+        for at, each in self._maps:
+            if status := each.move(words[at]):
+                raise RuntimeError(f"CUDA's driver writes no tensor map: {error_name(self._driver, status)}")
 
 
 class NotedKernel(NamedTuple):

@@ -24,7 +24,7 @@ from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.planner.registry import triton_fault
-from weft.planner.schedule import AuxTensors, Make, NewTensor, ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, Launched, Make, NewTensor, ResourceError, Scalar, Target
 from weft.planner.target import interpreting
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
@@ -116,6 +116,23 @@ def _stand_in(layout: Layout | TensorMap | None) -> Any:
     if isinstance(layout, TensorMap):
         return layout.descriptor(_stand_in(layout.layout))
     return _Pointer(layout.dtype, layout.alignment) if layout is not None else None
+
+
+class HeldKernel:
+    """A kernel with its parameters; what it does on another device, or where somebody has hooked Triton's launches."""
+
+    def __init__(self, direct: DirectLaunch, words: Sequence[int], otherwise: Callable[[], None]) -> None:
+        self._direct, self._words, self._otherwise = direct, words, otherwise
+
+    def __call__(self) -> None:
+        if torch._C._cuda_getDevice() != self._direct.device or launches_are_hooked():
+            self._otherwise()
+        else:
+            self._direct(self._words)
+
+    def launched(self) -> Launched | None:
+        """The kernel with its parameters; None where launches are hooked."""
+        return None if launches_are_hooked() else self._direct.launched(self._words)
 
 
 class KernelLaunch:
@@ -216,16 +233,8 @@ class KernelLaunch:
         again, direct = partial(self, tensors, alpha, beta, aux), self._direct
         if direct is None:
             return again
-        own, words = direct.at(self.programs, self.numbers or ()), self._words_of(tensors, alpha, beta, aux)
-        current = torch._C._cuda_getDevice
-
-        def run() -> None:
-            if current() != own.device or launches_are_hooked():
-                again()
-            else:
-                own(words)
-
-        return run
+        own = direct.at(self.programs, self.numbers or ())
+        return HeldKernel(own, self._words_of(tensors, alpha, beta, aux), again)
 
     def maker(self, new: NewTensor, result: int) -> Make | None:
         """The plain call, where A and B are the first tensors and D is the one at the place `result`."""

@@ -106,6 +106,25 @@ class NetworkCase:
         return math.prod([self.extents[label] for label in labels])
 
 
+def circuit(extent: int, layers: int, wires: int = 6, precision: str | None = None) -> NetworkCase:
+    """Gates on neighbouring wires, in layers, between two product states; contracted gate after gate.
+
+    No label lives from the first gate to the last: where the state must not be whole, slices repeat nearly all of it.
+    """
+    now = list(range(wires))
+    terms: list[tuple[int, ...]] = [(label,) for label in now]
+    count = wires
+    for layer in range(layers):
+        for at in range(layer % 2, wires - 1, 2):
+            terms.append((now[at], now[at + 1], count, count + 1))
+            now[at : at + 2] = count, count + 1
+            count += 2
+    terms += [(label,) for label in now]
+    path = [(0, 1), *((len(terms) + at - 2, at) for at in range(2, len(terms)))]
+    name = f"circuit_{wires}x{layers}_{extent}"
+    return NetworkCase(name, tuple(terms), (), (extent,) * count, tuple(path), precision=precision)
+
+
 @cache
 def networks(precision: str | None = None) -> tuple[NetworkCase, ...]:
     """One slice of each network: of the five that peers were measured at, then of all others."""

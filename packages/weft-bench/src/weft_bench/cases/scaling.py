@@ -3,13 +3,14 @@
     own       a public network with the slices that it has
     strong    the sum of so many networks of one graph, a slice each: the same on any number of ranks
     weak      so many for each rank
+    modes     a network whose intermediates are distributed by modes: the same on any number of ranks
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft_bench.cases.networks import NetworkCase, shrunk_network, whole_networks
+from weft_bench.cases.networks import NetworkCase, circuit, shrunk_network, whole_networks
 
 STRONG = 24  # networks in all: 1, 2, 3, 4, 6 and 8 ranks have equal shares of them
 WEAK = 12  # for each rank
@@ -20,13 +21,13 @@ class ScalingCase:
     """A network in slices, on any number of ranks."""
 
     name: str
-    kind: str  # own, strong or weak
-    network: NetworkCase  # of kind own: the whole one; else one of those that are summed
+    kind: str  # own, strong, weak or modes
+    network: NetworkCase  # of kinds own and modes: the whole one; else one of those that are summed
     labels: tuple[int, ...] = ()  # of kind own: those that are sliced
 
     def on(self, ranks: int) -> tuple[NetworkCase, tuple[int, ...]]:
         """The network for so many ranks, and its sliced labels."""
-        if self.kind == "own":
+        if self.kind in ("own", "modes"):
             return self.network, self.labels
         case, label = self.network.batch(STRONG if self.kind == "strong" else WEAK * ranks)
         return case, (label,)
@@ -52,7 +53,7 @@ class ScalingCase:
 
 
 def scaling(precision: str | None = None, most: int = 64) -> tuple[ScalingCase, ...]:
-    """Networks with up to `most` slices of their own; then all of them, strong and weak."""
+    """Networks with up to `most` slices of their own; then all of them, strong and weak; then one by modes."""
     whole = whole_networks(precision)
     end = f"-{precision}" if precision else ""
     own = [ScalingCase(f"{case.name}-own{end}", "own", case, sliced) for case, sliced in whole if sliced]
@@ -61,7 +62,8 @@ def scaling(precision: str | None = None, most: int = 64) -> tuple[ScalingCase, 
         for kind in ("strong", "weak")
         for case, sliced in whole
     ]
-    return (*(each for each in own if each.slices(1) <= most), *sums)
+    modes = ScalingCase(f"circuit-modes{end}", "modes", circuit(32, 16, precision=precision))
+    return (*(each for each in own if each.slices(1) <= most), *sums, modes)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ _CAPTIONS = {
     "red: of the same where the faster of the two is taken case by case (GM2).",
     "roofline": "Every case under the device's ceilings; filled points are weft.",
     "cumulative": "Share of cases whose ratio is at or below x.",
+    "exactness": "Each point is a case by one compute type of a peer: its time over weft's, its largest error over "
+    "that of the peer's IEEE sums.",
     "throughput": "Bytes read and written in a second, case by case; the line is the measured rate of a copy.",
     "amdahl": "The same work on more ranks: speed-ups, and Amdahl's law fitted to those of each case.",
     "gustafson": "Work that grows with the ranks: scaled speed-ups, and Gustafson's law fitted to those of each case.",

@@ -3,7 +3,8 @@
 swarm: relative performance case by case, with GM1 and GM2 (the GETT paper's Figure 1). roofline: every case under the
 measured ceilings. cumulative: the share of cases up to each relative performance. fusion: the suite with functions,
 relative to a peer without them (its Figures 2 to 4). throughput: bytes a second of what is only moved, under a copy's.
-amdahl, gustafson: speed-ups over ranks with the laws that are fitted to them.
+exactness: time against error of each of a peer's compute types. amdahl, gustafson: speed-ups over ranks with the laws
+that are fitted to them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from weft.machine.datasheets import datasheet
 from weft_bench.records import CaseRecord, Run
 from weft_bench.report.drawing import new_axes, plain_logarithm, png
+from weft_bench.report.exactness import exactness
 from weft_bench.report.figures import scopes
 from weft_bench.report.laws import amdahl_picture, gustafson_picture
 from weft_bench.report.ratios import geomean, relative, value
@@ -232,6 +234,7 @@ PLOTS: dict[str, Callable[[Run], Figure | None]] = {
     "cumulative": cumulative,
     "fusion": fusion,
     "throughput": throughput,
+    "exactness": exactness,
 }
 LAWS: dict[str, Callable[[Run], Figure | None]] = {"amdahl": amdahl, "gustafson": gustafson}
 

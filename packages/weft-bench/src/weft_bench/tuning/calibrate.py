@@ -34,8 +34,13 @@ STEPS = (0.3, 0.15, 0.07, 0.03)  # factors e^step by which a number is tried lar
 ROUNDS = 4  # over all numbers with each step, at most
 STAY = 1e-3  # added to the deviation for each number, times the square of its logarithmic change
 WORSE = 1.01  # times the regret before, up to which a fit may choose
-# What `on_device` measures: contractions of few and of many flops a byte, in types of both kinds of units.
-QUICK_PAIRS, QUICK_CASES, QUICK_WORK = ("fp16_fp32", "fp32"), ("1", "9", "14", "20", "24", "30"), 1 << 30
+# What `on_device` measures: contractions of few and of many flops a byte in types of both kinds of units, and small
+# ones, which take little more than a launch. Suites, number types and cases.
+QUICK_SUITES = (
+    ("tccg", ("fp16_fp32", "fp32"), ("1", "9", "14", "20", "24", "30")),
+    ("dense", ("fp32", "fp64"), ("*-square-100x*", "*-wide-100x*", "*-growth-20x*", "*-thin-inside-25x*")),
+)
+QUICK_WORK = 1 << 30
 QUICK = Effort(samples=4)
 
 
@@ -129,7 +134,7 @@ def on_device(device: torch.device, begun: Callable[[Job], None] = lambda job: N
 
     Where no numbers predict better than those that stand, those are kept as the device's own.
     """
-    jobs, _ = of_suite("tccg", QUICK_PAIRS, QUICK_CASES, work=QUICK_WORK, device=device)
+    jobs = [job for suite in QUICK_SUITES for job in of_suite(*suite, work=QUICK_WORK, device=device)[0]]
     samples, _ = sampled(jobs, QUICK, begun)
     fit = calibrated(samples, jobs[0].target)
     if not fit.kept:

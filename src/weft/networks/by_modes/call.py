@@ -1,0 +1,141 @@
+"""A call of all ranks of a group whose intermediates are distributed by modes.
+
+    agree     every rank has read its operands; network, path, types and the plan are the same
+    run       the steps; a rank that fails says so, and the others stop at their next collective
+    end       every rank says that it has come so far, before anything is taken for a result
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from weft.distributed.group.lanes import on
+from weft.distributed.group.link import Link, read_link
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
+from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceError
+from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
+from weft.networks.by_modes.plan import ModesPlan
+from weft.networks.by_modes.run import ModesRun
+from weft.networks.cost import Model
+from weft.networks.identity import identity_of
+from weft.networks.planned import Planned
+from weft.networks.shared import NetworkCall, agreed_network
+
+WAYS = ("slices", "modes", "auto")
+
+
+def call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoint: Any) -> torch.Tensor | None:
+    """This rank's side of a call; the result. None where `way` is "auto" and slices are what is taken."""
+    if _refused(given.network, group, way, checkpoint):
+        return None
+    ranks, network = ranks_of(group, None), given.network
+    name = f"a call of {network!r}"
+    key = f"{way} {ranks.name} {link}"
+    known = given.plans.get(key)
+
+    def read() -> tuple[list[torch.Tensor], torch.Tensor]:
+        found = given.read()
+        ranks.backend(network.settings.device)
+        return found
+
+    def same(_: Any) -> dict[str, str]:
+        about = {"distribute": way, "kind of device": network.settings.device.type}
+        return about if known is not None else identity_of(network) | about
+
+    operands, place = agreed_network(ranks, name, read, same)
+    if known is None:
+        known = given.plans[key] = _planned(network, ranks, group, way, link)
+    if not isinstance(known, ModesRun):
+        return None
+    _together(ranks, name, known, operands, place)
+    return place
+
+
+def _refused(network: Planned, group: Any, way: Any, checkpoint: Any) -> bool:
+    """Whether the call has what goes with slices alone, which "modes" refuses."""
+    if way not in WAYS:
+        raise ArgumentError(f"distribute={way!r} is none of {', '.join(map(repr, WAYS))}")
+    if group is None:
+        raise ArgumentError(f"distribute={way!r} is for the ranks of a group: pass group=")
+    settings = network.settings
+    asked = {
+        "checkpoint": checkpoint is not None, "strip_exponent": settings.strip_exponent,
+        "check_finite": settings.check_finite,
+    }  # fmt: skip
+    found = [name for name, is_asked in asked.items() if is_asked]
+    if found and way == "modes":
+        raise UnsupportedError(f"{found[0]} goes with distribute='slices' alone")
+    return bool(found)
+
+
+def _planned(network: Planned, ranks: Ranks, group: Any, way: str, link: Any) -> ModesRun | str:
+    """The plan that follows from the first rank's figures, and what runs it here; "slices" where `way` is "auto" and
+    these are faster, or alone fit."""
+    device = network.settings.device
+
+    def figures() -> list[Any]:
+        return [list(astuple(network.model)), _said(read_link(link, ranks, device))]
+
+    found = ranks.exchanged("figures of the device and the link", ranks.agreed("the link", figures))
+    model, over = Model(*found[0][0]), _heard(found[0][1])
+    shape = shape_of(group, None, ranks)
+    meshes = [shape] if len(shape) > 1 else meshes_of(ranks.size)
+
+    def plan() -> ModesPlan | None:
+        try:
+            found = chosen(network, over, meshes, model)
+        except WorkspaceError:
+            if way == "auto":
+                return None
+            raise
+        return found if way == "modes" or found.seconds < by_slices(network, ranks.size, over, model) else None
+
+    made = ranks.agreed(f"the plan of {network!r}", plan, lambda plan: {"distribution by modes": _digest(plan)})
+    if made is None:
+        return "slices"
+    return ModesRun(network, made, ranks, lines_of(group, made.mesh, ranks))
+
+
+def _together(
+    ranks: Ranks, name: str, run: ModesRun, operands: list[torch.Tensor], place: torch.Tensor
+) -> None:
+    """The steps on every rank; what fails on some is raised on all."""
+    failed: Exception | None = None
+    try:
+        with on(place.device), ranks.failing(), torch.no_grad():
+            run.run(operands, place)
+    except Exception as error:
+        failed = error
+    every = ranks.exchanged(f"the end of {name}", None if failed is None else type(failed).__name__)
+    if not any(every):
+        return
+    first = any(kind not in (None, "RankError") for kind in every)  # what made others stop
+
+    def check() -> None:
+        if failed is not None and not (first and isinstance(failed, RankError)):
+            raise failed
+
+    ranks.agreed(f"the end of {name}", check)
+
+
+def _digest(plan: ModesPlan | None) -> str:
+    if plan is None:
+        return "by slices"
+    steps = [(step.node, plan.split[step.node], plan.places[step.node]) for step in plan.tree.steps]
+    said = repr((plan.mesh, plan.tree.sliced, plan.tree.graph.extents, plan.orders, steps))
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+
+
+def _said(link: Link) -> list[Any]:
+    inside = None if link.inside is None else _said(link.inside)
+    return [link.name, link.latency, link.bandwidth, link.source, inside, link.per_host]
+
+
+def _heard(said: list[Any]) -> Link:
+    name, latency, bandwidth, source, inside, per_host = said
+    return Link(name, latency, bandwidth, source, None if inside is None else _heard(inside), per_host)

@@ -1,0 +1,174 @@
+"""By which modes intermediates are distributed: dynamic programming over the tree, a dimension of the mesh at a time.
+
+For one dimension each step has a label whose indices its ranks share out, or none. Of every node the least that the
+steps under it cost is kept for each label that may split it there: the step's own time on a share, what its operands
+travel to where it needs them, and a sum over ranks where the shared label is summed. The best is read back from the
+root. The next dimension begins with what the ones before it have left of every extent, and takes other labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from weft.networks.by_modes.plan import Modes, ModesPlan, Prices
+from weft.networks.cost import invariant
+from weft.networks.order import Orders
+from weft.networks.tree import Tree, TreeStep
+
+_SMALL = 1 << 12  # a step whose tensors are all smaller than the largest by so much is made by every rank
+NEVER = math.inf
+Mode = int | None  # the label that one dimension of the mesh splits
+
+
+def distributed(
+    tree: Tree, orders: Orders, mesh: tuple[int, ...], prices: Prices, most: float = NEVER
+) -> ModesPlan | None:
+    """The plan of a tree over a mesh, with no tensor above `most` bytes on a rank; None where there is none."""
+    split: dict[int, Modes] = {step.node: () for step in tree.steps}
+    places: dict[int, Modes] = {step.node: () for step in tree.steps}
+    for line in range(len(mesh)):
+        found = _Line(tree, prices, mesh, line, most, split, places).solved()
+        if found is None:
+            return None
+        for node, (mode, place) in found.items():
+            split[node], places[node] = (*split[node], mode), (*places[node], place)
+    return ModesPlan(tree, orders, mesh, prices, split, places)
+
+
+@dataclass
+class _Line:
+    """One dimension of a mesh; `split` and `places` have what was found for those before it."""
+
+    tree: Tree
+    prices: Prices
+    mesh: tuple[int, ...]
+    line: int
+    most: float
+    split: dict[int, Modes]
+    places: dict[int, Modes]
+    best: dict[int, dict[Mode, tuple[float, Mode]]] = field(default_factory=dict)  # of a node, by its place: with split
+    arrivals: dict[tuple[int, Mode], tuple[float, Mode]] = field(default_factory=dict)
+
+    def solved(self) -> dict[int, tuple[Mode, Mode]] | None:
+        """For each step the label that is shared out, and that which splits its result."""
+        tree = self.tree
+        for step in sorted(tree.steps, key=lambda step: step.node):
+            self.best[step.node] = self._of(step)
+            if not self.best[step.node]:
+                return None
+        item = self.prices.items[tree.root]
+        size = self._size(tree.nodes[tree.root], self.places[tree.root]) * item
+
+        def ended(place: Mode) -> float:
+            gathered = 0.0 if place is None else self.prices.message("all-gather", size, self.mesh, self.line)
+            return self.best[tree.root][place][0] + gathered
+
+        wanted: dict[int, Mode] = {tree.root: min(self.best[tree.root], key=ended)}
+        found: dict[int, tuple[Mode, Mode]] = {}
+        for step in sorted(tree.steps, key=lambda step: -step.node):
+            place = wanted[step.node]
+            mode = self.best[step.node][place][1]
+            found[step.node] = mode, place
+            for child in (step.left, step.right):
+                if child >= tree.leaves:
+                    wanted[child] = self._arrival(step, child, self._target(child, mode))[1]
+        return found
+
+    def _of(self, step: TreeStep) -> dict[Mode, tuple[float, Mode]]:
+        """The least cost for each place of a step's result."""
+        tree, prices, node = self.tree, self.prices, step.node
+        kept: dict[Mode, tuple[float, Mode]] = {}
+        times = self._times(node)
+        before = self.split[node]
+        for mode in self._modes(step):
+            arrivals = [self._arrival(step, child, self._target(child, mode))[0] for child in (step.left, step.right)]
+            own = prices.model.seconds(tree, step, partial(self._size, modes=(*before, mode)))
+            cost = sum(arrivals) + times * own
+            whole = self._size(tree.nodes[node], before) * prices.sums[node]
+            if mode is None or mode in tree.nodes[node]:
+                self._keep(kept, node, mode, cost, mode)
+            elif whole <= self._room:
+                for place in (None, *self._free(tree.nodes[node], node)):
+                    kind = "all-reduce" if place is None else "reduce-scatter"
+                    message = prices.message(kind, whole, self.mesh, self.line)
+                    self._keep(kept, node, place, cost + times * message, mode)
+        return kept
+
+    def _keep(
+        self, kept: dict[Mode, tuple[float, Mode]], node: int, place: Mode, cost: float, mode: Mode
+    ) -> None:
+        size = self._size(self.tree.nodes[node], (*self.places[node], place)) * self.prices.items[node]
+        if size <= self._room and cost < kept.get(place, (NEVER, None))[0]:
+            kept[place] = cost, mode
+
+    def _modes(self, step: TreeStep) -> list[Mode]:
+        """Labels that the ranks may share out of a step."""
+        tree, nodes = self.tree, self.tree.nodes
+        sizes = [tree.size(node) * self.prices.items[node] for node in (step.left, step.right, step.node)]
+        if max(sizes) * _SMALL < self._largest:
+            return [None]
+        labels = nodes[step.left] | nodes[step.right]
+        if step.node in self.prices.functions:
+            labels &= nodes[step.node]
+        return [None, *self._free(labels, step.node)]
+
+    @cached_property
+    def _largest(self) -> int:
+        return max(self.tree.size(node) * self.prices.items[node] for node in self.tree.nodes)
+
+    def _free(self, labels: Collection[int], node: int) -> Iterable[int]:
+        """Labels that may be split along this dimension, too: no other has them in this step, or in its result."""
+        extents, taken = self.tree.graph.extents, {*self.split[node], *self.places[node]}
+        return [label for label in sorted(labels) if extents[label] > 1 and label not in taken]
+
+    def _target(self, child: int, mode: Mode) -> Mode:
+        return mode if mode is not None and mode in self.tree.nodes[child] else None
+
+    def _arrival(self, step: TreeStep, child: int, target: Mode) -> tuple[float, Mode]:
+        """The least cost of a step's operand where it is to be placed so, and the place that it is made in."""
+        if child < self.tree.leaves:
+            return 0.0, None
+        known = self.arrivals.get((child, target))
+        if known is None:
+            known = self.arrivals[child, target] = self._arriving(step, child, target)
+        return known
+
+    def _arriving(self, step: TreeStep, child: int, target: Mode) -> tuple[float, Mode]:
+        labels, before = self.tree.nodes[child], self.places[child]
+        size = self._size(labels, before) * self.prices.items[child]
+        needed = [label for label in self.split[step.node] if label in labels]
+        times = self._times(child)
+        found: tuple[float, Mode] = (NEVER, None)
+        for place, (cost, _) in self.best[child].items():
+            if place is not None and place != target:
+                direct = target is not None and place not in needed and target not in before
+                if not direct and size > self._room:
+                    continue
+                kind = "all-to-all" if direct else "all-gather"
+                cost += times * self.prices.message(kind, size, self.mesh, self.line)
+            if cost < found[0]:
+                found = cost, place
+        return found
+
+    def _times(self, node: int) -> int:
+        return 1 if node in self._once else self.tree.slices
+
+    @cached_property
+    def _once(self) -> frozenset[int]:
+        return invariant(self.tree) if self.tree.sliced else frozenset()
+
+    @cached_property
+    def _room(self) -> float:
+        """Bytes that a tensor may have here: what it is split by along the dimensions to come is not known yet."""
+        return self.most * math.prod(self.mesh[self.line + 1 :])
+
+    def _size(self, labels: Iterable[int], modes: Modes) -> int:
+        """Elements on the rank that has most; each label is split once at most."""
+        found, extents = 1, self.tree.graph.extents
+        ranks = {mode: self.mesh[line] for line, mode in enumerate(modes) if mode is not None}
+        for label in labels:
+            found *= -(-extents[label] // ranks[label]) if label in ranks else extents[label]
+        return found
