@@ -173,7 +173,26 @@ def everything() -> dict[str, Any]:
 
 
 def on_eight() -> dict[str, Any]:
-    return {"results": results(), "mesh": on_a_mesh((2, 4))}
+    return {"results": results(), "mesh": on_a_mesh((2, 4)), "product": product_on_a_mesh()}
+
+
+def product_on_a_mesh() -> bool:
+    """A matrix product over 2 x 4 ranks: rows along one dimension, sums scattered along the other."""
+    m, k, n, rank = 7, 13, 11, dist.get_rank()
+    generator = torch.Generator().manual_seed(5)
+    a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((m, k), (k, n)))
+    rows, columns = divmod(rank, 4)
+
+    def part(tensor: torch.Tensor, dim: int, parts: int, at: int) -> torch.Tensor:
+        length = -(-tensor.shape[dim] // parts)
+        begin = min(at * length, tensor.shape[dim])
+        return tensor.narrow(dim, begin, min(length, tensor.shape[dim] - begin))
+
+    places = {"a": ("m", "k"), "b": (None, "k"), "d": ("m", "n")}
+    found = weft.distributed.contract(
+        "mk,kn->mn", part(part(a, 0, 2, rows), 1, 4, columns), part(b, 0, 4, columns), mesh=(2, 4), placements=places
+    )
+    return torch.allclose(found, part(part(a @ b, 0, 2, rows), 1, 4, columns))
 
 
 def amid_a_call(what: str) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-from weft.cascades import terms
+from weft.cascades import serving, terms
 from weft.cascades.serving import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
@@ -224,12 +224,17 @@ from weft.cascades.backward_launch import BackwardLaunch
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.serving import tile_of
 
-q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
-plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
-    between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
-plan.frame.products.product = torch.float16  # as on a GPU
+case = sys.argv[1]
+if case in ("ieee_bound", "tf32x3"):
+    q, k, v = torch.empty(1024, 64), torch.empty(1000, 64), torch.empty(1000, 1)
+    plan = weft.plan_cascade("id,jd->ij, ij,je->ie", q, k, v, between=torch.exp, precision=case)
+else:
+    q, k, v = (torch.empty(1, 2, 1024, 128, dtype=torch.float16) for _ in range(3))
+    plan = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", q, k, v, indices={"i": "q", "j": "k"},
+        between=lambda s, i, j: weft.softmax(torch.where(j <= i, s, -float("inf")), "k"))
+plan.frame.products.product = q.dtype  # as on a GPU
 values = dict(zip(plan.between.inputs[1:], plan.coordinates))
-if sys.argv[1] == "forward":
+if case != "backward":
     launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
     call = launch.call(q, k, v.mT, values, False)
     kernel, arguments, named = call.kernel, (*call.tensors, *call.numbers), call.constants
@@ -240,11 +245,11 @@ else:
     calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls
     (kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
     named = {name: value for name, value in named.items() if name in kernel.arg_names}
-types = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32"}
+types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
 given = dict(zip(kernel.arg_names, arguments))
 signature, constants, aligned = {}, dict(named), {}
 for at, (name, value) in enumerate(given.items()):
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not hasattr(value, "block_shape"):
         signature[name], aligned[at,] = "*" + types[value.dtype], [["tt.divisibility", 16]]
     elif hasattr(value, "block_shape"):
         signature[name] = f"tensordesc<{types[value.base.dtype]}{list(value.block_shape)},{value.layout!r}>"
@@ -269,6 +274,25 @@ def test_hopper_multiplies_both_products_in_wgmma() -> None:
     assert wgmma == 2 * 3 * (128 // 16 + 128 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "products"), [("ieee_bound", 6), ("tf32x3", 3)])
+def test_hopper_multiplies_terms_in_wgmma(precision: str, products: int) -> None:
+    """Each consumer: scores of the first tile, and of the next one in two loops."""
+    wgmma, loads, shared = compiled(precision, "wgmma.mma_async", "cp.async.bulk.tensor")
+    assert wgmma == 2 * 3 * products * (64 // 16)
+    assert loads > 0
+    assert shared <= 227 * 1024
+
+
+def test_long_functions_have_narrow_tiles() -> None:
+    """Code of a tile is as long as its columns are many."""
+    x = torch.empty(1, 2, 1024, 64, dtype=torch.float16)
+    frame = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", x, x, x).frame
+    frame.products.product = torch.float16
+    widths = [serving.tile_of(frame, 132, hopper=True, slots=slots).n for slots in (0.0, 8.0, 24.0)]
+    assert widths == [128, 64, 32]
 
 
 @pytest.mark.slow

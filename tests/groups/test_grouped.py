@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
@@ -44,6 +45,44 @@ def test_every_pair_on_the_cpu(equation: str) -> None:
     pairs = group(equation, 40, 6 if equation.index("-") > 7 else 20)
     for found, right in zip(weft.grouped(equation, pairs), wanted(equation, pairs), strict=True):
         assert torch.equal(found, right)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,nk->nm", "mk,nk->mn", "km,kn->nm"])
+def test_large_products_on_the_cpu(equation: str, dtype: torch.dtype, one_thread: None) -> None:
+    """Torch makes them; pairs with nothing to sum are among them."""
+    sizes = ((150, 90, 130), (3, 0, 4), (160, 170, 1), (64, 99, 300))
+    extents = [dict(zip("mkn", each, strict=True)) for each in sizes]
+    terms = equation.partition("->")[0].split(",")
+    pairs = [
+        tuple(
+            random_operand(tuple(each[label] for label in term), dtype, at, integers=True)
+            for at, term in enumerate(terms)
+        )
+        for each in extents
+    ]
+    plan = weft.plan_grouped(equation, pairs)
+    assert "a product by torch for each pair" in plan.explain()
+    right = wanted(equation, pairs)
+    doubled = plan([(2 * a, b) for a, b in pairs])
+    assert all(torch.equal(found, 2 * expected) for found, expected in zip(doubled, right, strict=True))
+    for results in (plan(pairs), weft.grouped(equation, pairs)):
+        assert all(map(torch.equal, results, right))
+    out = [torch.full_like(each, float("nan")) for each in right]
+    weft.grouped(equation, pairs, out=out)
+    assert all(map(torch.equal, out, right))
+    added = weft.grouped(equation, pairs, out=out, accumulate_into=True)  # which is the kernel's
+    assert all(torch.equal(found, 2 * expected) for found, expected in zip(added, right, strict=True))
+    negative = weft.grouped(equation, pairs, epilogue=torch.neg)
+    assert all(torch.equal(found, -expected) for found, expected in zip(negative, right, strict=True))
 
 
 @pytest.mark.parametrize("equation", EQUATIONS[:5])
@@ -322,7 +361,7 @@ def test_threads_share_a_plan() -> None:
 
 
 def test_a_plan_follows_the_number_of_threads() -> None:
-    pairs = [(torch.rand(200, 60), torch.rand(60, 200)), (torch.rand(100, 60), torch.rand(60, 200))]
+    pairs = [(torch.rand(200, 10), torch.rand(10, 200)), (torch.rand(100, 10), torch.rand(10, 200))]
     plan, before = weft.plan_grouped("mk,kn->mn", pairs), torch.get_num_threads()
     try:
         for threads in (2, 1):

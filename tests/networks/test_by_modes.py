@@ -50,6 +50,7 @@ def test_so_are_those_of_eight() -> None:
     eight = values(on_ranks(8, cases.on_eight, limit=400))
     hold([one["results"] for one in eight])
     mesh_holds([one["mesh"] for one in eight], (2, 4))
+    assert [one["product"] for one in eight] == [True] * 8
 
 
 def mesh_holds(found: list[dict[str, Any]], shape: tuple[int, ...]) -> None:

@@ -55,7 +55,10 @@ def chosen(mode: str, names: Sequence[str]) -> list[str]:
 def run(mode: str, names: Sequence[str], folder: Path, limit: float, processes: int) -> Iterator[Ended]:
     """Run jobs under a mode in several processes; jobs that are not reached in `limit` seconds are left out."""
     until = time.monotonic() + limit
-    parts = [list(names[at::processes]) for at in range(min(processes, len(names)))]
+    problems = list(dict.fromkeys(name.partition(": ")[0] for name in names))
+    place = {problem: at % processes for at, problem in enumerate(problems)}  # few problems each: all are planned anew
+    parts = [[name for name in names if place[name.partition(": ")[0]] == at]
+             for at in range(min(processes, len(problems)))]  # fmt: skip
     with ThreadPoolExecutor(max(len(parts), 1)) as pool:
         yield from pool.map(lambda at: _part(mode, parts[at], folder / f"{mode}-{at}", until), range(len(parts)))
 

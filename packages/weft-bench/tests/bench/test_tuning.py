@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tune_problems import CPU, choice_of, contraction_of
@@ -18,8 +21,12 @@ from weft.planner import tuned as tuned_schedules
 from weft.tune import tuner
 from weft.tune.candidates import Effort
 from weft_bench import cases
+from weft_bench.profiling import ncu
+from weft_bench.profiling.counters import CounterSet
+from weft_bench.profiling.replay import TURN
 from weft_bench.suites import entries
 from weft_bench.tuning import study
+from weft_bench.tuning.hits import add_hits
 from weft_bench.tuning.jobs import described, of_suite
 from weft_bench.tuning.study import expected_draws
 
@@ -215,6 +222,37 @@ def test_the_studys_figures_are_those_of_the_draws() -> None:
     assert list(orders.heads) == ["case", "-4", "8"]
     assert [cell.text for cell in orders.rows[0]] == ["one", "1.00", "1.50"]
     assert study.drawn({"cases": {}}) is None
+    assert study.hits_table({"cases": {"one": case}}).rows == []
+    case["orders"]["hits"] = {"8": 61.5, "-4": 94.0}
+    assert [cell.text for cell in study.hits_table({"cases": {"one": case}}).rows[0]] == ["one", "94", "62"]
+
+
+def test_l2_hits_are_those_of_the_longest_launch_in_each_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def count(file: Path, **how: Any) -> ncu.Counted:
+        recipe = pickle.loads(file.read_bytes())
+        asked[recipe.schedule] = how["environment"][TURN]
+        if recipe.schedule == "none":
+            return ncu.Counted(missing="no counters for you")
+        hits = 40.0 if recipe.schedule == "by rows" else 90.0
+        short, long = ({"seconds": 1.0, "l2_hits": 1.0}, {"seconds": 2.0, "l2_hits": hits})
+        return ncu.Counted((CounterSet("pack", short), CounterSet("gett", long)))
+
+    monkeypatch.setattr(ncu, "count", count)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: SimpleNamespace(multi_processor_count=132))
+    orders: dict[str, Any] = {"seconds": {"1": 1.0, "8": 1.0, "-8": 1.0},
+                              "schedules": {"1": "by rows", "8": "grouped", "-8": "none"}}  # fmt: skip
+    add_hits(orders, cases.example(), torch.device("cuda", 0))
+    assert orders["hits"] == {"1": 40.0, "8": 90.0}
+    assert orders["no hits"] == "no counters for you"
+    assert len(set(asked.values())) == 1
+
+
+def test_counters_of_a_study_need_a_gpu(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main.app, ["bench", "tuning", "--device", "cpu", "--counters", "--out", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "--counters reads hardware counters of a GPU" in done.output
 
 
 def test_expected_draws_are_those_of_the_paper() -> None:

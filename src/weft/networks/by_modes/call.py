@@ -35,8 +35,10 @@ def call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoin
         return None
     ranks, network = ranks_of(group, None), given.network
     name = f"a call of {network!r}"
-    key = f"{way} {ranks.name} {link}"
+    key = f"{way} {ranks.name} {shape_of(group, None, ranks)} {link}"
     known = given.plans.get(key)
+    if isinstance(known, ModesRun) and known.ranks.group is not ranks.group:
+        known = None  # of a group that is gone, whose name another one has
 
     def read() -> tuple[list[torch.Tensor], torch.Tensor]:
         found = given.read()

@@ -93,7 +93,7 @@ def _cases() -> Iterator[CascadeCase]:
     yield from _both(CascadeCase("window-8192", "window", ATTENTION, _attention(8, 8192, 8192)))
     for n in (8192, 65536):  # eight heads of queries to each of eight
         yield CascadeCase(f"decode-{n}", "attention", ATTENTION, _attention(8, 8, n))
-    for d, precision in ((3, "ieee"), (64, "ieee"), (64, "tf32x3")):
+    for d, precision in ((3, "ieee"), (64, "ieee"), (64, "ieee_bound"), (64, "tf32x3")):
         points = (("i", POINTS), ("j", POINTS), ("d", d))
         said = f"{d}-{precision}"
         yield CascadeCase(f"gauss-{said}", "gauss", SUM, (*points, ("e", 1)), torch.float32, precision)

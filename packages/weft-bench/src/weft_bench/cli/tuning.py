@@ -11,10 +11,12 @@ import typer
 
 from weft.cli.arguments import read_device, read_work, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, end, errors_in_a_line, progress
-from weft.errors import WeftError
+from weft.errors import UnsupportedError, WeftError
 from weft_bench.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from weft_bench.entry import Entry
@@ -34,6 +36,9 @@ def tuning(
     work: Annotated[str | None, typer.Option(help="Most multiply-adds a case (1e7, 10M); larger are scaled.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of this command.")] = None,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Read L2 hits of every order of tiles with Nsight Compute.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for study.json; out/tuning by default.", file_okay=False)
     ] = None,
@@ -51,6 +56,8 @@ def tuning(
         only = split_cases(cases or (studies.CASES if suite == "tccg" else None))
         types = split(pairs) or (("fp32" if on_cpu else "fp16_fp32",) if suite == "tccg" else ())
         most = read_work(work or (CPU_WORK if on_cpu else None))
+        if counters and on_cpu:
+            raise UnsupportedError("--counters reads hardware counters of a GPU, and there is none")
         jobs, skipped = of_suite(suite, types, only, work=most, device=place)
         if not jobs:
             raise WeftError(f"no case of {suite} can be studied: {'; '.join(skipped.values())}")
@@ -60,6 +67,9 @@ def tuning(
         _save(study, folder)
         with progress(f"bench {SUITE}", len(jobs)) as step:
             studies.go(study, jobs, samples, deadline, step, lambda: _save(study, folder))
+            if counters:
+                _count(study, entries(suite, types, only, most), place, deadline, step)
+                _save(study, folder)
         _say(study, folder)
 
 
@@ -89,10 +99,7 @@ def _time_peer(study: dict[str, Any], entries: list[Entry], place: torch.device,
     from weft_bench.runner import Runner
     from weft_bench.timed_sets import Sampling
 
-    def label(each: Any) -> str:
-        return f"{each.group} {getattr(each, 'case', each).name}"
-
-    left = [each for each in entries if "peer" not in study["cases"].get(label(each), {})]
+    left = [each for each in entries if "peer" not in study["cases"].get(_label(each), {})]
     run = Run(SUITE, study["device"], [peer], {})
     sampling = Sampling(mode="hot" if place.type == "cpu" else "cold", budget=PEER_BUDGET)
     Runner(run, [contender(peer, quick=True)], place, sampling=sampling).go(left)
@@ -100,7 +107,24 @@ def _time_peer(study: dict[str, Any], entries: list[Entry], place: torch.device,
         result = each.results[peer]
         known: dict[str, Any] = {"name": peer, "way": result.way, "note": result.note}
         known |= {"seconds": result.seconds.value} if result.samples else {"cannot": result.cannot or result.wrong}
-        study["cases"].setdefault(label(each), {"equation": each.equation, "trials": []})["peer"] = known
+        study["cases"].setdefault(_label(each), {"equation": each.equation, "trials": []})["peer"] = known
+
+
+def _count(
+    study: dict[str, Any], entries: list[Entry], place: torch.device, deadline: float, begun: Callable[[str], None]
+) -> None:
+    """L2 hits of the orders that have none, until the deadline."""
+    from weft_bench.tuning.hits import add_hits
+
+    for each in entries:
+        orders = study["cases"].get(_label(each), {}).get("orders")
+        if orders and "hits" not in orders and time.monotonic() < deadline:
+            begun(f"{_label(each)}: L2 hits")
+            add_hits(orders, each.case, place)
+
+
+def _label(each: Any) -> str:
+    return f"{each.group} {getattr(each, 'case', each).name}"
 
 
 def _save(study: dict[str, Any], folder: Path) -> None:
@@ -117,6 +141,7 @@ def _say(study: dict[str, Any], folder: Path) -> None:
 
     for table, said in (
         (studies.table(study), studies.IN_WORDS), (studies.orders_table(study), studies.ORDERS_IN_WORDS),
+        (studies.hits_table(study), studies.HITS_IN_WORDS),
     ):  # fmt: skip
         if table.rows:
             print_table(table, f"{SUITE} on {study['device']}", said)

@@ -39,6 +39,7 @@ IN_WORDS = (
     "one does, and the seconds until one did; the share that is good, within 5 % of the best; the performance of the "
     "peer and of the cost model's choice relative to the best; and its time."
 )
+HITS_IN_WORDS = "Each row is a case: of a hundred accesses to the L2 so many hit, in the same orders."
 ORDERS_IN_WORDS = (
     "Each row is a case: the time of its best schedule of one kernel where output tiles are taken in groups of so many "
     "rows (of columns: negative), over the least of these times."
@@ -127,7 +128,8 @@ def _orders(choice: Choice, alike: Sequence[Ranked], compiler: Compiler) -> dict
     found = {getattr(each.schedule, "group", 1): Candidate(each) for each in alike}
     measured(choice, list(found.values()), Effort(slow=math.inf, budget=PATIENCE), compiler, turns=2)
     seconds = {str(group): median(each.samples) for group, each in sorted(found.items()) if each.samples}
-    return {"schedule": str(alike[0].schedule), "seconds": seconds}
+    schedules = {group: str(found[int(group)].schedule) for group in seconds}
+    return {"schedule": str(alike[0].schedule), "seconds": seconds, "schedules": schedules}
 
 
 def _best(trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -179,12 +181,23 @@ def _row(name: str, case: dict[str, Any]) -> list[Cell]:
 
 def orders_table(study: dict[str, Any]) -> Table:
     """The time of each case's best schedule in every order, over the least."""
-    cases = {name: case["orders"]["seconds"] for name, case in study["cases"].items() if "orders" in case}
+    seconds = {name: case["orders"]["seconds"] for name, case in study["cases"].items() if "orders" in case}
+    return _by_order({name: {group: value / min(each.values()) for group, value in each.items()}
+                      for name, each in seconds.items()}, ".2f")  # fmt: skip
+
+
+def hits_table(study: dict[str, Any]) -> Table:
+    """The L2 hits of each case's best schedule in every order, per cent."""
+    orders = {name: case.get("orders", {}) for name, case in study["cases"].items()}
+    return _by_order({name: each["hits"] for name, each in orders.items() if each.get("hits")}, ".0f")
+
+
+def _by_order(cases: dict[str, dict[str, float]], how: str) -> Table:
     groups = sorted({group for each in cases.values() for group in each}, key=int)
     return Table(
         ("case", *groups),
-        [[Cell(name), *(_cell(each[group] / min(each.values()), ".2f") if group in each else Cell("")
-                        for group in groups)] for name, each in cases.items()],
+        [[Cell(name), *(_cell(each[group], how) if group in each else Cell("") for group in groups)]
+         for name, each in cases.items()],
     )  # fmt: skip
 
 
