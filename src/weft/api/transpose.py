@@ -27,7 +27,7 @@ from weft.spec.transpose import InPlace
 
 # The rooms that transpose in place, imported at their first use.
 _IN_PLACE = {
-    "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference",
+    "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.permuting",
 }  # fmt: skip
 
 

@@ -392,12 +392,8 @@ class Permuted(Product):
 
 @lru_cache(maxsize=1024)
 def product(
-    spec: Spec,
-    needs: Needs,
-    shapes: tuple[tuple[int, ...] | None, ...],
-    device: torch.device,
-    ahead: bool,
+    spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool,
     permutes: bool = False,
-) -> Product:
+) -> Product:  # fmt: skip
     """The rule of these, kept."""
     return (Permuted if permutes else Product)(spec, needs, shapes, device, ahead)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,29 +15,24 @@ from weft.base.log import warn
 from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, traced
+from weft.cascades.boxes import Boxes, most_elements
+from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
-from weft.cascades.elements import ElementFunctions
-from weft.cascades.forward import columns_of
 from weft.cascades.frame import Frame, frame_of
-from weft.cascades.grid import LIMIT, block_extents, nested
 from weft.cascades.launch import CascadeLaunch
-from weft.cascades.masks import Cut, kept
-from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import all_at_once
 from weft.cascades.repeated import Repeated
 from weft.cascades.replay import layouts_of
-from weft.cascades.rows import LIMIT as ROWS_LIMIT
-from weft.cascades.rows import MOST_BOXES, StageRows
+from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved, without_terms
-from weft.cascades.sweeps import NotInRows
 from weft.cascades.takeover import Takeover
 from weft.cascades.terms import BOUND
 from weft.cascades.words import explained
 from weft.cpu import jit
-from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
@@ -47,21 +41,6 @@ from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, storage_type
 
 _MOST_REPLAYS = 64
-_LEAST_BLOCK = 1 << 8  # elements of S
-_LOOKED_AT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # operands that may mask
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The tensors that a plan is for: shapes, types and labels of A, B, C and of operands by name, and coordinates."""
-
-    notation: CascadeNotation
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype
-    device: torch.device
-    operands: Mapping[str, tuple[tuple[Label, ...], tuple[int, ...], torch.dtype]]
-    indices: Mapping[str, Label]
-    extents: Mapping[Label, int]
 
 
 class CascadePlan:
@@ -81,7 +60,7 @@ class CascadePlan:
             )
         self.types = types
         given = {name: (dtype, frozenset(terms)) for name, (terms, _, dtype) in said.operands.items()}
-        given |= {name: (self._place_type(label), frozenset((label,))) for name, label in said.indices.items()}
+        given |= {name: (said.place_type(label), frozenset((label,))) for name, label in said.indices.items()}
         between: Between = traced(function, said.notation, types.accumulate, given)
         check_reductions(between, said.extents)
         if self.meets and not between.outputs[0].meta["dtype"].is_floating_point:
@@ -94,15 +73,14 @@ class CascadePlan:
         self.written = between
         self.frame = self._framed()
         in_rows = said.device.type == "cpu" and jit.fault() is None
-        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, self.limit, in_rows,
+        limit = most_elements(said.device.type, types.accumulate, options.workspace_limit)
+        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, limit, in_rows,
                                            None if options.algebra is None else options.algebra.name)  # fmt: skip
         self.between = self.program.between
-        self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Cut]] = {}
+        self.boxes = Boxes(self.program, self.frame, between, self._known, limit)
+        self.cut = self.boxes.cut
         elements = math.prod(said.extents[label] for label in said.notation.s)
-        self.takeover = Takeover(self._made_rows, Target(said.device.type), elements, options.specialize)
-
-    def _place_type(self, label: Label) -> torch.dtype:
-        return torch.int32 if self.extents[label] < 2**31 else torch.int64
+        self.takeover = Takeover(self.boxes.in_rows, Target(said.device.type), elements, options.specialize)
 
     @property
     def meets(self) -> bool:
@@ -124,20 +102,6 @@ class CascadePlan:
             outputs.append((kept, self.frame.stored_as(dtype) if node in self.between.elementwise else dtype))
         return outputs
 
-    @cached_property
-    def limit(self) -> int:
-        """The most elements of S in a block."""
-        kind = self.said.device.type
-        found = LIMIT.get(kind, LIMIT["cpu"])
-        if self.options.workspace_limit is not None:
-            found = min(found, self.options.workspace_limit // (4 * self.types.accumulate.itemsize))
-            if found < _LEAST_BLOCK:
-                raise UnsupportedError(
-                    f"workspace_limit of {self.options.workspace_limit} bytes: a block takes "
-                    f"{4 * _LEAST_BLOCK * self.types.accumulate.itemsize} at least"
-                )
-        return found
-
     def _framed(self) -> Frame:
         """Labels by role."""
         said, types = self.said, self.types
@@ -146,18 +110,13 @@ class CascadePlan:
         precision = "ieee_bound" if types.split else types.precision
         products = BlockProducts(product, types.accumulate, kind, precision)
         terms = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
-        a, b, *c = (self._own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
+        a, b, *c = (said.own(term, shape) for term, shape in zip(terms, said.shapes, strict=True))
         reduced = frozenset(label for node in self.written.reductions for label in self.written.reduced(node))
         return frame_of(
             a, b, self.notation.s, c[0] if c else None, self.notation.d, reduced, said.extents, self.alpha, products,
             said.device, self.result_type,
             None if self.options.algebra is None else SecondAlgebra(self.options.algebra, types.accumulate),
         )  # fmt: skip
-
-    def _own(self, term: Sequence[Label], shape: Sequence[int]) -> tuple[Label, ...]:
-        """The labels of an operand along which it does not broadcast."""
-        pairs = zip(term, shape, strict=True)
-        return tuple(dict.fromkeys(label for label, extent in pairs if extent == self.extents[label]))
 
     @property
     def result_type(self) -> torch.dtype:
@@ -193,10 +152,7 @@ class CascadePlan:
             reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None
-        if reason is None:
-            slots = ElementFunctions(self.program, self.frame).slots if hopper else 0.0
-            tile = tile_of(self.frame, _processors(device), hopper, slots)
+        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
         exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
@@ -224,27 +180,6 @@ class CascadePlan:
         places = self.between.inputs[1 + len(self.said.operands) :]
         return dict(zip(places, self.said.indices.values(), strict=True))
 
-    @cached_property
-    def blocks(self) -> dict[Label, int]:
-        """The extents of a block of S."""
-        return self._blocks(self.limit)
-
-    @cached_property
-    def rows_blocks(self) -> dict[Label, int]:
-        """The extents of a block of compiled loops."""
-        elements = math.prod(self.extents[label] for label in self.notation.s)
-        limit = min(self.limit, max(ROWS_LIMIT, elements // MOST_BOXES))
-        blocks, first = self._blocks(limit), self.frame.first
-        return blocks if self.program.whole else nested(blocks, self.extents, (first.batch, first.m, first.n))
-
-    def _blocks(self, limit: int) -> dict[Label, int]:
-        columns = columns_of(self.written, self.frame)
-        square = bool(self.said.indices)
-        return block_extents(self.frame.order, self.extents, self.program.whole, columns, limit, square)
-
-    def _made_rows(self) -> dict[Stage, StageRows | str]:
-        return {stage: self._in_rows(stage) for stage in self.program.stages}
-
     def serving(self, differentiates: bool) -> Callable[[Stage], StageRows | None]:
         """The loops that run stages in a call, which is counted here; None for a stage that torch's operations run.
 
@@ -259,15 +194,6 @@ class CascadePlan:
             return None if isinstance(found, str) else found
 
         return of
-
-    def _in_rows(self, stage: Stage) -> StageRows | str:
-        fault = jit.fault()
-        if self.said.device.type != "cpu" or fault is not None:
-            return fault or "rows are for a CPU"
-        try:
-            return StageRows(self.program, stage, self.frame)
-        except NotInRows as error:
-            return str(error)
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
@@ -301,7 +227,7 @@ class CascadePlan:
 
     def anew(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results of tensors that are read, whatever calls there were."""
-        self._check(tensors, operands)
+        self.said.check(tensors, operands)
         if self.options.backend == "reference":
             ready, given = self._arranged(tensors, operands, None, torch.float64)
             c = ready[2] if self.meets else None
@@ -412,25 +338,9 @@ class CascadePlan:
         found = []
         for label in self.said.indices.values():
             shape = self.frame.shape(frozenset((label,)))
-            places = torch.arange(self.extents[label], dtype=self._place_type(label), device=self.said.device)
+            places = torch.arange(self.extents[label], dtype=self.said.place_type(label), device=self.said.device)
             found.append(places.reshape(shape))
         return found
-
-    def cut(self, stage: Stage, in_rows: bool = False, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
-        """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
-        known: dict[fx.Node, Any] = {
-            node: each.numpy()
-            for node, each in zip(self.between.inputs[1:], operands, strict=False)
-            if each.device.type == "cpu" and each.dtype in _LOOKED_AT and 0 < each.numel() <= self.limit
-        }
-        blocks = self.rows_blocks if in_rows else self.blocks
-        if known:
-            known.update(self._known)
-            return kept(self.program, stage, self.frame, blocks, known)
-        place = stage, tuple(blocks.values())
-        if place not in self._cuts:
-            self._cuts[place] = kept(self.program, stage, self.frame, blocks, self._known)
-        return self._cuts[place]
 
     def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results as the caller has them: D with its labels in order, others with theirs in S's order."""
@@ -449,19 +359,6 @@ class CascadePlan:
             value = value.reshape([self.extents[label] for label in kept])
             results.append(value.permute([kept.index(label) for label in self.notation.s if label in modes]))
         return tuple(results) if self.several else results[0]
-
-    def _check(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> None:
-        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-        if shapes != self.said.shapes:
-            raise ShapeError(f"the plan is for operands of shapes {self.said.shapes}, not {shapes}")
-        if set(operands) != set(self.said.operands):
-            raise ShapeError(f"the plan is for operands named {sorted(self.said.operands)}, not {sorted(operands)}")
-        for name, (_, shape, dtype) in self.said.operands.items():
-            if tuple(operands[name].shape) != shape or operands[name].dtype != dtype:
-                raise ShapeError(f"operand '{name}' was planned with shape {shape} and type {dtype_name(dtype)}")
-        for tensor in tensors:
-            if tensor.dtype != self.said.dtype or tensor.device != self.said.device:
-                raise DTypeError(f"the plan is for {dtype_name(self.said.dtype)} tensors on {self.said.device}")
 
     # -- in words --------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
 from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
+    from weft.cascades.described import Described
     from weft.cascades.notation import CascadeNotation
-    from weft.cascades.plan import CascadePlan, Described
+    from weft.cascades.plan import CascadePlan
 
 _PLANS = BoundedCache(256)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
@@ -195,8 +196,8 @@ def _check(tensors: Sequence[torch.Tensor], options: Options) -> None:
 
 def described(equation: Any, tensors: Sequence[torch.Tensor], options: Options, function: Any) -> Described:
     """The tensors that a plan is for, checked."""
+    from weft.cascades.described import Described
     from weft.cascades.notation import extents_of, read
-    from weft.cascades.plan import Described
 
     notation = read(equation, [tensor.dim() for tensor in tensors])
     extents = extents_of(notation, [tensor.shape for tensor in tensors])

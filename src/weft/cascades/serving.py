@@ -26,7 +26,6 @@ _MOST_TERMS = 512  # of S in float64, whose product alone cuBLAS makes faster
 _STAGE = 32  # terms of S of 4 and 8 bytes that come at once
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
-_SHORT = 4.0  # instructions of an element, whose code fits the instruction cache in tiles of 128 columns
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -81,14 +80,14 @@ def unserved(program: Program, frame: Frame) -> str | None:
     return None
 
 
-def tile_of(frame: Frame, processors: int = 1, hopper: bool = False, slots: float = 0.0) -> CascadeTile:
+def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
     """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
 
-    `hopper`: the warp-specialised kernel is at hand. `slots`: instructions of the function of an element.
+    `hopper`: the warp-specialised kernel is at hand.
     """
     sides = Sides.of(frame)
     terms = _terms(frame, sides, hopper)
-    tile = (_hopper_tile(frame, sides, slots) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
+    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
         frame, sides, terms
     )
     k, item = size_of(frame, sides.k), frame.products.product.itemsize
@@ -129,12 +128,8 @@ def is_quick(frame: Frame, tile: CascadeTile) -> bool:
     return k <= 2 * _STAGE or tile.hopper or (frame.products.precision == "tf32x3" and not tile.terms)
 
 
-def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
-    """The tile of the warp-specialised kernel; None for what it does not serve.
-
-    The code of a tile is as long as its columns are many, each element being computed by instructions of its own.
-    Code that no instruction cache holds runs at a quarter of the speed: long functions have narrow tiles.
-    """
+def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel; None for what it does not serve."""
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
     if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
@@ -142,10 +137,9 @@ def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
     k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
-    widest = 128 if slots <= _SHORT else 64 if slots <= 3 * _SHORT else 32
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
-        if n <= widest and shared <= _SHARED and e + n <= 256 + LEAST * 4:
+        if shared <= _SHARED and e + n <= 256 + LEAST * 4:
             return CascadeTile(GROUPS * ROWS, n, WARPS, STAGES, k=k, e=e, hopper=True)
     return None
 

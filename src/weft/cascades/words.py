@@ -12,10 +12,10 @@ from weft.spec.dtypes import dtype_name
 def explained(plan: Any) -> str:
     """Several lines of text on a `CascadePlan`."""
     elements = math.prod(plan.extents[label] for label in plan.notation.s)
-    block = math.prod(max(plan.blocks[label], 1) for label in plan.frame.order)
+    block = math.prod(max(plan.boxes.extents[label], 1) for label in plan.frame.order)
     size = plan.types.accumulate.itemsize
-    cut = ", ".join(f"{label}={plan.blocks[label]}" for label in plan.frame.order)
-    every = math.prod(-(-plan.extents[label] // max(plan.blocks[label], 1)) or 1 for label in plan.frame.order)
+    cut = ", ".join(f"{label}={plan.boxes.extents[label]}" for label in plan.frame.order)
+    every = math.prod(-(-plan.extents[label] // max(plan.boxes.extents[label], 1)) or 1 for label in plan.frame.order)
     lines = [
         f"cascade     {plan.notation}",
         "modes       " + ", ".join(f"{label}={extent}" for label, extent in plan.extents.items()),

@@ -18,7 +18,8 @@ from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value
 from weft.library.gpu_model import PartWork, fuses
 from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
-from weft.library.sums import Matrices, Pairs, sums_of
+from weft.library.sums import Matrices, Pairs
+from weft.library.table_sums import sums_of
 from weft.library.views import C, D, Frame, Group
 from weft.planner.schedule import AuxTensors, Make, NewTensor, Scalar, Target
 from weft.spec import Contraction, Layout

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from weft.networks.arguments import read_tensors
 from weft.networks.planned import Planned
 from weft.tune.many import BUDGET, TuningReport
 
@@ -38,6 +41,15 @@ class DescribedNetwork(Planned):
         from weft.networks.tuning import tune
 
         return tune(self, tensors, budget, workers)
+
+    def error_bound(self, *tensors: Any) -> torch.Tensor:
+        """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.
+
+        `tensors` as in a call. It costs a contraction of the magnitudes in float64.
+        """
+        from weft.networks.bounds import error_bound
+
+        return error_bound(self, read_tensors(self, tensors))
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
         """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.

@@ -253,15 +253,6 @@ class Network(DescribedNetwork, Generic[Returned]):
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
         return new_tensor(self.graph.shape, self.dtype, self.settings.device)
 
-    def error_bound(self, *tensors: Any) -> torch.Tensor:
-        """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.
-
-        `tensors` as in a call. It costs a contraction of the magnitudes in float64.
-        """
-        from weft.networks.bounds import error_bound
-
-        return error_bound(self, self._read(tensors))
-
     def _items(self, tree: Tree) -> dict[int, int]:
         return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
 
@@ -284,12 +275,9 @@ class Network(DescribedNetwork, Generic[Returned]):
         return known
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-        """Operands of the folded tree that are made of constants."""
-        if not given:
-            return []
         from weft.networks.constants import made_constants
 
-        return made_constants(self, whole, self.folded, given)
+        return made_constants(self, whole, self.folded, given) if given else []
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         return read_tensors(self, tensors)

@@ -7,7 +7,7 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Generic, Unpack, cast, overload
 
@@ -50,8 +50,9 @@ from weft.plans.derivatives import any_tensor, asked, differentiable, operand_te
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
 from weft.plans.lately import Lately, late_words
 from weft.plans.memo import CallCache
+from weft.plans.passed import arguments_of, each_of, in_order
 from weft.plans.tiers import Wanted
-from weft.spec import Aux, Contraction, Layout
+from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import output_shape
 
@@ -100,18 +101,9 @@ class Plan(PlanBase, Generic[Returned]):
     @overload
     def __call__(self, a: Any, b: Any, **keywords: Unpack[PlanCallKeywords]) -> Any: ...
     def __call__(
-        self,
-        a: Any,
-        b: Any,
-        *,
-        c: Any = None,
-        alpha: Scalar = 1.0,
-        beta: Scalar | None = None,
-        out: Any = None,
-        operands: Mapping[str, Any] | None = None,
-        validate: bool = False,
-        **unknown: Any,
-    ) -> Any:
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
+        operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
+    ) -> Any:  # fmt: skip
         """Run on `a` and `b`, which have the planned layouts; returns D, in the kind of array that `a` is.
 
         `operands` has for each operand that the plan's functions take, by name, a tensor or the pair (modes, tensor)
@@ -160,7 +152,7 @@ class Plan(PlanBase, Generic[Returned]):
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands is not None else None
-            if signature is None and is_traced((x, y, addend, *_each(out), *(given or {}).values())):
+            if signature is None and is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
@@ -197,7 +189,7 @@ class Plan(PlanBase, Generic[Returned]):
                 found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
                 out = found if self._request.outputs is not None else found[0]
             if (out[0] if isinstance(out, tuple) else out).numel():
-                variant.launch(*_arguments(variant, a, b, c, out, alpha, beta, operands))
+                variant.launch(*arguments_of(variant, a, b, c, out, alpha, beta, operands))
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise workspace_error(device, new, variant.workspace_bytes) from error
@@ -245,8 +237,8 @@ class Plan(PlanBase, Generic[Returned]):
             target = found if self._request.outputs is not None else found[0]
         variant = self._fitting(x, y, addend, target, given, scaled=alpha not in (0, 1))
         launch: Any = variant.launch
-        arguments: tuple[Any, ...] = _arguments(variant, x, y, addend, target, alpha, beta, given)
-        if alpha == 0 or not _each(target)[0].numel():
+        arguments: tuple[Any, ...] = arguments_of(variant, x, y, addend, target, alpha, beta, given)
+        if alpha == 0 or not each_of(target)[0].numel():
             launch, arguments = self.run, (x, y, addend, alpha, beta, target, given)
         return BoundCall(self._request.text, launch, arguments, returned(source_of(a, b, c), out, target, False))
 
@@ -289,13 +281,9 @@ class Plan(PlanBase, Generic[Returned]):
         return validated(self._request, run, a, b, c, alpha, beta, operands or {})
 
     def prepare(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None = None,
-        out: Results | None = None,
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, out: Results | None = None,
         operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Plan[Returned]:
+    ) -> Plan[Returned]:  # fmt: skip
         """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing.
 
         Returns the same plan, which describes itself as that call's.
@@ -305,13 +293,9 @@ class Plan(PlanBase, Generic[Returned]):
         return self._view(self._key(a, b, c, out, operands or {}))
 
     def launch(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        out: torch.Tensor,
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor,
         operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> Variant:
+    ) -> Variant:  # fmt: skip
         """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves these layouts of tensors; no check is made.
 
         A launch sees memory as it is stored: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
@@ -325,7 +309,7 @@ class Plan(PlanBase, Generic[Returned]):
         variant: Variant, operands: Mapping[str, torch.Tensor], peak: torch.Tensor | None = None
     ) -> AuxTensors:
         """Operands of functions, and the place of D's peak, as the variant's launch takes them."""
-        return _in_order(variant.description.aux, operands, () if peak is None else (peak,))
+        return in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
     def known_call(
         self, signature: tuple[Any, ...], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool,
@@ -409,27 +393,3 @@ class Plan(PlanBase, Generic[Returned]):
         c, results, aligned, aux, scaled = key
         request = self._request.aligned(aligned, aux) if aligned or aux else self._request
         return request, request.contraction(c, results[0], results[1:], scaled=scaled)
-
-
-def _each(out: Any) -> tuple[Any, ...]:
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
-
-
-def _arguments(
-    variant: Variant, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results, alpha: Scalar,
-    beta: Scalar, operands: Mapping[str, torch.Tensor] | None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments of a variant's launch."""
-    # A launch sees memory as it is stored: conjugation is in the contraction, not in the tensor's bit.
-    a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-    d, *others = out if isinstance(out, tuple) else (out,)
-    if variant.description.aux:
-        return a, b, c, d, alpha, beta, _in_order(variant.description.aux, operands or {}, others)
-    return a, b, c, d, alpha, beta
-
-
-def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:
-    """Auxiliary tensors in the contraction's order: operands by name, None for an index, then further outputs, or D's
-    peak."""
-    aux_args = [operands.get(each.name) for each in aux if each.kind != "output"]
-    return (*aux_args, *outputs)

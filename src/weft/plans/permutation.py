@@ -18,7 +18,7 @@ from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, out
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context, is_out_of_memory
-from weft.oracle.reference import permute_launcher
+from weft.oracle.permuting import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant

@@ -16,7 +16,7 @@ import torch
 
 from weft.algebra import find
 from weft.fn import trace
-from weft.oracle import reference
+from weft.oracle import permuting, reference
 from weft.oracle.bounds import expectation
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
@@ -99,7 +99,7 @@ class ContractionProblem(TrialProblem):
 class PermutationProblem(TrialProblem):
     def __init__(self, case: PermuteCase, device: torch.device) -> None:
         x = random_operand(case.shape, case.dtype, SEED, integers=True)
-        wanted = reference.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
+        wanted = permuting.permute(case.equation, x, fn=FUNCTIONS[case.fn] if case.fn else None, out_dtype=case.d_dtype)
         super().__init__([x], poisoned(case.d_shape, case.d_dtype), wanted, None, device)
         self.description = permutation_of(case, Layout.of(self.inputs[0]), Layout.of(self.result))  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ class InPlaceProblem(TrialProblem):
         place.tensor.copy_(random_operand(case.shape, case.dtype, SEED, integers=True))
         after = place.tensor.clone()
         square = case.shape[1] == case.shape[2]
-        (reference.square_ if square else reference.rectangular_)(after)
+        (permuting.square_ if square else permuting.rectangular_)(after)
         super().__init__([], place, after, None, device)
         self.description = InPlace.of(self.result, (1, 2))
 
