@@ -23,6 +23,7 @@ from weft.base.log import log
 from weft.machine.folder import Folder, cache_directory
 from weft.tune.cache import HANDLERS
 
+LAUNCHES_KERNELS = False  # on a GPU: not until that has been measured on one
 _SOURCE = Path(__file__).with_name("handler.c")
 
 
@@ -52,7 +53,7 @@ class Site:
 
 def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None:
     """A site for Python's handler at that address; None where there is none: see above."""
-    library = _library()
+    library = _library() if LAUNCHES_KERNELS or not gpu else None
     if library is None:
         return None
     launch = None
