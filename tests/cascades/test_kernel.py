@@ -14,7 +14,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-from weft.cascades import serving, terms
+from weft.cascades import terms
 from weft.cascades.serving import CascadeTile
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
@@ -284,15 +284,6 @@ def test_hopper_multiplies_terms_in_wgmma(precision: str, products: int) -> None
     assert wgmma == 2 * 3 * products * (64 // 16)
     assert loads > 0
     assert shared <= 227 * 1024
-
-
-def test_long_functions_have_narrow_tiles() -> None:
-    """Code of a tile is as long as its columns are many."""
-    x = torch.empty(1, 2, 1024, 64, dtype=torch.float16)
-    frame = weft.plan_cascade("bhqd,bhkd->bhqk, bhqk,bhke->bhqe", x, x, x).frame
-    frame.products.product = torch.float16
-    widths = [serving.tile_of(frame, 132, hopper=True, slots=slots).n for slots in (0.0, 8.0, 24.0)]
-    assert widths == [128, 64, 32]
 
 
 @pytest.mark.slow

@@ -88,8 +88,8 @@ def test_a_large_result_of_a_group_of_one_stays_where_it_is() -> None:
 def test_results_over_nccl() -> None:
     """On two GPUs where there are two; on one the messages of a group of one."""
     size = min(2, torch.cuda.device_count())
-    hold(values(on_ranks(size, cases.results, backend="cpu:gloo,cuda:nccl")))
-    found = values(on_ranks(size, cases.large, 8, backend="cpu:gloo,cuda:nccl"))
+    hold(values(on_ranks(size, cases.results, backend="cpu:gloo,cuda:nccl", limit=500)))
+    found = values(on_ranks(size, cases.large, 8, backend="cpu:gloo,cuda:nccl", limit=500))
     assert found == [dict.fromkeys(("b", "xb", "function"), (True, True))] * size
 
 

@@ -86,12 +86,6 @@ class ElementFunctions:
         assert isinstance(made, RecordedFunction)
         return _over_weights(made.graph, 1 + len(self.inputs), [each.weighs for each in self.peaks])
 
-    @property
-    def slots(self) -> float:
-        """Instructions of an element of S, but for those of exponentials over peaks and of sums."""
-        first = self.first()
-        return self.rest().issue_slots + (0.0 if first is None else first.issue_slots)
-
     @cached_property
     def factor(self) -> RecordedFunction | None:
         """The factor of D as a function of small inputs and of sums; None where it is made of more than those."""

@@ -18,7 +18,6 @@ from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
-from weft.cascades.elements import ElementFunctions
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
@@ -153,10 +152,7 @@ class CascadePlan:
             reason = "the second contraction is in another algebra"
         if reason is not None and asked:
             raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None
-        if reason is None:
-            slots = ElementFunctions(self.program, self.frame).slots if hopper else 0.0
-            tile = tile_of(self.frame, _processors(device), hopper, slots)
+        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
         if tile is None or not (asked or is_default(self.frame, tile)):
             return None
         exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None

@@ -23,9 +23,9 @@ _LONGEST = 256  # of K and E in a tile that has all of either
 _LEAST_SHARE, _MOST_SPLITS = 4, 64  # tiles of columns for a program that shares them, programs that share a row
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_TERMS = 512  # of S in float64, whose product alone cuBLAS makes faster
+_STAGE = 32  # terms of S of 4 and 8 bytes that come at once
 _WORTH = 1 << 24  # elements of S that are worth a kernel's compilation
 _LEAST_K, LEAST_E = 32, 64  # in shared memory that wgmma reads: narrower ones came out wrong on an H200
-_SHORT = 4.0  # instructions of an element, whose code fits the instruction cache in tiles of 128 columns
 _SHARED = 226 << 10  # bytes of shared memory of a program, but for barriers
 
 
@@ -80,18 +80,18 @@ def unserved(program: Program, frame: Frame) -> str | None:
     return None
 
 
-def tile_of(frame: Frame, processors: int = 1, hopper: bool = False, slots: float = 0.0) -> CascadeTile:
+def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeTile:
     """The tile for a frame: as large as registers hold two of its products; few rows have their columns shared.
 
-    `hopper`: the warp-specialised kernel is at hand. `slots`: instructions of the function of an element.
+    `hopper`: the warp-specialised kernel is at hand.
     """
     sides = Sides.of(frame)
     terms = _terms(frame, sides, hopper)
-    tile = (_hopper_tile(frame, sides, slots) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
+    tile = (_hopper_tile(frame, sides) or _sums_tile(frame, sides, terms) if hopper else None) or _usual_tile(
         frame, sides, terms
     )
-    k = size_of(frame, sides.k)
-    tile = tile._replace(maps=hopper and k > tile.k and k * frame.products.product.itemsize % BYTES == 0)
+    k, item = size_of(frame, sides.k), frame.products.product.itemsize
+    tile = tile._replace(maps=hopper and item == 2 and k > tile.k and k * item % BYTES == 0)
     if tile.hopper:
         return tile
     pairs = ((sides.m, tile.m), (sides.e, tile.e))
@@ -110,27 +110,26 @@ def is_default(frame: Frame, tile: CascadeTile) -> bool:
     """
     if size_of(frame, frame.order) < _WORTH:
         return False
-    if frame.second is None and _is_quick(frame, tile):
+    if is_quick(frame, tile):
         return True
     item, k = frame.products.product.itemsize, size_of(frame, frame.first.k)
     few = item == 4 and (k <= FEW or (tile.e == 1 and k <= _LONGEST))
     return tile.hopper or tile.maps or few or (item == 2 and tile.m < LEAST_ROWS)
 
 
-def _is_quick(frame: Frame, tile: CascadeTile) -> bool:
+def is_quick(frame: Frame, tile: CascadeTile) -> bool:
     """Whether one contraction and its reductions take less time than the product alone and passes over it: float64
-    took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, float32 by three products 0.35 and 0.66."""
-    if frame.products.product.itemsize == 8:
-        return size_of(frame, frame.first.k) <= _MOST_TERMS
-    return frame.products.precision == "tf32x3" and frame.products.product.itemsize == 4 and not tile.terms
+    took 0.35 of it at 64 terms, 0.65 at 256 and 1.07 at 1024, tf32x3 0.35 to 0.66, IEEE single precision 1 at 64."""
+    k, item = size_of(frame, frame.first.k), frame.products.product.itemsize
+    if frame.second is not None or item < 4:
+        return False
+    if item == 8:
+        return _STAGE < k <= _MOST_TERMS
+    return k <= 2 * _STAGE or tile.hopper or (frame.products.precision == "tf32x3" and not tile.terms)
 
 
-def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None:
-    """The tile of the warp-specialised kernel; None for what it does not serve.
-
-    The code of a tile is as long as its columns are many, each element being computed by instructions of its own.
-    Code that no instruction cache holds runs at a quarter of the speed: long functions have narrow tiles.
-    """
+def _hopper_tile(frame: Frame, sides: Sides) -> CascadeTile | None:
+    """The tile of the warp-specialised kernel; None for what it does not serve."""
     k, e, item = size_of(frame, sides.k), size_of(frame, sides.e), frame.products.product.itemsize
     rows = size_of(frame, sides.m)
     if item != 2 or frame.second is None or k * item % BYTES or e * item % BYTES or rows < LEAST_ROWS:
@@ -138,10 +137,9 @@ def _hopper_tile(frame: Frame, sides: Sides, slots: float) -> CascadeTile | None
     if not LEAST <= max(k, e) <= _LONGEST:
         return None
     k, e = max(power_of_two(k), _LEAST_K), max(power_of_two(e), LEAST_E)
-    widest = 128 if slots <= _SHORT else 64 if slots <= 3 * _SHORT else 32
     for n in (128, 64, 32):
         shared = item * (GROUPS * ROWS * k + STAGES * n * (k + e) + ROWS * e)
-        if n <= widest and shared <= _SHARED and e + n <= 256 + LEAST * 4:
+        if shared <= _SHARED and e + n <= 256 + LEAST * 4:
             return CascadeTile(GROUPS * ROWS, n, WARPS, STAGES, k=k, e=e, hopper=True)
     return None
 
@@ -189,6 +187,8 @@ def _usual_tile(frame: Frame, sides: Sides, terms: int) -> CascadeTile:
         return CascadeTile(min(rows, 128), 128, 8 if rows >= 128 else 4, 2, k=deep, e=1, terms=terms)
     if item >= 4 and k <= FEW and e == 1:
         return CascadeTile(min(rows, 64), 64, 4, 2)
+    if frame.second is None and k > _STAGE and (item == 8 or frame.products.precision == "tf32x3"):
+        return CascadeTile(min(rows, 64), 64, 4, 3, k=_STAGE)
     if item == 4 and e == 1 and not staged:
         return CascadeTile(min(rows, 128), 64, 4, 3, k=LEAST, e=1)  # all of K would be in registers at once
     if item >= 4:

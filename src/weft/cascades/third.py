@@ -68,11 +68,14 @@ def met_by_kernel(notation: Notation, tensors: Sequence[torch.Tensor], precision
     how = met(notation) if device.type == "cuda" and dtype in _TYPES else None
     if how is None or any(each.dtype != dtype or each.device != device for each in tensors):
         return None
+    from weft.cascades.serving import is_quick  # with what runs cascades: with the first call, not with weft
+
     try:
         plan = plan_of(how, notation, tensors, precision=precision, specialize="auto")
     except WeftError:  # extents that do not agree, say: einsum's own words are about its equation
         return None
-    return None if plan.kernel is None else ThirdMet(how, plan)
+    kernel = plan.kernel
+    return ThirdMet(how, plan) if kernel is not None and is_quick(plan.frame, kernel.tile) else None
 
 
 def plan_of(how: Met, notation: Notation, tensors: Sequence[torch.Tensor], **keywords: Any) -> Any:

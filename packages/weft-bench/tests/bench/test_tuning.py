@@ -23,10 +23,10 @@ from weft.tune.candidates import Effort
 from weft_bench import cases
 from weft_bench.profiling import ncu
 from weft_bench.profiling.counters import CounterSet
+from weft_bench.profiling.hits import add_hits
 from weft_bench.profiling.replay import TURN
 from weft_bench.suites import entries
 from weft_bench.tuning import study
-from weft_bench.tuning.hits import add_hits
 from weft_bench.tuning.jobs import described, of_suite
 from weft_bench.tuning.study import expected_draws
 

@@ -30,7 +30,7 @@ def distributed(
     split: dict[int, Modes] = {step.node: () for step in tree.steps}
     places: dict[int, Modes] = {step.node: () for step in tree.steps}
     for line in range(len(mesh)):
-        found = _Line(tree, prices, mesh, line, most, split, places).solved()
+        found = _Line(tree, orders, prices, mesh, line, most, split, places).solved()
         if found is None:
             return None
         for node, (mode, place) in found.items():
@@ -43,6 +43,7 @@ class _Line:
     """One dimension of a mesh; `split` and `places` have what was found for those before it."""
 
     tree: Tree
+    orders: Orders
     prices: Prices
     mesh: tuple[int, ...]
     line: int
@@ -120,9 +121,14 @@ class _Line:
         return max(self.tree.size(node) * self.prices.items[node] for node in self.tree.nodes)
 
     def _free(self, labels: Collection[int], node: int) -> Iterable[int]:
-        """Labels that may be split along this dimension, too: no other has them in this step, or in its result."""
+        """Labels that may be split along this dimension, too: no other has them in this step, or in its result.
+
+        Those that lie outermost come first, so of equal ones they are taken: what travels is copied in long runs.
+        """
         extents, taken = self.tree.graph.extents, {*self.split[node], *self.places[node]}
-        return [label for label in sorted(labels) if extents[label] > 1 and label not in taken]
+        outermost = {label: at for at, label in enumerate(self.orders[node])}
+        found = [label for label in labels if extents[label] > 1 and label not in taken]
+        return sorted(found, key=lambda label: (outermost.get(label, len(outermost)), label))
 
     def _target(self, child: int, mode: Mode) -> Mode:
         return mode if mode is not None and mode in self.tree.nodes[child] else None

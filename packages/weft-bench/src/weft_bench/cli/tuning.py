@@ -114,7 +114,7 @@ def _count(
     study: dict[str, Any], entries: list[Entry], place: torch.device, deadline: float, begun: Callable[[str], None]
 ) -> None:
     """L2 hits of the orders that have none, until the deadline."""
-    from weft_bench.tuning.hits import add_hits
+    from weft_bench.profiling.hits import add_hits
 
     for each in entries:
         orders = study["cases"].get(_label(each), {}).get("orders")
