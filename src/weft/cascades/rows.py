@@ -110,10 +110,6 @@ class StageRows:
         same = (second.batch, second.m, second.k) == (first.batch, first.m, first.n)
         return same and self.sweeps.columns == first.n
 
-    @property
-    def is_compiled(self) -> bool:
-        return self._address is not None
-
     def compile(self) -> None:
         """Have the code at hand."""
         self._address = jit.compiled(self.text.source)
