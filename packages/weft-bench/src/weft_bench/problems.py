@@ -235,7 +235,8 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
 
 def copied_set(tensors: Any) -> Any:
     """A set like `tensors` at other addresses: the same values, laid out the same, with the same memory around."""
-    return tensors._make(x if x is None else _elsewhere(x) for x in tensors)
+    found = [x if x is None else _elsewhere(x) for x in tensors]
+    return tensors._make(found) if hasattr(tensors, "_make") else tuple(found)
 
 
 def _elsewhere(x: torch.Tensor) -> torch.Tensor:
