@@ -90,8 +90,9 @@ def above(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def named(frame: FrameType) -> str | None:
+    """The dotted name of a frame's function, within another that of the outer one; None outside of weft."""
     module = frame.f_globals.get("__name__", "")
-    return f"{module}.{frame.f_code.co_qualname}" if module.split(".")[0] == "weft" else None
+    return f"{module}.{frame.f_code.co_qualname.partition('.<locals>')[0]}" if module.split(".")[0] == "weft" else None
 
 
 @cache

@@ -306,7 +306,8 @@ def test_later_sets_are_copies_at_other_addresses() -> None:
     other.d.fill_(1)
     assert first.d.isnan().all()
     (plain,) = copied_set((first.a,))
-    assert torch.equal(plain, first.a) and plain.data_ptr() != first.a.data_ptr()
+    assert torch.equal(plain, first.a)
+    assert plain.data_ptr() != first.a.data_ptr()
 
 
 @pytest.mark.gpu
