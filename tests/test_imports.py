@@ -27,7 +27,9 @@ ROOMS_WITHOUT_TRITON = (
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=kept)
     return done.stdout.strip()
 
 
@@ -56,6 +58,12 @@ def test_import_is_quick() -> None:
     """Under 0.3 s beyond torch: the processor time of the import alone, in one of three interpreters."""
     code = "import torch, time; t = time.process_time(); import weft; print(time.process_time() - t)"
     assert any(float(python(code)) < 0.3 for _ in range(3))
+
+
+def test_what_few_calls_need_is_imported_with_the_first_of_them() -> None:
+    found = python("import sys, weft; print(*sys.modules)").split()
+    assert not {name for name in found if name.partition(".")[0] in ("triton", "numba", "llvmlite", "jax")}
+    assert not {"weft.cascades.plan", "weft.distributed", "weft.tn", "weft.jax"} & set(found)
 
 
 def test_public_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ jnp = jax.numpy
 
 import weft.jax  # noqa: E402
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError  # noqa: E402
-from weft.jax import custom_call  # noqa: E402
+from weft.jax import custom_call, handler  # noqa: E402
 
 
 def drawn(seed, *shapes):
@@ -224,19 +225,36 @@ def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_library_of_handlers_is_kept_and_made_anew_where_it_is_damaged(monkeypatch, tmp_path):
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    built, build = [], handler._built
+    monkeypatch.setattr(handler, "_built", lambda file: built.append(file) or build(file))
+    for expected in (1, 1, 2):
+        if expected == 2:
+            kept = next((tmp_path / "jax").glob("*.json"))
+            kept.write_bytes(kept.read_bytes()[:-100])
+        assert handler._library.__wrapped__().weft_handler
+        assert len(built) == expected
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_calls_of_buffers_that_come_again_are_launched_without_python(monkeypatch):
+    """Python runs the first two calls of the same buffers; few more, as places of others may be theirs."""
     calls, read = [], custom_call._places
     monkeypatch.setattr(custom_call, "_places", lambda *given: calls.append(given) or read(*given))
+    product = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, backend="cpu", precision="ieee"))
+    x, w = drawn(3, (31, 17), (17, 23))
+    came, begun = Counter(), len(calls)
 
-    def counted():
-        product = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, backend="cpu", precision="ieee"))
-        x, w = drawn(3, (31, 17), (17, 23))
-        begun = len(calls)
-        for _ in range(60):
-            assert_close(product(x, w), x @ w)
-        for at in range(40):  # others between them, in memory that was others'
-            x = x + at
-            assert_close(product(x, w), x @ w, 1e-3)
-        return (len(calls) - begun) // 2  # of operands and results
+    def check():
+        result = product(x, w).block_until_ready()
+        came[x.unsafe_buffer_pointer(), result.unsafe_buffer_pointer()] += 1
+        assert_close(result, np.asarray(x) @ np.asarray(w), 1e-3)
 
-    assert counted() < 90
+    for _ in range(300):
+        check()
+    for at in range(40):  # others between them, in memory that was others'
+        x = x + at
+        check()
+    assert max(came.values()) > 2
+    assert (len(calls) - begun) // 2 <= sum(min(count, 2) for count in came.values()) + 10  # operands and results

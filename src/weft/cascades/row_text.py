@@ -18,7 +18,7 @@ from weft.cascades.lowering import PEAK
 from weft.cascades.program import Target
 from weft.cascades.states import stored_type
 from weft.cascades.sweeps import NotInRows, RowReduction, Sweep, Sweeps
-from weft.cpu import row_products
+from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.fn.inliner import Held
 from weft.fn.numba.emit import inlined
@@ -29,7 +29,7 @@ COUNTER, TASKS, TABLE, BOXES, BOX_BYTES, CONSTANTS, BLOCK_BYTES, MULTIPLY, SHAPE
 #: Words of a box: its rows from the first to the last, columns and where they begin, S (0: the thread's own memory),
 #: then those of the products, extents along rows, and for each place its address and steps.
 FIRST, END, COLUMNS, START, S, PRODUCTS = range(6)
-EXTENTS = PRODUCTS + row_products.WORDS
+EXTENTS = PRODUCTS + row_call.WORDS
 
 _SOURCE = HEAD + """\
 from weft.cpu.gett.vector import allocate, fetch_add, load_word, release, whole_vectors
@@ -339,7 +339,7 @@ class RowText:
             d = self._place("d", self.dtype, -1)
             self._body += [
                 f"if {scale} != {kind}(1):",
-                f"    for j in range(load_word(shapes + {8 * row_products.E})):",
+                f"    for j in range(load_word(shapes + {8 * row_call.E})):",
                 f"        store_{kind}({d}, j, load_{kind}({d}, j) * {scale})",
             ]
 

@@ -26,7 +26,7 @@ from weft.cascades.row_text import Place, RowText
 from weft.cascades.states import PeakState, State
 from weft.cascades.sweeps import NotInRows, sweeps_of
 from weft.cpu import jit
-from weft.cpu import row_products as products
+from weft.cpu import row_call as products
 from weft.cpu.host import callback, together
 from weft.errors import UnsupportedError
 from weft.spec import Label

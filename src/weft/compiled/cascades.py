@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from weft.base.arrays import outside_tracing
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
-from weft.cascades.plan import CascadePlan
 from weft.cascades.public import autocast_type, described, planned
 from weft.compiled.captured import function_of
 from weft.compiled.flops import FORMULAS, announce_flops
@@ -35,6 +34,9 @@ from weft.plans.keywords import read_options
 from weft.spec import Label
 from weft.spec.arguments import read_real
 from weft.spec.dtypes import dtype_name, resolve
+
+if TYPE_CHECKING:
+    from weft.cascades.plan import CascadePlan
 
 _PLANS = BoundedCache(256)  # by text and layouts
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
@@ -146,6 +148,8 @@ def spelled_cascade(
     Raises what the call would raise. `stored`: types and ranks of A, B and C, which are on a `kind` of device. Dynamo
     runs it once, while it reads the code, and takes what it returns for constants.
     """
+    from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
+
     announce_flops()
     with outside_tracing(), call_context(lambda: describe_call("cascade", equation)):
         keywords = dict(options)

@@ -1,18 +1,20 @@
 """The handlers of `handler.c`, which launch what has been bound without Python.
 
-A C compiler builds them when the first custom call is made; the library is kept in weft's folder on disk, under the
-digest of its source, of XLA's header and of the machine. Without a compiler, or a folder that may be written, Python's
-handler runs every call.
+A C compiler builds them when the first custom call is made; the store keeps the library by its source, XLA's header and
+the machine, as it keeps kernels: what is not as it was written is built anew. Without a compiler Python's handler runs
+every call.
 """
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import hashlib
 import platform
 import shutil
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,9 +22,9 @@ from typing import Any
 
 import jax
 from weft.base.log import log
-from weft.machine.folder import Folder, cache_directory
-from weft.tune.cache import HANDLERS
+from weft.machine.store import Store
 
+ROOM = "jax"  # of the store
 LAUNCHES_KERNELS = False  # on a GPU: not until that has been measured on one
 _SOURCE = Path(__file__).with_name("handler.c")
 
@@ -68,7 +70,10 @@ def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None
 @cache
 def _library() -> Any:
     try:
-        library = ctypes.CDLL(str(_built()))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "handler.so")
+            file.write_bytes(_kept() or _built(file))
+            library = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError) as error:
         log.info("custom calls of JAX are run by Python: %s", error)
         return None
@@ -76,20 +81,25 @@ def _library() -> Any:
     return library
 
 
-def _built() -> Path:
-    """The library's file; raises `OSError` or `SubprocessError` where it cannot be made."""
-    source, include = _SOURCE.read_bytes(), Path(jax.ffi.include_dir())
-    header = (include / "xla" / "ffi" / "api" / "c_api.h").read_bytes()
-    name = f"{hashlib.sha256(source + header + platform.machine().encode()).hexdigest()[:32]}.so"
-    folder = Folder(cache_directory() / HANDLERS)
-    if folder.read(name) is None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            raise OSError("there is no C compiler")
-        with tempfile.TemporaryDirectory() as made:
-            file = Path(made, name)
-            words = ["-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE), "-o", str(file), "-lpthread"]
-            subprocess.run([compiler, *words], check=True, capture_output=True, timeout=60)
-            if not folder.write(name, file.read_bytes()):
-                raise OSError(f"nothing can be written to {folder.path}")
-    return folder.path / name
+def _kept() -> bytes | None:
+    """The library as an earlier process built it."""
+    value = Store(ROOM).load(_key())
+    return None if value is None else zlib.decompress(base64.b64decode(value["library"], validate=True))
+
+
+def _built(file: Path) -> bytes:
+    """The library from its source; raises `OSError` or `SubprocessError` where it cannot be made."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise OSError("there is no C compiler")
+    words = ["-O2", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}", str(_SOURCE), "-o", str(file), "-lpthread"]
+    subprocess.run([compiler, *words], check=True, capture_output=True, timeout=60)
+    content = file.read_bytes()
+    Store(ROOM).save(_key(), {"library": base64.b64encode(zlib.compress(content, 1)).decode()})
+    return content
+
+
+def _key() -> dict[str, str]:
+    header = Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_bytes()
+    source = hashlib.sha256(_SOURCE.read_bytes() + header).hexdigest()
+    return {"source": source, "machine": platform.machine(), "system": platform.system()}

@@ -37,12 +37,10 @@ ABOUT = {
     "jax": "handlers of JAX's custom calls",
 }
 MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software
-HANDLERS = "jax"  # a room of shared libraries
-STAYING = (MACHINE_CODE, HANDLERS, "cubins")  # code that is run as it is: not exported, and not taken from others
+STAYING = (MACHINE_CODE, "cubins", "jax")  # code that is run as it is: not exported, and not taken from others
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _VALUE = re.compile(r"[0-9a-f]{32}(\.json|\.broken|\w{8}\.tmp)")
 _OBJECT = re.compile(r"[0-9a-f]{64}(\.o|\w{8}\.tmp)")
-_LIBRARY = re.compile(r"[0-9a-f]{32}(\.so|\w{8}\.tmp)")
 _FORMER = re.compile(r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)")  # of earlier versions
 
 
@@ -73,9 +71,6 @@ def entries(root: Path | None = None) -> Iterator[CacheEntry]:
     """Every file of weft's in the cache's rooms, readable or not."""
     root = root or cache_directory()
     for folder in _folders(root, ABOUT):
-        if folder.name == HANDLERS:
-            yield from (CacheEntry(HANDLERS, file, _size(file), None, None) for file in _files(folder, _LIBRARY))
-            continue
         if folder.name != MACHINE_CODE:
             yield from _values(folder.name, folder)
             continue
