@@ -72,6 +72,18 @@ def test_two_gpus() -> None:
     assert f"took {blocks['over the larger']:.2f} times the larger" in text
 
 
+def test_attention() -> None:
+    text = page("cascades.md")
+    cases = read("h100", "attention.json")["cases"]
+    assert cases
+    for case in cases:
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{case['name']}`")]
+        weft = median(case["results"]["weft"])
+        for cell, peer in zip(row.strip("|").split("|")[1:], ("sdpa", "flex"), strict=True):
+            theirs = case["results"][peer]
+            assert cell.strip() == ("" if theirs["cannot"] else f"{median(theirs) / weft:.2f}")
+
+
 def profile(name: str) -> dict[str, Any]:
     found: dict[str, Any] = read("h200", "profiles", name, "profile.json")["profiles"][0]
     return found
