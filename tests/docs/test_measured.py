@@ -74,7 +74,7 @@ def test_two_gpus() -> None:
 
 def test_attention() -> None:
     text = page("cascades.md")
-    cases = read("h100", "attention.json")["cases"]
+    cases = [case for case in read("h100", "attention.json")["cases"] if case["results"]]
     assert cases
     for case in cases:
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{case['name']}`")]
