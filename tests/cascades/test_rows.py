@@ -11,7 +11,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-from weft.cpu import row_products
+from weft.cpu import row_call
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
 COMPILED = [
@@ -51,7 +51,7 @@ def test_values_are_those_of_all_of_s(
 ) -> None:
     """Few and many terms of S, few and many columns of C, and several blocks along rows and columns."""
     if not blas:
-        monkeypatch.setattr(row_products, "address", lambda dtype: 0)
+        monkeypatch.setattr(row_call, "address", lambda dtype: 0)
     several = each.aux and dtype == torch.float32
     for d, e, limit in ((6, 9, 1 << 14), (2, 9, None), (6, 1, 1 << 15), (2, 2, 1 << 14))[: 4 if several else 1]:
         tensors = operands(3, 70, 90, d, e, dtype)
