@@ -227,8 +227,8 @@ def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_the_library_of_handlers_is_kept_and_made_anew_where_it_is_damaged(monkeypatch, tmp_path):
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    built, build = [], handler._built
-    monkeypatch.setattr(handler, "_built", lambda file: built.append(file) or build(file))
+    built, build = [], handler._build
+    monkeypatch.setattr(handler, "_build", lambda file: built.append(file) or build(file))
     for expected in (1, 1, 2):
         if expected == 2:
             kept = next((tmp_path / "jax").glob("*.json"))

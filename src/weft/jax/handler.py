@@ -72,7 +72,11 @@ def _library() -> Any:
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "handler.so")
-            file.write_bytes(_kept() or _built(file))
+            kept = _kept()
+            if kept is None:
+                _build(file)
+            else:
+                file.write_bytes(kept)
             library = ctypes.CDLL(str(file))
     except (OSError, subprocess.SubprocessError) as error:
         log.info("custom calls of JAX are run by Python: %s", error)
@@ -87,16 +91,14 @@ def _kept() -> bytes | None:
     return None if value is None else zlib.decompress(base64.b64decode(value["library"], validate=True))
 
 
-def _built(file: Path) -> bytes:
-    """The library from its source; raises `OSError` or `SubprocessError` where it cannot be made."""
+def _build(file: Path) -> None:
+    """Write the library, and keep it; raises `OSError` or `SubprocessError` where it cannot be made."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise OSError("there is no C compiler")
     words = ["-O2", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}", str(_SOURCE), "-o", str(file), "-lpthread"]
     subprocess.run([compiler, *words], check=True, capture_output=True, timeout=60)
-    content = file.read_bytes()
-    Store(ROOM).save(_key(), {"library": base64.b64encode(zlib.compress(content, 1)).decode()})
-    return content
+    Store(ROOM).save(_key(), {"library": base64.b64encode(zlib.compress(file.read_bytes(), 1)).decode()})
 
 
 def _key() -> dict[str, str]:
