@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -23,20 +26,21 @@ HALF, DOUBLE, COMPLEX = torch.float16, torch.float64, torch.complex64
 
 
 class Direct(DirectLaunch):
-    """Stands for a loaded kernel: it writes down the parameters of its launches."""
+    """A launch whose driver does nothing: the parameters of its launches are written down."""
 
     launched: ClassVar[list[tuple[int, list[int]]]] = []
 
     def __init__(self, number: int) -> None:
-        self.number, self.device = number, 0
-
-    def __call__(self, words: Sequence[int]) -> None:
-        self.launched.append((self.number, list(words)))
+        self.device, self._lock, self._maps = 0, Lock(), []
+        self._driver, self._config = SimpleNamespace(cuLaunchKernelEx=lambda *given: 0), SimpleNamespace(stream=0)
+        self._words = self._by_reference = self._function = self._params = None
+        self._pack = lambda buffer, at, *words: self.launched.append((number, list(words)))
 
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
     yield
     Direct.launched.clear()
 
@@ -137,6 +141,26 @@ def test_products_of_the_library_are_steps(
     assert noted._sequence is not None
     assert len(found[0]) == 2
     assert all(each == found[0] for each in found)
+
+
+def test_what_is_launched_past_torch_is_left_out_of_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product in TF32 is a call of the library that torch knows nothing of."""
+    multiplied: list[Any] = []
+
+    def multiply(*given: Any) -> int:
+        multiplied.append(given)
+        return 0
+
+    monkeypatch.setattr("weft.gpu.blas.cublas.multiply", lambda: multiply)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
+    a, b = torch.ones(1001, 777), torch.ones(777, 1003)
+    noted = addressed(launch_of("ttgt B as n·k; blas", "mk,kn->mn", a, b, precision="tf32"))
+    assert isinstance(noted, AddressedLaunch)
+    for call in range(1, 5):
+        noted(a, b, None, torch.empty(1001, 1003), 1.0, 1.0)
+        assert len(multiplied) == call
+    assert len(Direct.launched) == 4
 
 
 def test_operands_of_functions_are_among_the_addresses() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
-from weft.gpu.common.driver import NOTED, NotedProduct
+from weft.gpu.common.driver import NotedProduct, note
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
@@ -72,8 +72,7 @@ class BlasLaunch:
         left, right = (b, a) if self.swap_ab else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
         plain = c is None and alpha == 1
-        if (noted := NOTED.get()) is not None:
-            noted.append(NotedProduct(self._multiply, (left, right, result)) if plain else None)
+        note(NotedProduct(self._multiply, (left, right, result)) if plain else None)
         if plain:
             self._multiply(left, right, out=result)
         else:

@@ -145,6 +145,8 @@ class DirectLaunch:
 
     def __call__(self, words: Sequence[int]) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""
+        if NOTED.get() is not None:
+            note(NotedKernel(self, words))
         with self._lock:
             self._pack(self._words, 0, *words)
             if self._maps:
@@ -192,6 +194,13 @@ def noting() -> Iterator[list[Noted]]:
         yield noted
     finally:
         NOTED.reset(token)
+
+
+def note(launched: Noted) -> None:
+    """Tell who notes launches in this thread, if anybody. All that torch does not dispatch itself says so, lest a
+    sequence of what was noted leave it out."""
+    if (noted := NOTED.get()) is not None:
+        noted.append(launched)
 
 
 class _Words:

@@ -18,7 +18,7 @@ import torch
 
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
 from weft.gpu.common.dependent import can_pdl
-from weft.gpu.common.driver import NOTED, DirectLaunch, NotedKernel, launches_are_hooked, prefer_carveout
+from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, note, prefer_carveout
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
@@ -212,16 +212,13 @@ class KernelLaunch:
         direct = self._direct
         if direct is not None and not launches_are_hooked():
             words = self._words_of(tensors, alpha, beta, aux)
-            if (noted := NOTED.get()) is not None:
-                noted.append(NotedKernel(direct, words))
             if direct.device == torch._C._cuda_getDevice():
                 direct(words)
             else:
                 with torch.cuda.device(direct.device):
                     direct(words)
             return
-        if (noted := NOTED.get()) is not None:
-            noted.append(None)
+        note(None)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run_by_triton(tensors, alpha, beta, aux)
         else:
