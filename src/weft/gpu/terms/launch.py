@@ -1,0 +1,123 @@
+"""Launches of a product by terms: of operands, of the verdict, of the kernel by each scheme, of split-K partials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from weft.errors import UnsupportedError
+from weft.gpu.common.constants import DeviceFunction
+from weft.gpu.common.dependent import is_short
+from weft.gpu.common.driver import note
+from weft.gpu.common.launch import KernelLaunch
+from weft.gpu.common.operation import operation
+from weft.gpu.common.reduce_splits import reduce_launch
+from weft.gpu.terms.model import described, schedule_of, terms_params
+from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, new_words, verdict_launch
+from weft.gpu.warp_specialized.family import SwizzledTensorMap, swizzled_maps
+from weft.gpu.warp_specialized.model import ws_params
+from weft.gpu.warp_specialized.roles import WARPS
+from weft.gpu.warp_specialized.schedule import output_map, partials_layout
+from weft.planner.schedule import Scalar, Target
+from weft.planner.split_schemes import BF16X6, SplitScheme
+from weft.spec import Layout
+
+KERNEL = DeviceFunction("weft.gpu.terms.kernel", "terms_kernel")
+MOST_TERMS = 3
+
+
+class TermsKernel:
+    """The kernel of one scheme on terms that lie so."""
+
+    def __init__(
+        self, a: Sequence[Tensor], b: Sequence[Tensor], d: Tensor, words: Tensor | None, scheme: SplitScheme,
+        target: Target,
+    ) -> None:  # fmt: skip
+        contraction = described(a[0], b[0], d)
+        schedule = schedule_of(contraction, scheme, target)
+        if isinstance(schedule, str):
+            raise UnsupportedError(schedule)
+        self.schedule = schedule
+        params = ws_params(contraction, schedule, target)
+        map_a, map_b, _ = swizzled_maps(contraction, schedule)
+        map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor_map)
+        left = [map_a if at < scheme.terms else None for at in range(MOST_TERMS)]
+        right = [map_b if at < scheme.terms else None for at in range(MOST_TERMS)]
+        constants = {"PARAMS": params, "OP": operation(contraction), "TERMS": terms_params(scheme, schedule.tile[2])}
+        layouts = (*left, *right, Layout.of(words) if words is not None else None, map_d)
+        self.multiply = KernelLaunch(
+            KERNEL, layouts, constants, True, target, params.tma.programs, WARPS, 1, pdl=is_short(contraction)
+        )  # fmt: skip
+        self.partials: Layout | None = None
+        self.reduce: KernelLaunch | None = None
+        if schedule.splits > 1:
+            self.partials = partials_layout(contraction, schedule, params.tma.blocks)
+            self.reduce = reduce_launch(contraction, params.tma, self.partials, target)
+
+    def __call__(
+        self, a: Sequence[Tensor], b: Sequence[Tensor], words: Tensor | None, stored: Tensor, alpha: Scalar
+    ) -> None:
+        """Multiply, to D or to partials."""
+        absent = (None,) * (MOST_TERMS - len(a))
+        self.multiply((*a, *absent, *b, *absent, words, stored), alpha, 1)
+
+
+class TermsProduct:
+    """`alpha` times the product of float32 matrices that lie like `left` (batch, m, k) and `right` (batch, k, n), or
+    without batch, by the first of the schemes that serves; bfloat16, which always does, is the last of them.
+
+    `UnsupportedError` where the kernel does not take them.
+    """
+
+    def __init__(
+        self, left: Tensor, right: Tensor, place: Tensor, schemes: Sequence[SplitScheme], target: Target
+    ) -> None:
+        self._left = OperandTerms(left, 0, FIRST_COUNT, target)
+        self._right = OperandTerms(right.mT, 1, FIRST_COUNT + self._left.rows, target)
+        self._schemes = tuple(schemes)
+        x, y = (left.new_empty(side.room(MOST_TERMS), dtype=torch.int16) for side in (self._left, self._right))
+        chosen = len(schemes) > 1
+        words = new_words(self._left, self._right, left.device) if chosen else None
+        self._kernels = [
+            TermsKernel(*self._terms(x, y, scheme), place, words, scheme, target) for scheme in self._schemes
+        ]
+        self._verdict = verdict_launch(words, left.shape[-1], target) if words is not None else None
+
+    @property
+    def launches(self) -> list[KernelLaunch]:
+        """Kernels that multiply, and the one that adds partials."""
+        found = [each.multiply for each in self._kernels]
+        return [*found, *[each for each in [self._kernels[-1].reduce] if each is not None]]
+
+    def _terms(self, x: Tensor, y: Tensor, scheme: SplitScheme) -> tuple[list[Tensor], list[Tensor]]:
+        """Terms of A and B as matrices of the product."""
+        left, right = (
+            side.views(room[: scheme.terms].view(scheme.term))
+            for side, room in ((self._left, x), (self._right, y))
+        )  # fmt: skip
+        return left, [each.mT for each in right]
+
+    def __call__(self, left: Tensor, right: Tensor, place: Tensor, alpha: Scalar = 1) -> None:
+        note(None)  # zeros of words are no launch of weft's
+        x, y = (left.new_empty(side.room(MOST_TERMS), dtype=torch.int16) for side in (self._left, self._right))
+        operands = (self._left, left, x), (self._right, right.mT, y)
+        words = None
+        if self._verdict is not None:
+            words = new_words(self._left, self._right, left.device)
+            for side, operand, _ in operands:
+                side.peak(operand, words)
+        for scheme in self._schemes:
+            for side, operand, room in operands:
+                side.split(operand, words, room[: scheme.terms].view(scheme.term), scheme)
+            if self._verdict is not None and scheme is not BF16X6:
+                self._verdict((words,), 1, 1)
+        last = self._kernels[-1]
+        stored = place
+        if last.partials is not None:
+            stored = torch.empty(last.partials.shape, dtype=last.partials.dtype, device=left.device)
+        for kernel, scheme in zip(self._kernels, self._schemes, strict=True):
+            kernel(*self._terms(x, y, scheme), words, stored, alpha)
+        if last.reduce is not None:
+            last.reduce((stored, None, place), alpha, 1)

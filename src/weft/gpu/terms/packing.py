@@ -1,0 +1,120 @@
+"""Launches that split float32 operands into terms, and say on the device whether float16 terms may serve."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction
+from weft.gpu.common.constraints import VECTOR, sm_count
+from weft.gpu.common.launch import KernelLaunch
+from weft.gpu.terms.model import joined_shift
+from weft.planner.schedule import Target
+from weft.planner.split_schemes import FP16X3, NEAR, SplitScheme
+from weft.spec import Layout
+
+_ROOM = "weft.gpu.terms.packing_kernel"
+PEAK_KERNEL, TERMS_KERNEL, VERDICT_KERNEL = (
+    DeviceFunction(_ROOM, name) for name in ("peak_kernel", "terms_kernel", "verdict_kernel")
+)
+TILE, WARPS, RESIDENT = 64, 4, 8  # rows and indices of k; programs of each SM
+FIRST_COUNT = 4  # word
+RANGE = 30  # powers of two from 1 that peaks may be, so that scales multiplied are numbers
+BLOCK = 4096  # counts that are looked at at once
+SHARE = 0.75  # of a row's values that are near
+
+
+class PackParams(NamedTuple):
+    """An operand (batch, rows, k), the right one turned, and its terms."""
+
+    rows: int
+    k: int
+    tile: int
+    tiles: int
+    programs: int
+    read: tuple[int, int, int]  # strides of the operand
+    written: tuple[int, int, int]  # of a term
+    apart: int  # elements from a term to the next
+    terms: int
+    term: Any  # type
+    shift: float  # by which what a term leaves is multiplied
+    scaled: bool
+    near: float
+    side: int  # 0 of A, 1 of B
+    first_count: int  # the word that counts near values of the first row
+
+    @property
+    def meant(self) -> PackParams:
+        """The parameters as Triton takes them."""
+        return self._replace(term=self.term.meant)
+
+
+class OperandTerms:
+    """Splits operands that lie like one: `x` is (batch, rows, k) or (rows, k), B's columns are its rows."""
+
+    def __init__(self, x: Tensor, side: int, first_count: int, target: Target) -> None:
+        *batch, rows, k = x.shape
+        self.side, self.rows, self._target, self._layout = side, math.prod(batch) * rows, target, Layout.of(x)
+        self._first_count = first_count
+        self._turned = x.stride(-2) == 1 and x.stride(-1) != 1
+        aligned = VECTOR // 2
+        across, along = (k, rows) if self._turned else (rows, k)
+        self._pitched = (*batch, across, -(-along // aligned) * aligned)
+        self._shape = tuple(x.shape)
+        self._split: dict[str, KernelLaunch] = {}
+        self._peak: KernelLaunch | None = None
+
+    def room(self, terms: int) -> tuple[int, ...]:
+        """The shape of memory for so many terms, which begin at whole words."""
+        return (terms, *self._pitched)
+
+    def views(self, room: Tensor) -> list[Tensor]:
+        """Terms as matrices that lie as the operand does."""
+        along = self._shape[-2] if self._turned else self._shape[-1]
+        held = room[..., :along]
+        return list(held.mT if self._turned else held)
+
+    def peak(self, x: Tensor, words: Tensor) -> None:
+        """Find the largest magnitude."""
+        if self._peak is None:
+            params = self._params(FP16X3)
+            self._peak = self._launch(PEAK_KERNEL, (self._layout, Layout.of(words)), params)
+        self._peak((x, words), 1, 1)
+
+    def split(self, x: Tensor, words: Tensor | None, room: Tensor, scheme: SplitScheme) -> None:
+        """Write the terms; those of bfloat16 unless the verdict is that others serve."""
+        launch = self._split.get(scheme.name)
+        if launch is None:
+            layouts = self._layout, Layout.of(words) if words is not None else None, Layout.of(room)
+            launch = self._split[scheme.name] = self._launch(TERMS_KERNEL, layouts, self._params(scheme))
+        launch((x, words, room), 1, 1)
+
+    def _params(self, scheme: SplitScheme) -> PackParams:
+        rows, k = self._shape[-2:]
+        tiles = self.rows // rows * -(-rows // TILE) * -(-k // TILE)
+        pitch = self._pitched[-1]
+        return PackParams(
+            rows=rows, k=k, tile=TILE, tiles=tiles, programs=min(tiles, RESIDENT * sm_count(self._target)),
+            read=(0, *self._layout.strides)[-3:],
+            written=(self._pitched[-2] * pitch, *((1, pitch) if self._turned else (pitch, 1))),
+            apart=math.prod(self._pitched), terms=scheme.terms, term=TRITON_TYPES[scheme.term],
+            shift=2.0 ** joined_shift(scheme), scaled=scheme is FP16X3, near=NEAR, side=self.side,
+            first_count=self._first_count,
+        )  # fmt: skip
+
+    def _launch(self, kernel: DeviceFunction, layouts: tuple[Layout | None, ...], params: PackParams) -> KernelLaunch:
+        return KernelLaunch(kernel, layouts, {"PACK": params}, True, self._target, params.programs, WARPS, 1)
+
+
+def verdict_launch(words: Tensor, k: int, target: Target) -> KernelLaunch:
+    """The launch that says in the first word whether float16 terms serve."""
+    constants = {"COUNTS": words.numel() - FIRST_COUNT, "LEAST": math.ceil(SHARE * k), "RANGE": RANGE, "BLOCK": BLOCK}
+    return KernelLaunch(VERDICT_KERNEL, (Layout.of(words),), constants, True, target, 1, WARPS, 1)
+
+
+def new_words(left: OperandTerms, right: OperandTerms, device: torch.device) -> Tensor:
+    """Words of a call: no peaks, nothing counted."""
+    return torch.zeros(FIRST_COUNT + left.rows + right.rows, dtype=torch.int32, device=device)
