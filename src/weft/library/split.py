@@ -6,19 +6,24 @@ those of the right one last first, so that the products of an order are one prod
     A0 A1 A2    order 0   A0 * B0            B2
                 order 1   A0 A1 * B1 B0      B1
                 order 2   A0 A1 A2 * B2..B0  B0
+
+Where `WEFT_TRY_TERMS` is 1, one kernel of weft's makes all products of terms, and the choice of terms is made on the
+device: `weft.gpu.terms`.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
+from weft.errors import UnsupportedError
 from weft.machine.exactness import guarded
 from weft.planner.schedule import Scalar, Target
 from weft.planner.split_schemes import (
@@ -30,9 +35,13 @@ from weft.planner.split_schemes import (
     SCALED,
     SplitScheme,
     padded_length,
+    prefers_float16,
     seconds,
     split_bytes,
 )
+
+if TYPE_CHECKING:
+    from weft.gpu.terms.launch import TermsProduct
 
 _MODEST = 2.0**10  # factors, and
 _RANGE = 2.0**30  # largest magnitudes, whose scales multiplied are numbers
@@ -50,6 +59,7 @@ class SplitProducts:
         self._kind, self._k = kind, k
         self._add = {dtype: guarded(call, dtype, torch.float32, kind) for dtype in (torch.bfloat16, torch.float16)}
         self._passes: BoundedCache = BoundedCache(16)
+        self._joined: BoundedCache = BoundedCache(16)
         self._target: Target | None = None
 
     def prepare(self, target: Target) -> None:
@@ -59,9 +69,10 @@ class SplitProducts:
     @property
     def state(self) -> str:
         """One sentence for `explain`: the terms, and their bound over that of an IEEE sum."""
-        k, served = self._k, [each for each in (FP16X3, BF16X6) if each.admitted(self._k)]
-        shares = " or ".join([f"{each.loss(k) / k:.2f} by {each.name}" for each in served])
-        return f"terms, of an IEEE sum's bound {shares}"
+        k, joined = self._k, tries_one_kernel()
+        served = [each for each in (FP16X3, BF16X6) if each.admitted(k, joined=joined)]
+        shares = " or ".join([f"{each.loss(k, joined=joined) / k:.2f} by {each.name}" for each in served])
+        return f"terms{' in one kernel' if joined else ''}, of an IEEE sum's bound {shares}"
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
         """Workspace bytes of a product, besides its result."""
@@ -75,12 +86,33 @@ class SplitProducts:
 
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place."""
+        if tries_one_kernel() and (product := self._in_one_kernel(left, right, place)) is not None:
+            product(left, right, place, float(alpha.real))
+            return
         inner = alpha if 1 / _MODEST < abs(alpha) < _MODEST else 1
         found = self._of_float16(left, right) if self._is_large(left, right) else None
         x, y, scale = found or (self._terms(left, -1, BF16X6), self._terms(right, -2, BF16X6), 0)
         self._multiply(place, x, y, float(inner.real) * 2.0**-scale)
         if inner != alpha:
             place *= alpha
+
+    def _in_one_kernel(self, left: Tensor, right: Tensor, place: Tensor) -> TermsProduct | None:
+        """The kernel for operands and a place that lie like these; None where it does not take them."""
+        if self._target is None:
+            return None
+        key = tuple([(tuple(x.shape), x.stride(), x.data_ptr() & 15) for x in (left, right, place)])
+        found = self._joined.get(key)
+        if found is None:
+            from weft.gpu.terms.launch import TermsProduct
+
+            (*batch, m, k), n = left.shape, right.shape[-1]
+            schemes = (FP16X3, BF16X6) if prefers_float16(math.prod(batch), m, n, k) else (BF16X6,)
+            try:
+                found = TermsProduct(left, right, place, schemes, self._target)
+            except UnsupportedError as error:
+                found = str(error)
+            self._joined.put(key, found)
+        return found if not isinstance(found, str) else None
 
     def _is_large(self, left: Tensor, right: Tensor) -> bool:
         """Whether float16 terms, which a call waits for, are predicted to be faster; in a graph nobody can wait."""
@@ -167,6 +199,11 @@ class SplitProducts:
         for start in range(0, k, RUN):
             run = min(RUN, k - start)
             add(place, left.narrow(-1, start, run), right.narrow(-2, start, run), beta=1, alpha=alpha, out=place)
+
+
+def tries_one_kernel() -> bool:
+    """Whether all products of terms are made by one kernel."""
+    return os.environ.get("WEFT_TRY_TERMS") == "1"
 
 
 class TermMatrix(NamedTuple):

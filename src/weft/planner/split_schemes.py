@@ -20,6 +20,13 @@ roundoff of float32, relative to u S:
     sums of order o           UNIT_LOSS (o + 1) K m_o                        m_o = sum over i + j = o of t_i t_j
     additions of orders       sum over o of m_o + ... + m_last
 
+A *joined* scheme is made by one kernel (`weft.gpu.terms`). It adds all later orders in one sum of matrix units, scales
+nothing up where there are several of them, and may have programs share a sum, each of which adds a run at least:
+
+    sum of later orders       UNIT_LOSS (2 + 3 + ...) K (m_1 + m_2 + ...)
+    additions of runs         3 ceil(K / RUN) m_0      each partial may end a run early, and is added itself
+    addition of later orders  m_0 + m_1 + ...
+
 An IEEE sum of K products is off by at most K u S (Jeannerod and Rump, SIAM J. Matrix Anal. Appl. 34, 2013). So a scheme
 is *admitted* for sums of K products where its loss is at most K.
 
@@ -62,6 +69,7 @@ RUN = 512  # products of the first order that matrix units add up,
 STEPS = (16, 32, 64)  # and those of a kernel that adds each step along k in float32
 SCALED = 15  # bits: the largest magnitude of float16 terms is below two to the power of this, and half of it or more
 NEAR, SPREAD_LOSS = 2.0**3, 4.0  # see above
+LOOKS = 7  # launches that a joined product takes to look at values: peaks, terms, verdict, the kernel that ends at once
 
 _FITTED = fitted("split")
 # Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch
@@ -86,20 +94,21 @@ class SplitScheme(NamedTuple):
         """Digits of a term's significand."""
         return 1 - int(torch.tensor(torch.finfo(self.term).eps).log2())
 
-    def loss(self, count: int, runs: tuple[int, ...] = (RUN,)) -> float:
+    def loss(self, count: int, runs: tuple[int, ...] = (RUN,), *, joined: bool = False) -> float:
         """The bound of a sum of `count` products, relative to u times the sum of magnitudes.
 
-        `runs` are how many products matrix units may add up before their sum is added in float32.
+        `runs` are how many products matrix units may add up before their sum is added in float32; `joined`: all orders
+        but the first are one sum.
         """
-        return max(_loss(self, count, run) for run in runs)
+        return max(_loss(self, count, run, joined) for run in runs)
 
-    def admitted(self, count: int, runs: tuple[int, ...] = (RUN,)) -> bool:
+    def admitted(self, count: int, runs: tuple[int, ...] = (RUN,), *, joined: bool = False) -> bool:
         """Whether the bound is not above that of an IEEE sum."""
-        return self.loss(count, runs) <= count
+        return self.loss(count, runs, joined=joined) <= count
 
 
 @lru_cache(maxsize=4096)
-def _loss(scheme: SplitScheme, count: int, run: int) -> float:
+def _loss(scheme: SplitScheme, count: int, run: int, joined: bool) -> float:
     step = 2.0**-scheme.digits
     size = [step**at / (2 ** (at - 1) if at else 1) for at in range(scheme.terms)]  # of each term, relative to a
     held = sum([scheme.digits + at for at in range(1, scheme.terms)], scheme.digits)  # each but the first holds a sign
@@ -108,9 +117,14 @@ def _loss(scheme: SplitScheme, count: int, run: int) -> float:
     orders = [sum(size[i] * size[j] for i in places for j in places if i + j == at) for at in range(scheme.orders)]
     orders[0] *= (1 + step) ** 2  # a first term may be rounded up
     dropped = sum(size[i] * size[j] for i in places for j in places if i + j >= scheme.orders)
-    later = sum((at + 1) * orders[at] for at in range(1, len(orders)))
+    runs = -(-count // run)
+    if joined:
+        later = sum(range(2, len(orders) + 1)) * sum(orders[1:])
+        added = sum(orders) + 3 * runs * orders[0]
+    else:
+        later = sum((at + 1) * orders[at] for at in range(1, len(orders)))
+        added = sum(sum(orders[at:]) for at in range(len(orders) - 1)) + runs * orders[0]
     units = UNIT_LOSS * (min(count, run) * orders[0] + count * later)
-    added = sum(sum(orders[at:]) for at in range(len(orders) - 1)) + -(-count // run) * orders[0]
     return scheme.lost + units + added + (2 * left + dropped) / U
 
 
@@ -139,6 +153,15 @@ def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme) -> float:
 def is_worth(batch: int, m: int, n: int, k: int) -> bool:
     """Whether terms are predicted to be faster than IEEE products."""
     return BF16X6.admitted(k) and split_seconds(batch, m, n, k) < 2.0 * batch * m * n * k / SINGLE_RATE + LAUNCH
+
+
+def prefers_float16(batch: int, m: int, n: int, k: int) -> bool:
+    """Whether a joined product by float16 terms is predicted to be worth looking at all values for, and the launches
+    that do."""
+    if not FP16X3.admitted(k, joined=True):
+        return False
+    saved = 2.0 * batch * m * n * k * (1 / RATES[BF16X6.name] - 1 / RATES[FP16X3.name])
+    return saved > 8.0 * batch * (m + n) * k / PASS_RATE + LOOKS * LAUNCH
 
 
 def padded_length(k: int) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.errors import UnsupportedError
 from weft.gpu.common.constants import DeviceFunction
+from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.dependent import is_short
 from weft.gpu.common.driver import note
 from weft.gpu.common.launch import KernelLaunch
@@ -26,6 +27,7 @@ from weft.spec import Layout
 
 KERNEL = DeviceFunction("weft.gpu.terms.kernel", "terms_kernel")
 MOST_TERMS = 3
+WORD = VECTOR // 4  # elements of float32
 
 
 class TermsKernel:
@@ -78,6 +80,8 @@ class TermsProduct:
         self._right = OperandTerms(right.mT, 1, FIRST_COUNT + self._left.rows, target)
         self._schemes = tuple(schemes)
         x, y = (left.new_empty(side.room(MOST_TERMS), dtype=torch.int16) for side in (self._left, self._right))
+        self._aside = not _is_stored_by_tma(place)
+        place = self._place(place)
         chosen = len(schemes) > 1
         words = new_words(self._left, self._right, left.device) if chosen else None
         self._kernels = [
@@ -113,11 +117,26 @@ class TermsProduct:
                 side.split(operand, words, room[: scheme.terms].view(scheme.term), scheme)
             if self._verdict is not None and scheme is not BF16X6:
                 self._verdict((words,), 1, 1)
-        last = self._kernels[-1]
-        stored = place
+        last, d = self._kernels[-1], self._place(place)
+        stored = d
         if last.partials is not None:
             stored = torch.empty(last.partials.shape, dtype=last.partials.dtype, device=left.device)
         for kernel, scheme in zip(self._kernels, self._schemes, strict=True):
             kernel(*self._terms(x, y, scheme), words, stored, alpha)
         if last.reduce is not None:
-            last.reduce((stored, None, place), alpha, 1)
+            last.reduce((stored, None, d), alpha, 1)
+        if d is not place:
+            place.copy_(d)
+
+    def _place(self, place: Tensor) -> Tensor:
+        """D, or memory of its own where TMA cannot store that."""
+        if not self._aside:
+            return place
+        *outer, columns = place.shape
+        return place.new_empty((*outer, -(-columns // WORD) * WORD))[..., :columns]
+
+
+def _is_stored_by_tma(place: Tensor) -> bool:
+    """Whether rows or columns of a matrix are contiguous, and all others begin at whole words."""
+    steps = sorted(stride for size, stride in zip(place.shape, place.stride(), strict=True) if size > 1)
+    return steps[:1] == [1] and not any(step % WORD or not step for step in steps[1:]) and not place.data_ptr() % VECTOR

@@ -19,7 +19,6 @@ from weft.gpu.warp_specialized.schedule import (
     WsSchedule,
     output_dimensions,
     output_tiles,
-    split_steps,
     staging_bytes,
 )
 from weft.planner.schedule import Target
@@ -64,9 +63,7 @@ def joined_shift(scheme: SplitScheme) -> int:
     return scheme.shift if scheme.orders == 2 else 0
 
 
-def described(
-    a: torch.Tensor, b: torch.Tensor, d: torch.Tensor
-) -> Contraction:
+def described(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> Contraction:
     """The product of terms (batch, m, k) and (batch, k, n), or without batch, to D: what each first term is."""
     equation = "zmk,zkn->zmn" if a.dim() == 3 else "mk,kn->mn"
     notation = parse(equation)
@@ -85,6 +82,8 @@ def schedule_of(contraction: Contraction, scheme: SplitScheme, target: Target) -
     or why there are none, in a sentence."""
     if (reason := supports(contraction, target)) is not None:
         return reason
+    if not scheme.admitted(contraction.k, joined=True):
+        return f"sums of {contraction.k} products are too short"
     sums = contraction.of_role(Role.K)
     views = [next(tma_views(contraction, operand, sums[0]), None) for operand in (A, B)] if len(sums) == 1 else [None]
     a, b = (views[0], views[-1])
@@ -101,6 +100,6 @@ def schedule_of(contraction: Contraction, scheme: SplitScheme, target: Target) -
     if stages < LEAST_STAGES:
         return "the device has too little shared memory"
     whole = WsSchedule(a, b, sums[0], (ROWS, width, depth), WARPS, stages, consumers=COOPERATIVE)
-    steps, tiles = split_steps(contraction, whole, 1), output_tiles(contraction, whole)
-    splits = min(sm_count(target) // tiles, steps * depth // RUN)  # a partial is a run at least
-    return replace(whole, splits=-(-steps // -(-steps // splits))) if splits > 1 else whole
+    runs, wanted = -(-contraction.k // RUN), sm_count(target) // output_tiles(contraction, whole)
+    splits = -(-runs // -(-runs // max(wanted, 1)))  # no more than runs, and as many by each scheme
+    return replace(whole, splits=splits) if splits > 1 else whole

@@ -1,0 +1,59 @@
+"""Cross-compile products of terms for Hopper and print what they hold: a script of `reporting`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from functools import partial
+
+import torch
+from compile_report import H200
+from reporting import print_report
+from triton.backends.nvidia.compiler import get_ptxas
+from uniform_registers import unwritten
+
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.terms.launch import TermsProduct
+from weft.planner.split_schemes import BF16X6, FP16X3, SplitScheme
+
+
+def report(scheme: SplitScheme, m: int, n: int, k: int, turned: bool = False) -> dict[str, object]:
+    """Of the kernel of one scheme; and what the assembler spills, or runs one by one."""
+    a, b, d = (torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n)))
+    if turned:
+        a, b = (torch.empty(x.shape[::-1], device="meta").mT for x in (a, b))
+    product = TermsProduct(a, b, d, (FP16X3, BF16X6), H200)
+    kernel = product._kernels[(FP16X3, BF16X6).index(scheme)]
+    built = compiled(kernel.multiply, "sm_90")
+    text = built.asm["ptx"]
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        command = [get_ptxas(90).path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return {
+        "schedule": str(kernel.schedule),
+        "products": len([0 for i in range(scheme.terms) for j in range(scheme.terms) if i + j < scheme.orders]),
+        "depth": kernel.schedule.tile[2],
+        "shared": built.metadata.shared,
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", said))),
+        "serialized": "serialized" in said,
+        "unwritten": unwritten(built.asm["cubin"]),
+        **instructions(text),
+    }
+
+
+def main() -> None:
+    print_report(
+        {
+            "bf16x6": partial(report, BF16X6, 4096, 4096, 4096),
+            "fp16x3": partial(report, FP16X3, 4096, 4096, 4096),
+            "bf16x6 turned": partial(report, BF16X6, 1801, 1703, 1601, turned=True),
+            "fp16x3 split_k": partial(report, FP16X3, 96, 48, 100001),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()
