@@ -15,10 +15,11 @@ import weft
 from gpu.reporting import Report
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
+from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
 from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, new_words, verdict_launch
-from weft.library import split
+from weft.library import scheme, split
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16
 
@@ -185,6 +186,17 @@ def test_each_stage_has_tiles_of_all_terms() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("extents", "count"), [((512, 512, 512), 9), ((1000, 777, 2050), 10)])
+def test_a_call_is_launches_alone(extents: tuple[int, ...], count: int) -> None:
+    m, n, k = extents
+    a, b = matrices(m, n, k)
+    with collected() as made:
+        product = TermsProduct(a, b, torch.empty(m, n), (FP16X3, BF16X6), H200)
+        for _ in range(2):
+            product(a, b, torch.empty(m, n), 0.5)
+    assert len(made) == count  # of peaks, terms by both schemes, the verdict, both kernels; what adds partials
+
+
 def test_short_sums_and_other_devices_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="short"):
         planned(256, 256, 16, both=False)
@@ -220,6 +232,7 @@ CASES = [
 def test_values_on_a_gpu(monkeypatch: pytest.MonkeyPatch, equation: str, extents: dict[str, int], spread: bool) -> None:
     monkeypatch.setenv("WEFT_TRY_TERMS", "1")
     monkeypatch.setattr(split, "prefers_float16", lambda *dims: True)
+    monkeypatch.setattr(scheme, "is_worth", lambda *dims: True)
     left, right = equation.split("->")[0].split(",")
     a, b = (torch.randn([extents[label] for label in term], device="cuda") for term in (left, right))
     if spread:

@@ -100,15 +100,15 @@ class SplitProducts:
         """The kernel for operands and a place that lie like these; None where it does not take them."""
         if self._target is None:
             return None
-        key = tuple([(tuple(x.shape), x.stride(), x.data_ptr() & 15) for x in (left, right, place)])
+        (*batch, m, k), n = left.shape, right.shape[-1]
+        looks = prefers_float16(math.prod(batch), m, n, k)
+        key = (looks, *[(tuple(x.shape), x.stride(), x.data_ptr() & 15) for x in (left, right, place)])
         found = self._joined.get(key)
         if found is None:
             from weft.gpu.terms.launch import TermsProduct
 
-            (*batch, m, k), n = left.shape, right.shape[-1]
-            schemes = (FP16X3, BF16X6) if prefers_float16(math.prod(batch), m, n, k) else (BF16X6,)
             try:
-                found = TermsProduct(left, right, place, schemes, self._target)
+                found = TermsProduct(left, right, place, (FP16X3, BF16X6) if looks else (BF16X6,), self._target)
             except UnsupportedError as error:
                 found = str(error)
             self._joined.put(key, found)

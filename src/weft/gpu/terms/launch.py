@@ -52,11 +52,14 @@ class TermsKernel:
         self.multiply = KernelLaunch(
             KERNEL, layouts, constants, True, target, params.tma.programs, WARPS, 1, pdl=is_short(contraction)
         )  # fmt: skip
-        self.partials: Layout | None = None
-        self.reduce: KernelLaunch | None = None
-        if schedule.splits > 1:
-            self.partials = partials_layout(contraction, schedule, params.tma.blocks)
-            self.reduce = reduce_launch(contraction, params.tma, self.partials, target)
+        split = schedule.splits > 1
+        self.partials = partials_layout(contraction, schedule, params.tma.blocks) if split else None
+        self._reduced = contraction, params.tma, target
+
+    def reduction(self) -> KernelLaunch | None:
+        """The launch that adds partials; None where sums are whole."""
+        contraction, params, target = self._reduced
+        return reduce_launch(contraction, params, self.partials, target) if self.partials is not None else None
 
     def __call__(
         self, a: Sequence[Tensor], b: Sequence[Tensor], words: Tensor | None, stored: Tensor, alpha: Scalar
@@ -87,13 +90,8 @@ class TermsProduct:
         self._kernels = [
             TermsKernel(*self._terms(x, y, scheme), place, words, scheme, target) for scheme in self._schemes
         ]
+        self._reduce = self._kernels[-1].reduction()  # partials lie alike, whichever scheme serves
         self._verdict = verdict_launch(words, left.shape[-1], target) if words is not None else None
-
-    @property
-    def launches(self) -> list[KernelLaunch]:
-        """Kernels that multiply, and the one that adds partials."""
-        found = [each.multiply for each in self._kernels]
-        return [*found, *[each for each in [self._kernels[-1].reduce] if each is not None]]
 
     def _terms(self, x: Tensor, y: Tensor, scheme: SplitScheme) -> tuple[list[Tensor], list[Tensor]]:
         """Terms of A and B as matrices of the product."""
@@ -123,8 +121,8 @@ class TermsProduct:
             stored = torch.empty(last.partials.shape, dtype=last.partials.dtype, device=left.device)
         for kernel, scheme in zip(self._kernels, self._schemes, strict=True):
             kernel(*self._terms(x, y, scheme), words, stored, alpha)
-        if last.reduce is not None:
-            last.reduce((stored, None, d), alpha, 1)
+        if self._reduce is not None:
+            self._reduce((stored, None, d), alpha, 1)
         if d is not place:
             place.copy_(d)
 
