@@ -143,7 +143,7 @@ def check(name: str, equation: str, extents: dict[str, int], change: Callable[..
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Of a call, the least of three runs of calls one after the other."""
+    """Time of a call: the least of three runs of calls one after the other."""
     for _ in range(2):
         call()
     torch.cuda.synchronize()

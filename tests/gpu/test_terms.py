@@ -19,9 +19,11 @@ from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
 from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, new_words, verdict_launch
-from weft.library import scheme, split
+from weft.library import scheme as library_scheme
+from weft.library import split
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16
+from weft.planner.target import target_of
 
 SCHEMES = pytest.mark.parametrize("scheme", [BF16X6, FP16X3], ids=lambda scheme: scheme.name)
 INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 2, 232448)
@@ -232,7 +234,7 @@ CASES = [
 def test_values_on_a_gpu(monkeypatch: pytest.MonkeyPatch, equation: str, extents: dict[str, int], spread: bool) -> None:
     monkeypatch.setenv("WEFT_TRY_TERMS", "1")
     monkeypatch.setattr(split, "prefers_float16", lambda *dims: True)
-    monkeypatch.setattr(scheme, "is_worth", lambda *dims: True)
+    monkeypatch.setattr(library_scheme, "is_worth", lambda *dims: True)
     left, right = equation.split("->")[0].split(",")
     a, b = (torch.randn([extents[label] for label in term], device="cuda") for term in (left, right))
     if spread:
@@ -251,8 +253,6 @@ def test_values_on_a_gpu(monkeypatch: pytest.MonkeyPatch, equation: str, extents
 def test_a_graph_chooses_terms_anew_on_a_gpu(spread: bool) -> None:
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
     d = torch.empty(512, 512, device="cuda")
-    from weft.planner.target import target_of
-
     product = TermsProduct(a, b, d, (FP16X3, BF16X6), target_of("triton", a.device))
     product(a, b, d)
     graph = torch.cuda.CUDAGraph()

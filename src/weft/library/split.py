@@ -76,7 +76,10 @@ class SplitProducts:
 
     def bytes(self, batch: int, rows: int, columns: int, k: int) -> int:
         """Workspace bytes of a product, besides its result."""
-        return split_bytes(batch, rows, columns, k)
+        found = split_bytes(batch, rows, columns, k)
+        if tries_one_kernel():  # a place that TMA stores in, and what is counted of rows and columns
+            found += 4 * batch * (rows * padded_length(columns) + rows + columns)
+        return found
 
     def made(self, left: Tensor, right: Tensor, alpha: Scalar = 1) -> Tensor:
         """`alpha` times the product in memory of its own."""

@@ -147,7 +147,7 @@ def term_consumer(
     first, end, STRIDE = work_range(number, PARAMS)
     for work_tile in range(first, end * serves, STRIDE):
         # (3.1) Find the output tile, and what of its sum this work tile is.
-        split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
+        split, output_tile, _first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
         tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         total = gl.full([PART.m.tile, PART.n.tile], 0, OP.accumulate, LAYOUT)
         small = gl.full([PART.m.tile, PART.n.tile], 0, OP.accumulate, LAYOUT)

@@ -82,14 +82,12 @@ class TermsProduct:
         self._left = OperandTerms(left, 0, FIRST_COUNT, target)
         self._right = OperandTerms(right.mT, 1, FIRST_COUNT + self._left.rows, target)
         self._schemes = tuple(schemes)
-        x, y = (left.new_empty(side.room(MOST_TERMS), dtype=torch.int16) for side in (self._left, self._right))
         self._aside = not _is_stored_by_tma(place)
-        place = self._place(place)
-        chosen = len(schemes) > 1
-        words = new_words(self._left, self._right, left.device) if chosen else None
-        self._kernels = [
-            TermsKernel(*self._terms(x, y, scheme), place, words, scheme, target) for scheme in self._schemes
-        ]
+        meta = torch.device("meta")  # that tells how memory of a call will lie
+        d = self._place(place, meta)
+        words = new_words(self._left, self._right, meta) if len(schemes) > 1 else None
+        x, y = self._rooms(meta)
+        self._kernels = [TermsKernel(*self._terms(x, y, each), d, words, each, target) for each in self._schemes]
         self._reduce = self._kernels[-1].reduction()  # partials lie alike, whichever scheme serves
         self._verdict = verdict_launch(words, left.shape[-1], target) if words is not None else None
 
@@ -103,7 +101,7 @@ class TermsProduct:
 
     def __call__(self, left: Tensor, right: Tensor, place: Tensor, alpha: Scalar = 1) -> None:
         note(None)  # zeros of words are no launch of weft's
-        x, y = (left.new_empty(side.room(MOST_TERMS), dtype=torch.int16) for side in (self._left, self._right))
+        x, y = self._rooms(left.device)
         operands = (self._left, left, x), (self._right, right.mT, y)
         words = None
         if self._verdict is not None:
@@ -115,7 +113,7 @@ class TermsProduct:
                 side.split(operand, words, room[: scheme.terms].view(scheme.term), scheme)
             if self._verdict is not None and scheme is not BF16X6:
                 self._verdict((words,), 1, 1)
-        last, d = self._kernels[-1], self._place(place)
+        last, d = self._kernels[-1], self._place(place, place.device)
         stored = d
         if last.partials is not None:
             stored = torch.empty(last.partials.shape, dtype=last.partials.dtype, device=left.device)
@@ -126,12 +124,17 @@ class TermsProduct:
         if d is not place:
             place.copy_(d)
 
-    def _place(self, place: Tensor) -> Tensor:
+    def _rooms(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Memory for the terms of both operands, by whichever scheme."""
+        left, right = (side.room(MOST_TERMS) for side in (self._left, self._right))
+        return torch.empty(left, dtype=torch.int16, device=device), torch.empty(right, dtype=torch.int16, device=device)
+
+    def _place(self, place: Tensor, device: torch.device) -> Tensor:
         """D, or memory of its own where TMA cannot store that."""
         if not self._aside:
             return place
         *outer, columns = place.shape
-        return place.new_empty((*outer, -(-columns // WORD) * WORD))[..., :columns]
+        return place.new_empty((*outer, -(-columns // WORD) * WORD), device=device)[..., :columns]
 
 
 def _is_stored_by_tma(place: Tensor) -> bool:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from weft.gpu.common.constraints import SHARED_MEMORY, sm_count
-from weft.gpu.tma.schedule import extent, tma_views
 from weft.gpu.common.tiling import A, B
+from weft.gpu.tma.schedule import extent, tma_views
 from weft.gpu.warp_specialized.family import supports
 from weft.gpu.warp_specialized.roles import COOPERATIVE, WARPS
 from weft.gpu.warp_specialized.schedule import (
@@ -34,7 +34,7 @@ DEPTHS = {BF16X6.name: 32, FP16X3.name: 64}
 
 
 class TermsParams(NamedTuple):
-    """What the kernel takes of a scheme."""
+    """Constants of the kernel that a scheme gives."""
 
     number: int  # as verdicts name it
     count: int  # terms of each operand
@@ -49,7 +49,7 @@ def terms_params(scheme: SplitScheme, depth: int) -> TermsParams:
     places = range(scheme.terms)
     small = [(i, order - i) for order in range(scheme.orders - 1, 0, -1) for i in places if order - i in places]
     return TermsParams(
-        number(scheme), scheme.terms, tuple(small), 2.0**-joined_shift(scheme), RUN // depth, scheme is FP16X3
+        number(scheme), scheme.terms, tuple(small), 2.0 ** -joined_shift(scheme), RUN // depth, scheme is FP16X3
     )
 
 

@@ -43,7 +43,8 @@ def tile_of(tile, PACK: tl.constexpr):
 
 @triton.jit
 def offsets_of(batch, rows, k, STEPS: tl.constexpr):
-    return batch.to(tl.int64) * STEPS[0] + (rows.to(tl.int64) * STEPS[1])[:, None] + (k.to(tl.int64) * STEPS[2])[None, :]
+    across = (rows.to(tl.int64) * STEPS[1])[:, None] + (k.to(tl.int64) * STEPS[2])[None, :]
+    return batch.to(tl.int64) * STEPS[0] + across
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -81,7 +82,8 @@ def terms_kernel(
         rest = tl.load(x + offsets_of(batch, rows, k, PACK.read), mask=mask, other=0.0) * scale
         if PACK.scaled:
             near = tl.sum((tl.abs(rest) >= PACK.near).to(tl.int32), 1)
-            tl.atomic_add(words + PACK.first_count + batch * PACK.rows + rows, near, mask=rows < PACK.rows, sem="relaxed")
+            counts = words + PACK.first_count + batch * PACK.rows + rows
+            tl.atomic_add(counts, near, mask=rows < PACK.rows, sem="relaxed")
         to = terms + offsets_of(batch, rows, k, PACK.written)
         for i in tl.static_range(COUNT):
             term = rest.to(TERM)
