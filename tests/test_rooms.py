@@ -25,7 +25,7 @@ ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     *("gpu.selection", "gpu.pointwise"),
-    *("gpu.grouped", "gpu.chain"),
+    *("gpu.grouped", "gpu.chain", "gpu.terms"),
     *("gpu.permute", "gpu.generic", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),
     *("autograd", "distributed", "networks", "groups", "blocks", "cascades"),
@@ -38,6 +38,8 @@ BENCH_ROOMS = ("version", "machine", "cases", "", "profiling", "ladder", "cli")
 # Families meet in `gpu.common` alone, but for these.
 FAMILIES_MEET = {
     ("gpu.warp_specialized", "gpu.tma"),
+    ("gpu.terms", "gpu.tma"),
+    ("gpu.terms", "gpu.warp_specialized"),
     ("gpu.simt", "gpu.semiring"),
     ("gpu.generic", "gpu.semiring"),
     ("gpu.generic", "gpu.simt"),

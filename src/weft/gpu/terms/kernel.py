@@ -57,7 +57,7 @@ def term_producer(
     """Fill the pipeline with the tiles of all terms, step by step, work tile after work tile."""
     a, b, a_tiles, b_tiles, full, empty, serves = operands
     TMA: gl.constexpr = PARAMS.tma
-    COUNT: gl.constexpr = TERMS.count
+    COUNT: gl.constexpr = TERMS.terms
     STAGES: gl.constexpr = PARAMS.stages
     BYTES: gl.constexpr = COUNT * (TMA.m.tile + TMA.n.tile) * TMA.k.tile * (PARAMS.product_bits // 8)
     stage = gl.to_tensor(0)
@@ -188,7 +188,7 @@ def terms_kernel(
     OP: gl.constexpr,  # KernelOperation
     TERMS: gl.constexpr,  # model.TermsParams
 ):
-    TILES: gl.constexpr = TERMS.count * PARAMS.stages
+    TILES: gl.constexpr = TERMS.terms * PARAMS.stages
     a_tiles, b_tiles, _rest, _map = tile_memory(b0, b0, TILES, TILES, PARAMS, OP.product)
     D_SHAPE: gl.constexpr = PARAMS.d_shape
     D_LAYOUT: gl.constexpr = PARAMS.d_layout
@@ -202,12 +202,9 @@ def terms_kernel(
         serves = (gl.load(verdict) == TERMS.number).to(gl.int32)
         if TERMS.scaled:
             scale = gl.load(verdict + 1).to(gl.float32, bitcast=True)
-    if TERMS.count == 2:
-        a = (a0, a1)
-        b = (b0, b1)
-    else:
-        a = (a0, a1, a2)
-        b = (b0, b1, b2)
+    # A role takes no None: a first term stands for one that there is not, and nobody reads that.
+    a = (a0, a1, a0 if a2 is None else a2)
+    b = (b0, b1, b0 if b2 is None else b2)
     program = gl.program_id(0)
     operands = (a, b, a_tiles, b_tiles, full, empty, serves)
     shared = (a_tiles, b_tiles, full, empty, d, staging, alpha, serves, scale)

@@ -37,7 +37,7 @@ class TermsParams(NamedTuple):
     """Constants of the kernel that a scheme gives."""
 
     number: int  # as verdicts name it
-    count: int  # terms of each operand
+    terms: int  # of each operand
     small: tuple[tuple[int, int], ...]  # terms of A and of B whose products are small, the smallest first
     factor: float  # of the sum of these
     run: int  # steps along k that matrix units add up before their sum is added in float32

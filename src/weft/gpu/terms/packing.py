@@ -35,8 +35,8 @@ class PackParams(NamedTuple):
     tile: int
     tiles: int
     programs: int
-    read: tuple[int, int, int]  # strides of the operand
-    written: tuple[int, int, int]  # of a term
+    read: tuple[int, ...]  # three strides of the operand
+    written: tuple[int, ...]  # of a term
     apart: int  # elements from a term to the next
     terms: int
     term: Any  # type
