@@ -15,6 +15,7 @@ import weft
 from gpu.reporting import Report
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
+from weft.fn import trace
 from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
@@ -197,6 +198,23 @@ def test_a_call_is_launches_alone(extents: tuple[int, ...], count: int) -> None:
         for _ in range(2):
             product(a, b, torch.empty(m, n), 0.5)
     assert len(made) == count  # of peaks, terms by both schemes, the verdict, both kernels; what adds partials
+
+
+def test_an_epilogue_of_sums_alone_is_applied_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TRY_TERMS", "1")
+    a, b = matrices(512, 512, 512)
+    relu = trace(torch.relu, (torch.float32,))
+    for epilogue in (None, relu):
+        products = split.SplitProducts(False, "cuda", 512, epilogue)
+        products.prepare(H200)
+        with collected() as made:
+            assert products.has_epilogue is (epilogue is not None)
+            if products.has_epilogue:
+                assert products.finishes(torch.empty(512, 512), a, b)
+            else:
+                products.into(torch.empty(512, 512), a, b)
+        (kernel,) = [each for each in made if "TERMS" in each.constants]
+        assert (kernel.constants["OP"].epilogue is not None) is (epilogue is not None)
 
 
 def test_short_sums_and_other_devices_are_refused() -> None:

@@ -105,6 +105,8 @@ class LibraryPart:
                 sums.added(d, a, b, alpha, c, beta, aux)
                 return
         elif self._in_place:
+            if self._follows and isinstance(sums, Matrices) and sums.finishes(d, a, b, alpha, aux):
+                return
             sums.into(d, a, b, alpha, aux)
             if self._follows:
                 self._follow(d, aux)

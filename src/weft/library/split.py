@@ -24,6 +24,7 @@ from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import UnsupportedError
+from weft.fn import Pointwise
 from weft.machine.exactness import guarded
 from weft.planner.schedule import Scalar, Target
 from weft.planner.split_schemes import (
@@ -52,11 +53,12 @@ class SplitProducts:
 
     fuses, adds = True, False
 
-    def __init__(self, batched: bool, kind: str, k: int) -> None:
+    def __init__(self, batched: bool, kind: str, k: int, epilogue: Pointwise | None = None) -> None:
+        """`epilogue`: of sums alone, for those who can apply it to them."""
         call: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
         if kind != "cpu":
             call = partial(call, out_dtype=torch.float32)
-        self._kind, self._k = kind, k
+        self._kind, self._k, self._epilogue = kind, k, epilogue
         self._add = {dtype: guarded(call, dtype, torch.float32, kind) for dtype in (torch.bfloat16, torch.float16)}
         self._passes: BoundedCache = BoundedCache(16)
         self._joined: BoundedCache = BoundedCache(16)
@@ -87,6 +89,18 @@ class SplitProducts:
         self.into(place, left, right, alpha)
         return place
 
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether there is one that the kernel may apply."""
+        return self._epilogue is not None and tries_one_kernel()
+
+    def finishes(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> bool:
+        """Write the epilogue of `alpha` times the product to a place; False where that is for others."""
+        product = self._in_one_kernel(left, right, place, self._epilogue)
+        if product is not None:
+            product(left, right, place, float(alpha.real))
+        return product is not None
+
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place."""
         if tries_one_kernel() and (product := self._in_one_kernel(left, right, place)) is not None:
@@ -99,19 +113,23 @@ class SplitProducts:
         if inner != alpha:
             place *= alpha
 
-    def _in_one_kernel(self, left: Tensor, right: Tensor, place: Tensor) -> TermsProduct | None:
+    def _in_one_kernel(
+        self, left: Tensor, right: Tensor, place: Tensor, epilogue: Pointwise | None = None
+    ) -> TermsProduct | None:
         """The kernel for operands and a place that lie like these; None where it does not take them."""
         if self._target is None:
             return None
         (*batch, m, k), n = left.shape, right.shape[-1]
         looks = prefers_float16(math.prod(batch), m, n, k)
-        key = (looks, *[(tuple(x.shape), x.stride(), x.data_ptr() & 15) for x in (left, right, place)])
+        lie = [(tuple(x.shape), x.stride(), x.data_ptr() & 15) for x in (left, right, place)]
+        key = (looks, epilogue is not None, *lie)
         found = self._joined.get(key)
         if found is None:
             from weft.gpu.terms.launch import TermsProduct
 
             try:
-                found = TermsProduct(left, right, place, (FP16X3, BF16X6) if looks else (BF16X6,), self._target)
+                schemes = (FP16X3, BF16X6) if looks else (BF16X6,)
+                found = TermsProduct(left, right, place, schemes, self._target, epilogue)
             except UnsupportedError as error:
                 found = str(error)
             self._joined.put(key, found)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import any_autocast
+from weft.fn import Pointwise
 from weft.library.arrange import arranged
 from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_vectors, seeing
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
@@ -160,7 +161,7 @@ class Matrices(OfMatrices):
         #: Whether negative values become 0 in the product.
         self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
         self._products: MatrixProducts | SplitProducts = (
-            SplitProducts(batched, scheme.kind, frame.size(order.k))
+            SplitProducts(batched, scheme.kind, frame.size(order.k), _of_sums_alone(scheme))
             if scheme.types.way == "split"
             else MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
         )
@@ -269,11 +270,26 @@ class Matrices(OfMatrices):
             return
         self._products.into(self._d.of(d), *self._factors(a, b, aux), alpha)
 
+    def finishes(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> bool:
+        """Write the epilogue of the sums to D; False where that is for `into` and who follows."""
+        assert self._d is not None, "it is one that places"
+        products = self._products
+        if not isinstance(products, SplitProducts) or not products.has_epilogue:
+            return False
+        return products.finishes(self._d.of(d), *self._factors(a, b, aux), alpha)
+
     def added(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, c: Tensor, beta: Scalar, aux: AuxTensors) -> None:
         assert self._d is not None, "it is one that places"
         assert self._c is not None, "it is one that adds"
         assert isinstance(self._products, MatrixProducts), "terms add nothing"
         self._products.added(self._d.of(d), *self._factors(a, b, aux), alpha, self._c.of(c), beta)
+
+
+def _of_sums_alone(scheme: LibraryScheme) -> Pointwise | None:
+    """The epilogue, where it takes nothing beside the sum, and nothing else follows."""
+    contraction = scheme.contraction
+    beside = contraction.c is not None or contraction.epilogue_args or contraction.outputs or scheme.roles.repeat != 1
+    return None if beside else contraction.epilogue
 
 
 def _made_as(views: tuple[View, View], dtypes: tuple[torch.dtype, torch.dtype], d: Layout) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import UnsupportedError
+from weft.fn import Pointwise
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.dependent import is_short
@@ -35,9 +36,9 @@ class TermsKernel:
 
     def __init__(
         self, a: Sequence[Tensor], b: Sequence[Tensor], d: Tensor, words: Tensor | None, scheme: SplitScheme,
-        target: Target,
+        target: Target, epilogue: Pointwise | None = None,
     ) -> None:  # fmt: skip
-        contraction = described(a[0], b[0], d)
+        contraction = described(a[0], b[0], d, epilogue)
         schedule = schedule_of(contraction, scheme, target)
         if isinstance(schedule, str):
             raise UnsupportedError(schedule)
@@ -70,15 +71,16 @@ class TermsKernel:
 
 
 class TermsProduct:
-    """`alpha` times the product of float32 matrices that lie like `left` (batch, m, k) and `right` (batch, k, n), or
-    without batch, by the first of the schemes that serves; bfloat16, which always does, is the last of them.
+    """The epilogue of `alpha` times the product of float32 matrices that lie like `left` and `right`.
 
-    `UnsupportedError` where the kernel does not take them.
+    These are (batch, m, k) and (batch, k, n), or without batch. The first of the schemes that serves makes it; bfloat16,
+    which always does, is the last of them. `UnsupportedError` where the kernel does not take the matrices.
     """
 
     def __init__(
-        self, left: Tensor, right: Tensor, place: Tensor, schemes: Sequence[SplitScheme], target: Target
-    ) -> None:
+        self, left: Tensor, right: Tensor, place: Tensor, schemes: Sequence[SplitScheme], target: Target,
+        epilogue: Pointwise | None = None,
+    ) -> None:  # fmt: skip
         self._left = OperandTerms(left, 0, FIRST_COUNT, target)
         self._right = OperandTerms(right.mT, 1, FIRST_COUNT + self._left.rows, target)
         self._schemes = tuple(schemes)
@@ -87,7 +89,9 @@ class TermsProduct:
         d = self._place(place, meta)
         words = new_words(self._left, self._right, meta) if len(schemes) > 1 else None
         x, y = self._rooms(meta)
-        self._kernels = [TermsKernel(*self._terms(x, y, each), d, words, each, target) for each in self._schemes]
+        self._kernels = [
+            TermsKernel(*self._terms(x, y, each), d, words, each, target, epilogue) for each in self._schemes
+        ]
         self._reduce = self._kernels[-1].reduction()  # partials lie alike, whichever scheme serves
         self._verdict = verdict_launch(words, left.shape[-1], target) if words is not None else None
 

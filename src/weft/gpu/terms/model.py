@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from weft.fn import Pointwise
 from weft.gpu.common.constraints import SHARED_MEMORY, sm_count
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.schedule import extent, tma_views
@@ -63,8 +64,8 @@ def joined_shift(scheme: SplitScheme) -> int:
     return scheme.shift if scheme.orders == 2 else 0
 
 
-def described(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> Contraction:
-    """The product of terms (batch, m, k) and (batch, k, n), or without batch, to D: what each first term is."""
+def described(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, epilogue: Pointwise | None) -> Contraction:
+    """The product of terms that lie like `a` (batch, m, k) and `b` (batch, k, n), or without batch, to D."""
     equation = "zmk,zkn->zmn" if a.dim() == 3 else "mk,kn->mn"
     notation = parse(equation)
     layouts = Layout.of(a), Layout.of(b), Layout.of(d)
@@ -74,7 +75,7 @@ def described(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> Contraction:
     }  # fmt: skip
     modes = class_modes(notation, layouts[0], layouts[1], None, layouts[2], extents)
     arithmetic = resolve(a.dtype, b.dtype, None)
-    return canonical(Contraction(modes, layouts[0], layouts[1], None, layouts[2], arithmetic))
+    return canonical(Contraction(modes, layouts[0], layouts[1], None, layouts[2], arithmetic, epilogue=epilogue))
 
 
 def schedule_of(contraction: Contraction, scheme: SplitScheme, target: Target) -> WsSchedule | str:
