@@ -217,6 +217,28 @@ def test_an_epilogue_of_sums_alone_is_applied_by_the_kernel(monkeypatch: pytest.
         assert (kernel.constants["OP"].epilogue is not None) is (epilogue is not None)
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "aside"),
+    [
+        ((128, 256), (256, 1), False),
+        ((128, 256), (1, 128), False),
+        ((128, 254), (254, 1), True),
+        ((3, 128, 256), (1, 768, 3), True),
+        ((3, 128, 256), (256, 768, 1), False),
+        ((3, 128, 256), (128 * 258, 258, 1), True),
+    ],
+)
+def test_d_is_made_aside_where_tma_cannot_store_it(
+    shape: tuple[int, ...], strides: tuple[int, ...], aside: bool
+) -> None:
+    *batch, m, n = shape
+    a, b = torch.empty(*batch, m, 512, device="meta"), torch.empty(*batch, 512, n, device="meta")
+    place = torch.empty_strided(shape, strides, device="meta")
+    with collected():
+        product = TermsProduct(a, b, place, (BF16X6,), H200)
+    assert product._aside is aside
+
+
 def test_short_sums_and_other_devices_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="short"):
         planned(256, 256, 16, both=False)

@@ -54,7 +54,7 @@ class SplitProducts:
     fuses, adds = True, False
 
     def __init__(self, batched: bool, kind: str, k: int, epilogue: Pointwise | None = None) -> None:
-        """`epilogue`: of sums alone, for those who can apply it to them."""
+        """`epilogue`: a function of sums alone, for the kernel that can apply it."""
         call: Callable[..., Any] = torch.baddbmm if batched else torch.addmm
         if kind != "cpu":
             call = partial(call, out_dtype=torch.float32)

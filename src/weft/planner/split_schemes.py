@@ -39,8 +39,8 @@ What is beyond a range: a magnitude of 2^127 or more, as its first term may roun
 float32's range, as an order may be twice as large as what it stands for. Terms of bfloat16 hold subnormal values
 exactly. Infinities and NaN come out as of IEEE products: orders but the first are dropped where they are not finite.
 
-Kernels that split tiles in registers scale nothing up. A value below `LEAST` is off by up to `LOST` there, which is
-the least bfloat16.
+Kernels that split tiles in registers, and joined schemes of bfloat16, scale nothing up. A value below `LEAST` is off by
+up to `LOST` there, which is the least bfloat16.
 
 float16 has too few exponents for that. Its operands are scaled by a power of two, so that the largest magnitude is
 2^14 to 2^15, and what is below 2^-14 loses digits: terms of a value are off by up to 2^-36 then, which makes at most

@@ -73,7 +73,7 @@ class TermsKernel:
 class TermsProduct:
     """The epilogue of `alpha` times the product of float32 matrices that lie like `left` and `right`.
 
-    These are (batch, m, k) and (batch, k, n), or without batch. The first of the schemes that serves makes it; bfloat16,
+    These are (batch, m, k) and (batch, k, n), or without batch. The first scheme that serves makes it; bfloat16,
     which always does, is the last of them. `UnsupportedError` where the kernel does not take the matrices.
     """
 
@@ -144,4 +144,5 @@ class TermsProduct:
 def _is_stored_by_tma(place: Tensor) -> bool:
     """Whether rows or columns of a matrix are contiguous, and all others begin at whole words."""
     steps = sorted(stride for size, stride in zip(place.shape, place.stride(), strict=True) if size > 1)
-    return steps[:1] == [1] and not any(step % WORD or not step for step in steps[1:]) and not place.data_ptr() % VECTOR
+    whole = all(step > 0 and step % WORD == 0 for step in steps[1:])
+    return 1 in place.stride()[-2:] and whole and place.data_ptr() % VECTOR == 0
