@@ -18,6 +18,8 @@ from weft.gpu.common.driver import DirectLaunch
 from weft.gpu.common.launch import collected
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
+from weft.planner.target import target_of
+from weft.testing import assert_close, expectation, poisoned, random_operand
 
 pytest.importorskip("triton")
 
@@ -187,3 +189,47 @@ def test_one_tensor_twice_is_not_noted() -> None:
         d = torch.empty(1024, 1024, dtype=DOUBLE)
         noted(a, a, None, d, 1.0, 1.0)
     assert noted._sequence is None
+
+
+EVERY: dict[str, Any] = {
+    "half": ("acd,dbc->abc", (72, 24, 64), (64, 80, 24), HALF, None),
+    "half, long sums": ("mk,kn->mn", (64, 8192), (8192, 72), HALF, None),
+    "single": ("mk,kn->mn", (1001, 777), (777, 1003), torch.float32, None),
+    "single, batch": ("acd,dbc->abc", (312, 24, 312), (312, 312, 24), torch.float32, None),
+    "tf32": ("mk,kn->mn", (1001, 777), (777, 1003), torch.float32, "tf32"),
+    "tf32, batch": ("acd,dbc->abc", (312, 24, 312), (312, 312, 24), torch.float32, "tf32"),
+    "tf32, both packed": ("dbea,ecfd->abcf", (16, 32, 16, 32), (16, 32, 32, 16), torch.float32, "tf32"),
+    "bound": ("mk,kn->mn", (1024, 2048), (2048, 1024), torch.float32, "ieee_bound"),
+    "double": ("mk,kn->mn", (1001, 777), (777, 1003), DOUBLE, None),
+    "double, small": ("awl,lstr->awstr", (32, 5, 32), (32, 2, 2, 32), DOUBLE, None),
+    "complex": ("lps,sqr->lpqr", (256, 2, 256), (256, 2, 256), COMPLEX, None),
+    "complex128": ("mk,kn->mn", (501, 300), (300, 203), torch.complex128, None),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", EVERY)
+def test_every_call_of_every_family_is_right(case: str) -> None:
+    """The first calls are noted, the others follow the notes; each writes over poison."""
+    equation, left, right, dtype, precision = EVERY[case]
+    device = torch.device("cuda")
+    a, b = (random_operand(shape, dtype, seed, device=device) for seed, shape in enumerate((left, right)))
+    found = weft.plan(equation, a, b, backend="triton", precision=precision).contraction
+    target = target_of("triton", device)
+    expected = expectation(equation, a, b, precision=precision)
+    families: dict[str, int] = {}
+    for rank in choose(found, "triton", target).ranked:
+        text = str(rank.schedule)
+        kind = f"{rank.schedule.family} {text.partition(';')[2][:6]}"
+        families[kind] = families.get(kind, 0) + 1
+        if families[kind] > 2:
+            continue
+        launch = addressed(rank.build(found, target))
+        for call in range(1, 5):
+            place = poisoned(expected[0].shape, dtype, device=device)
+            launch(a, b, None, place.tensor, 1.0, 1.0)
+            place.check_guards()
+            try:
+                assert_close(place.tensor, *expected)
+            except AssertionError as error:
+                raise AssertionError(f"{text}, call {call}: {error}") from error
