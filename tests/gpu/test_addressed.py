@@ -1,4 +1,5 @@
-"""Launches of several kernels whose addresses are noted once: the same kernels with the same parameters ever after."""
+"""Launches by a shorter way: several kernels whose addresses are noted once, and the plain call of one kernel on a new
+D. They are the same kernels with the same parameters."""
 
 from __future__ import annotations
 
@@ -192,6 +193,39 @@ def test_one_tensor_twice_is_not_noted() -> None:
     assert noted._sequence is None
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("text", ["at_hand dot", "at_hand lanes", "gett", "simt"])
+def test_a_plain_call_is_the_launch_on_a_new_d(text: str, swapped: bool) -> None:
+    equation, shapes = ("bvls,wpsv->bpwl", ((16, 5, 31, 2), (5, 2, 2, 5)))
+    a, b = (torch.ones(shape, dtype=DOUBLE) for shape in shapes[::-1 if swapped else 1])
+    equation = "wpsv,bvls->bpwl" if swapped else equation
+    found = weft.plan(equation, a, b, backend="reference").contraction
+    ready = at_hand(found, "triton", TARGET)
+    assert not isinstance(ready, str)
+    ranked = [*ready.ranked, *choose(found, "triton", TARGET).ranked]
+    tried = 0
+    for rank in [each for each in ranked if str(each.schedule).startswith(text)][:8]:
+        with collected():
+            launch = rank.build(found, TARGET)
+        if len(launch.kernels) > 1:
+            continue
+        launch.kernels[0]._direct = Direct(0)
+        make = launch.maker(((16, 2, 5, 31), (310, 155, 31, 1), DOUBLE, a.device))
+        Direct.launched.clear()
+        d = make(a, b, ())
+        launch(a, b, None, d, 1.0, 1.0)
+        plain, usual = Direct.launched
+        assert plain == usual
+        tried += 1
+    assert tried
+
+
+def test_swapped_kernels_are_among_those_of_plain_calls() -> None:
+    a, b = torch.ones(16, 5, 31, 2, dtype=DOUBLE), torch.ones(5, 2, 2, 5, dtype=DOUBLE)
+    ready = at_hand(weft.plan("bvls,wpsv->bpwl", a, b, backend="reference").contraction, "triton", TARGET)
+    assert any("swapped" in str(rank.schedule) for rank in ready.ranked)
+
+
 EVERY: dict[str, Any] = {
     "half": ("acd,dbc->abc", (72, 24, 64), (64, 80, 24), HALF, None),
     "half, long sums": ("mk,kn->mn", (64, 8192), (8192, 72), HALF, None),
@@ -230,8 +264,13 @@ def test_every_call_of_every_family_is_right(case: str) -> None:
             continue
         launch = rank.build(found, target)
         launch = addressed(launch) if hasattr(launch, "kernels") else launch
+        shape = tuple(expected[0].shape)
+        new = (shape, torch.empty(shape, device="meta").stride(), dtype, device)
+        make = launch.maker(new) if hasattr(launch, "maker") else None
+        if make is not None:
+            assert_close(make(a, b, ()), *expected)
         for call in range(1, 5):
-            place = poisoned(expected[0].shape, dtype, device=device)
+            place = poisoned(shape, dtype, device=device)
             launch(a, b, None, place.tensor, 1.0, 1.0)
             place.check_guards()
             try:
