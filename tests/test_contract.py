@@ -94,6 +94,7 @@ def check_at_hand(case: Case, backend: Backend) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("case", [case for case in cases.every() if "large" in case.tags], ids=str)
 def test_more_than_2_to_31_elements(case: Case) -> None:
     """Offsets need 64 bits here; where they had 32, elements past the middle would come from its start."""

@@ -1,4 +1,5 @@
-"""Launches of several kernels whose addresses are noted once: the same kernels with the same parameters ever after."""
+"""Launches by a shorter way: several kernels whose addresses are noted once, and the plain call of one kernel on a new
+D. They are the same kernels with the same parameters."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ import weft
 from weft.gpu.common.addressed import AddressedLaunch, addressed
 from weft.gpu.common.driver import DirectLaunch
 from weft.gpu.common.launch import collected
+from weft.planner.at_hand import at_hand
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
+from weft.planner.target import target_of
+from weft.testing import assert_close, expectation, poisoned, random_operand
 
 pytest.importorskip("triton")
 
@@ -187,3 +191,89 @@ def test_one_tensor_twice_is_not_noted() -> None:
         d = torch.empty(1024, 1024, dtype=DOUBLE)
         noted(a, a, None, d, 1.0, 1.0)
     assert noted._sequence is None
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("text", ["at_hand dot", "at_hand lanes", "gett", "simt"])
+def test_a_plain_call_is_the_launch_on_a_new_d(text: str, swapped: bool) -> None:
+    equation, shapes = ("bvls,wpsv->bpwl", ((16, 5, 31, 2), (5, 2, 2, 5)))
+    a, b = (torch.ones(shape, dtype=DOUBLE) for shape in shapes[::-1 if swapped else 1])
+    equation = "wpsv,bvls->bpwl" if swapped else equation
+    found = weft.plan(equation, a, b, backend="reference").contraction
+    ready = at_hand(found, "triton", TARGET)
+    assert not isinstance(ready, str)
+    ranked = [*ready.ranked, *choose(found, "triton", TARGET).ranked]
+    tried = 0
+    for rank in [each for each in ranked if str(each.schedule).startswith(text)][:8]:
+        with collected():
+            launch = rank.build(found, TARGET)
+        if len(launch.kernels) > 1:
+            continue
+        launch.kernels[0]._direct = Direct(0)
+        make = launch.maker(((16, 2, 5, 31), (310, 155, 31, 1), DOUBLE, a.device))
+        Direct.launched.clear()
+        d = make(a, b, ())
+        launch(a, b, None, d, 1.0, 1.0)
+        plain, usual = Direct.launched
+        assert plain == usual
+        tried += 1
+    assert tried
+
+
+def test_swapped_kernels_are_among_those_of_plain_calls() -> None:
+    a, b = torch.ones(16, 5, 31, 2, dtype=DOUBLE), torch.ones(5, 2, 2, 5, dtype=DOUBLE)
+    ready = at_hand(weft.plan("bvls,wpsv->bpwl", a, b, backend="reference").contraction, "triton", TARGET)
+    assert any("swapped" in str(rank.schedule) for rank in ready.ranked)
+
+
+EVERY: dict[str, Any] = {
+    "half": ("acd,dbc->abc", (72, 24, 64), (64, 80, 24), HALF, None),
+    "half, long sums": ("mk,kn->mn", (64, 8192), (8192, 72), HALF, None),
+    "single": ("mk,kn->mn", (1001, 777), (777, 1003), torch.float32, None),
+    "single, batch": ("acd,dbc->abc", (312, 24, 312), (312, 312, 24), torch.float32, None),
+    "tf32": ("mk,kn->mn", (1001, 777), (777, 1003), torch.float32, "tf32"),
+    "tf32, batch": ("acd,dbc->abc", (312, 24, 312), (312, 312, 24), torch.float32, "tf32"),
+    "tf32, both packed": ("dbea,ecfd->abcf", (16, 32, 16, 32), (16, 32, 32, 16), torch.float32, "tf32"),
+    "bound": ("mk,kn->mn", (1024, 2048), (2048, 1024), torch.float32, "ieee_bound"),
+    "double": ("mk,kn->mn", (1001, 777), (777, 1003), DOUBLE, None),
+    "double, narrow": ("bvls,wpsv->bpwl", (16, 5, 31, 2), (5, 2, 2, 5), DOUBLE, None),
+    "double, odd": ("mk,kn->mn", (7, 9), (9, 5), DOUBLE, None),
+    "double, small": ("awl,lstr->awstr", (32, 5, 32), (32, 2, 2, 32), DOUBLE, None),
+    "complex": ("lps,sqr->lpqr", (256, 2, 256), (256, 2, 256), COMPLEX, None),
+    "complex128": ("mk,kn->mn", (501, 300), (300, 203), torch.complex128, None),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", EVERY)
+def test_every_call_of_every_family_is_right(case: str) -> None:
+    """The first calls are noted, the others follow the notes; each writes over poison."""
+    equation, left, right, dtype, precision = EVERY[case]
+    device = torch.device("cuda")
+    a, b = (random_operand(shape, dtype, seed, device=device) for seed, shape in enumerate((left, right)))
+    found = weft.plan(equation, a, b, backend="triton", precision=precision).contraction
+    target = target_of("triton", device)
+    expected = expectation(equation, a, b, precision=precision)
+    families: dict[str, int] = {}
+    ready = at_hand(found, "triton", target)
+    for rank in (*choose(found, "triton", target).ranked, *(() if isinstance(ready, str) else ready.ranked)):
+        text = str(rank.schedule)
+        kind = f"{rank.schedule.family} {text.partition(';')[2][:6]}"
+        families[kind] = families.get(kind, 0) + 1
+        if families[kind] > 2:
+            continue
+        launch = rank.build(found, target)
+        launch = addressed(launch) if hasattr(launch, "kernels") else launch
+        shape = tuple(expected[0].shape)
+        new = (shape, torch.empty(shape, device="meta").stride(), dtype, device)
+        make = launch.maker(new) if hasattr(launch, "maker") else None
+        if make is not None:
+            assert_close(make(a, b, ()), *expected)
+        for call in range(1, 5):
+            place = poisoned(shape, dtype, device=device)
+            launch(a, b, None, place.tensor, 1.0, 1.0)
+            place.check_guards()
+            try:
+                assert_close(place.tensor, *expected)
+            except AssertionError as error:
+                raise AssertionError(f"{text}, call {call}: {error}") from error

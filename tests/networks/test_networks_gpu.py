@@ -46,10 +46,12 @@ def test_a_graph_is_replayed_on_new_values_and_on_new_addresses() -> None:
     net = chain(8)
     tensors, expected = on_gpu(net)
     planned = weft.network(net.equation, *tensors, cuda_graph=True)
-    for _ in range(3):
+    for _ in range(20):  # until no kernel is to be timed any more
         planned(*tensors)
-    replay = planned.latest.replay
-    assert replay is not None
+        replay = planned.latest.replay
+        assert replay is not None
+        if replay._graphs:
+            break
     assert len(replay._graphs) == 1
     tensors[0].mul_(2)
     torch.testing.assert_close(planned(*tensors), 2 * expected)
@@ -196,7 +198,8 @@ def test_copies_of_operands_for_a_graph_are_in_the_memory_that_is_said(room: boo
     assert (replay._gathering is not None) == room
     torch.cuda.reset_peak_memory_stats()
     planned(*operands[0])
-    assert torch.cuda.max_memory_allocated() - before <= planned.memory + 2 * result.nbytes + (8 << 20)
+    library = 40 << 20  # that torch keeps for cuBLAS on a stream; the copies would be more
+    assert torch.cuda.max_memory_allocated() - before <= planned.memory + 2 * result.nbytes + library
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

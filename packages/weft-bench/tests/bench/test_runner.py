@@ -1,6 +1,7 @@
 """A run checks before it times, counts the fastest way, keeps what was measured, and fails where weft is wrong."""
 
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from weft.selftest.case import PermuteCase
 from weft_bench import runner as module
 from weft_bench import timed_sets
 from weft_bench.cases import Case, from_letters
+from weft_bench.checking import CALLS
 from weft_bench.entry import Entry
 from weft_bench.peers.registry import Call, Prepared, Tensors, Way
 from weft_bench.problems import ContractionProblem, PermutationProblem, TransposeProblem, copied_set
@@ -81,18 +83,30 @@ def test_a_wrong_result_is_never_timed_and_fails_the_run(way: Call, said: str, m
 
 
 def test_what_is_checked_is_not_what_is_timed() -> None:
-    """The first call of each is the check: other values, another place for the result, poisoned."""
+    """The first calls of each are the check: other values, other places for the result, poisoned."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def watched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
-        if len(seen) < 2:
+        if len(seen) <= CALLS:
             assert d.isnan().all()
         seen.append((a.clone(), d))
         return right(a, b, c, d)
 
     go(Side("weft", watched))
-    (checked, place), *timed = seen
-    assert not any(torch.equal(checked, a) or place.data_ptr() == d.data_ptr() for a, d in timed)
+    checked, timed = seen[:CALLS], seen[CALLS:]
+    assert not any(
+        torch.equal(one, a) or place.data_ptr() == d.data_ptr() for one, place in checked for a, d in timed
+    )
+
+
+def test_a_contender_that_leaves_its_result_from_some_call_on_is_wrong() -> None:
+    calls = count(1)
+
+    def leaving(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        return right(a, b, c, d) if next(calls) < CALLS else d
+
+    run = go(Side("weft", leaving))
+    assert "elements not written" in run.cases[0].results["weft"].wrong
 
 
 def test_a_byte_outside_the_result_is_wrong() -> None:

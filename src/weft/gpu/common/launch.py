@@ -233,19 +233,21 @@ class KernelLaunch:
         own = direct.at(self.programs, self.numbers or ())
         return HeldKernel(own, self._words_of(tensors, alpha, beta, aux), again)
 
-    def maker(self, new: NewTensor, result: int) -> Make | None:
-        """The plain call, where A and B are the first tensors and D is the one at the place `result`."""
+    def maker(self, new: NewTensor, in_order: Callable[..., Sequence[torch.Tensor | None]]) -> Make | None:
+        """The plain call. `in_order` gives the kernel's tensors, of A, B, no C and a new D."""
         direct, (shape, strides, dtype, device), beside = self._direct, new, bool(self.pointers)
-        if direct is None or self._given != [0, 1, result]:
+        if direct is None:
             return None
-        ones, allocate, current = self._factors(1, 1), torch.empty_strided, torch._C._cuda_getDevice
+        given, ones, allocate, current = self._given, self._factors(1, 1), torch.empty_strided, torch._C._cuda_getDevice
 
         def make(a: torch.Tensor, b: torch.Tensor, aux: Sequence[torch.Tensor | None]) -> torch.Tensor:
             d = allocate(shape, strides, dtype=dtype, device=device)
+            tensors = in_order(a, b, None, d)
             if current() != direct.device or launches_are_hooked():
-                self((a, b, None, d), 1, 1, tuple(aux))
+                self(tensors, 1, 1, tuple(aux))
                 return d
-            words = [a.data_ptr(), b.data_ptr(), d.data_ptr(), *ones]
+            words = [tensors[at].data_ptr() for at in given]  # type: ignore[union-attr]
+            words += ones
             if beside:
                 words += [x.data_ptr() for x in aux if x is not None]
             direct(words)

@@ -5,7 +5,7 @@ The kernels are those of `gett` ('dot') and `simt` ('lanes'), with extents and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
@@ -76,7 +76,7 @@ def build(contraction: Contraction, schedule: GenericSchedule, target: Target) -
     steps = _steps(contraction, schedule, target)
     kernels = [_kernel(step, target) for step in steps]
     if len(steps) == 1:
-        return SwappedLaunch(kernels[0]) if schedule.swap_ab else WholeLaunch(kernels[0])
+        return WholeLaunch(kernels[0], schedule.swap_ab)
     product = steps[0].contraction
     return GenericSplitLaunch(kernels[0], kernels[1], schedule.swap_ab, product.d, len(product.aux))
 
@@ -110,21 +110,6 @@ def _made(step: GenericStep, target: Target) -> KernelLaunch:
         kernel, layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
         schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,
     )  # fmt: skip
-
-
-class SwappedLaunch(WholeLaunch):
-    """One kernel that takes B for A and A for B."""
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        super().__call__(b, a, c, d, alpha, beta, aux)
-
-    def bound(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> Callable[[], None]:
-        """The launch on these tensors, whose addresses are taken now."""
-        return super().bound(b, a, c, d, alpha, beta, aux)
 
 
 class GenericSplitLaunch:
