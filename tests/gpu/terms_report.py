@@ -14,8 +14,12 @@ from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.terms.launch import TermsProduct
+from weft.gpu.common.launch import collected
+from weft.gpu.common.reduce_splits import KERNEL as REDUCTION
+from weft.gpu.terms.launch import KERNEL, TermsProduct
 from weft.planner.split_schemes import BF16X6, FP16X3, SplitScheme
+
+OTHERS = (KERNEL, REDUCTION)  # than the passes over operands
 
 
 def report(scheme: SplitScheme, m: int, n: int, k: int, turned: bool = False) -> dict[str, object]:
@@ -23,7 +27,9 @@ def report(scheme: SplitScheme, m: int, n: int, k: int, turned: bool = False) ->
     a, b, d = (torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n)))
     if turned:
         a, b = (torch.empty(x.shape[::-1], device="meta").mT for x in (a, b))
-    product = TermsProduct(a, b, d, (FP16X3, BF16X6), H200)
+    with collected() as launches:
+        product = TermsProduct(a, b, d, (FP16X3, BF16X6), H200)
+    beside = [compiled(each, "sm_90") for each in launches if each.function not in OTHERS]
     kernel = product._kernels[(FP16X3, BF16X6).index(scheme)]
     built = compiled(kernel.multiply, "sm_90")
     text = built.asm["ptx"]
@@ -39,6 +45,7 @@ def report(scheme: SplitScheme, m: int, n: int, k: int, turned: bool = False) ->
         "shared": built.metadata.shared,
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", said))),
         "serialized": "serialized" in said,
+        "passes": len(beside),
         "unwritten": unwritten(built.asm["cubin"]),
         **instructions(text),
     }

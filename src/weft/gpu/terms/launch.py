@@ -88,6 +88,8 @@ class TermsProduct:
         meta = torch.device("meta")  # that tells how memory of a call will lie
         d = self._place(place, meta)
         words = new_words(self._left, self._right, meta) if len(schemes) > 1 else None
+        for side in (self._left, self._right):
+            side.prepare(self._schemes, words)
         x, y = self._rooms(meta)
         self._kernels = [
             TermsKernel(*self._terms(x, y, each), d, words, each, target, epilogue) for each in self._schemes

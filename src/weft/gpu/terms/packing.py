@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,16 @@ class OperandTerms:
         self._split: dict[str, KernelLaunch] = {}
         self._peak: KernelLaunch | None = None
 
+    def prepare(self, schemes: Sequence[SplitScheme], words: Tensor | None) -> None:
+        """Make the launches: later calls may be captured. `words`: of the verdict, where there is one."""
+        said = Layout.of(words) if words is not None else None
+        if said is not None:
+            self._peak = self._launch(PEAK_KERNEL, (self._layout, said), self._params(FP16X3))
+        for scheme in schemes:
+            room = torch.empty(self.room(scheme.terms), dtype=scheme.term, device="meta")
+            layouts = self._layout, said, Layout.of(room)
+            self._split[scheme.name] = self._launch(TERMS_KERNEL, layouts, self._params(scheme))
+
     def room(self, terms: int) -> tuple[int, ...]:
         """The shape of memory for so many terms, which begin at whole words."""
         return (terms, *self._pitched)
@@ -79,18 +90,12 @@ class OperandTerms:
 
     def peak(self, x: Tensor, words: Tensor) -> None:
         """Find the largest magnitude."""
-        if self._peak is None:
-            params = self._params(FP16X3)
-            self._peak = self._launch(PEAK_KERNEL, (self._layout, Layout.of(words)), params)
+        assert self._peak is not None, "there is a verdict"
         self._peak((x, words), 1, 1)
 
     def split(self, x: Tensor, words: Tensor | None, room: Tensor, scheme: SplitScheme) -> None:
         """Write the terms; those of bfloat16 unless the verdict is that others serve."""
-        launch = self._split.get(scheme.name)
-        if launch is None:
-            layouts = self._layout, Layout.of(words) if words is not None else None, Layout.of(room)
-            launch = self._split[scheme.name] = self._launch(TERMS_KERNEL, layouts, self._params(scheme))
-        launch((x, words, room), 1, 1)
+        self._split[scheme.name]((x, words, room), 1, 1)
 
     def _params(self, scheme: SplitScheme) -> PackParams:
         rows, k = self._shape[-2:]

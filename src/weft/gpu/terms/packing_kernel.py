@@ -50,10 +50,12 @@ def offsets_of(batch, rows, k, STEPS: tl.constexpr):
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def peak_kernel(x, words, alpha: tl.int64, beta: tl.int64, pointers, PACK: tl.constexpr):
     pdl_begin()
-    most = tl.zeros((PACK.tile, PACK.tile), tl.int32)
+    TILE: tl.constexpr = PACK.tile
+    READ: tl.constexpr = PACK.read
+    most = tl.zeros([TILE, TILE], tl.int32)
     for tile in range(tl.program_id(0), PACK.tiles, PACK.programs):
         batch, rows, k, mask = tile_of(tile, PACK)
-        value = tl.load(x + offsets_of(batch, rows, k, PACK.read), mask=mask, other=0.0)
+        value = tl.load(x + offsets_of(batch, rows, k, READ), mask=mask, other=0.0)
         most = tl.maximum(most, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     tl.atomic_max(words + 2 + PACK.side, tl.max(tl.max(most, 1), 0), sem="relaxed")
 
@@ -71,6 +73,8 @@ def terms_kernel(
     pdl_begin()
     COUNT: tl.constexpr = PACK.terms
     TERM: tl.constexpr = PACK.term
+    READ: tl.constexpr = PACK.read
+    WRITTEN: tl.constexpr = PACK.written
     tiles = PACK.tiles
     scale = 1.0
     if PACK.scaled:
@@ -79,12 +83,12 @@ def terms_kernel(
         tiles = tl.where(tl.load(words) == 0, tiles, 0)
     for tile in range(tl.program_id(0), tiles, PACK.programs):
         batch, rows, k, mask = tile_of(tile, PACK)
-        rest = tl.load(x + offsets_of(batch, rows, k, PACK.read), mask=mask, other=0.0) * scale
+        rest = tl.load(x + offsets_of(batch, rows, k, READ), mask=mask, other=0.0) * scale
         if PACK.scaled:
             near = tl.sum((tl.abs(rest) >= PACK.near).to(tl.int32), 1)
             counts = words + PACK.first_count + batch * PACK.rows + rows
             tl.atomic_add(counts, near, mask=rows < PACK.rows, sem="relaxed")
-        to = terms + offsets_of(batch, rows, k, PACK.written)
+        to = terms + offsets_of(batch, rows, k, WRITTEN)
         for i in tl.static_range(COUNT):
             term = rest.to(TERM)
             tl.store(to + i * PACK.apart, term, mask=mask)

@@ -1,0 +1,18 @@
+"""Products of terms in one kernel: what the kernels compile to for Hopper."""
+
+import pytest
+
+pytest.importorskip("triton")
+from gpu.reporting import Report
+
+
+@pytest.mark.parametrize("name", ["bf16x6", "fp16x3", "bf16x6 turned", "fp16x3 split_k"])
+def test_what_is_compiled(name: str) -> None:
+    found = Report("terms_report.py", ("*",), False)[name]
+    assert found["spilled"] == 0
+    assert found["passes"] == 7  # of peaks, of terms by two schemes, and the verdict
+    assert not found["serialized"]
+    assert found["local"] == found["unfenced"] == found["unmet"] == found["unawaited"] == 0
+    # Of the first step of a run and of all others, by two consumers.
+    assert found["wgmma"] == 4 * found["products"] * found["depth"] // 16
+    assert found["unwritten"] == []
