@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from pages import ROOT
@@ -70,6 +71,29 @@ def test_two_gpus() -> None:
     assert f"({1e3 * one:.0f} ms on one) | {one / two:.2f} |" in text
     blocks = read("h200", "blocks.json")["found"][0]
     assert f"took {blocks['over the larger']:.2f} times the larger" in text
+
+
+def test_networks_by_modes_on_two_gpus() -> None:
+    text = page("distributed.md")
+    about, modes, slices = read("h200x2", "networks_by_modes.json")["found"]
+    assert f"the {about['limit'] / 1e9:.1f} GB that each rank may hold" in text
+    assert f"took {1e3 * modes['seconds']:.0f} ms on the two" in text
+    assert f"Its own {about['slices']} slices took {1e3 * slices['seconds']:.0f} ms" in text
+
+
+def leads(*path: str, peer: str = "cutensor") -> list[float]:
+    """A peer's times over weft's, of the cases that both were measured in."""
+    results = [case["results"] for case in read(*path)["cases"]]
+    both = [each for each in results if all(each.get(name, {}).get("samples") for name in (peer, "weft"))]
+    return [median(each[peer]) / median(each["weft"]) for each in both]
+
+
+def test_bound_against_all_compute_types() -> None:
+    text = " ".join(page("numbers.md").split())
+    found = leads("h200", "tccg-bound", "run.json")
+    assert f"{geometric_mean(found):.2f} times as fast in the mean of {len(found)} cases" in text
+    assert f"and {min(found):.2f} in the worst" in text
+    assert f"cut off after {len(found)} of 48 cases" in text
 
 
 def test_attention() -> None:
