@@ -52,6 +52,9 @@ class NetworkTask:
         self._group = ranks.group if ranks.size > 1 else None
         self._first = ranks.rank == 0
         self._way = "modes" if case.kind == "modes" and ranks.size > 1 else "slices"
+        if self._way == "slices":  # kernels that are still on their way would make the first number of ranks slow
+            with torch.no_grad():
+                self._net.warm(*self._tensors)
 
     def run(self) -> torch.Tensor:
         with torch.no_grad():
