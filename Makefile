@@ -31,7 +31,8 @@ READY := $(VENV)/.installed
 endif
 
 # What `make figures` measures: a folder of RESULTS each, and what `weft bench` is told for it. FIGURES="call dense"
-# measures those two again; the summary is of all that lie there.
+# measures those two; the summary is of all that lie there. What was cut off goes on, and what another commit measured is
+# refused: it is moved or removed first.
 RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
   transpose call nn small networks
@@ -176,8 +177,7 @@ figures: $(FIGURES:%=figure-%)
 	$(PY) -m weft report --summary $$(dirname $(RESULTS)/*/run.json) --out $(RESULTS)/summary.json
 
 $(FIGURES:%=figure-%): figure-%: $(READY)
-	rm -rf $(RESULTS)/$*
-	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$*
+	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$* --resume
 
 profiles: $(PROFILED:%=profile-%)
 	$(PY) -m weft_bench.profiling.summary $(RESULTS)/profiles

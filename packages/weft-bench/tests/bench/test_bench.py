@@ -177,6 +177,15 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert run.environment["continues"][0]["ended"] == "interrupted"
 
 
+def test_a_run_to_go_on_with_begins_where_there_is_none(tmp_path: Path) -> None:
+    asked = ("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / "out", "--resume", *QUICK)
+    for begun in (True, False):
+        code, said = weft(*asked)
+        assert code == 0, said
+        assert (" fp16_fp32 tccg-01 " in said.partition("figure")[0]) == begun
+    assert len(load(tmp_path / "out").cases) == 2
+
+
 def test_lists() -> None:
     code, said = weft("bench", "--list")
     assert code == 0

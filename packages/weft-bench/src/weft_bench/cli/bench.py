@@ -77,7 +77,7 @@ def bench(
     energy: Annotated[bool, typer.Option("--energy", help="On a GPU: joules of each contender, too.")] = False,
     ranks: Annotated[str | None, typer.Option(help="Of the suite scaling: 1,2,4; all GPUs or processors.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes and input sets.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, if any.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
 ) -> None:
     """Measure a suite: weft beside its peers, checked, timed, written to a folder with plots and a page."""
@@ -223,7 +223,7 @@ def _measure(
     from weft_bench.environment import disclose
     from weft_bench.machine.energy import sensor_of
     from weft_bench.peers.cutensor_ahead import compile_kernels
-    from weft_bench.records import Run, continued, load, save
+    from weft_bench.records import RUN_FILE, Run, continued, load, save
     from weft_bench.report import summary as reports
     from weft_bench.runner import Runner, Sampling
     from weft_bench.suites import suite as find
@@ -238,7 +238,7 @@ def _measure(
     name = str(device_stamp(place)["name"])
     names = [side.name for side in sides]
     run = Run(suite, name, names, environment, mode=how.mode, host=not how.capture, selected=selected)
-    if resume:
+    if resume and (folder / RUN_FILE).exists():
         run = continued(run, load(folder))
     left = run.missing(chosen)
     ahead = compiling_ahead([] if run.host else left, place, tune)

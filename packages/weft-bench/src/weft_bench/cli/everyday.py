@@ -43,7 +43,7 @@ def everyday(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; out/everyday by default.", file_okay=False)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, if any.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the cases, and end.")] = False,
 ) -> None:
     """Measure everyday calls: weft's default, plans and tiers beside torch, and what the cost model predicted."""
@@ -53,7 +53,7 @@ def everyday(
 
         from weft_bench.everyday.measuring import Everyday, Rounds, contenders
         from weft_bench.everyday.ways import check_peers
-        from weft_bench.records import continued, load
+        from weft_bench.records import RUN_FILE, continued, load
 
         names = split(peers)
         check_peers(names)
@@ -66,7 +66,7 @@ def everyday(
             torch.set_num_threads(threads)
         folder, how = out or Path("out") / SUITE, Rounds.short() if quick else Rounds()
         run = _new_run(place, contenders(names, tiers), entries, how, calls, bool(only))
-        if resume:
+        if resume and (folder / RUN_FILE).exists():
             run = continued(run, load(folder))
         deadline = begun + budget if budget is not None else float("inf")
         _measure(Everyday(run, place, calls, how, deadline), entries, folder)

@@ -37,13 +37,13 @@ def regret(
     out: Annotated[
         Path | None, typer.Option(help="Folder for regret.json; out/regret by default.", file_okay=False)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, if any.")] = False,
 ) -> None:
     """Measure the time that calls take from the first of a fresh process on, over torch's for as many calls."""
     begun = time.monotonic()
     with errors_in_a_line():
         from weft_bench.regret.measuring import Asked, Regret
-        from weft_bench.regret.record import CACHES, continued, load
+        from weft_bench.regret.record import CACHES, FILE, continued, load
         from weft_bench.regret.workloads import chosen
 
         states, words = split(caches), split(only)
@@ -54,7 +54,7 @@ def regret(
             raise WeftError(f"no workload of {SUITE} has {' or '.join(words)} in its name")
         place, folder = read_device(device), out or Path("out") / SUITE
         run = _new_run(place, seconds)
-        if resume:
+        if resume and (folder / FILE).exists():
             run = continued(run, load(folder))
         deadline = begun + budget if budget is not None else float("inf")
         suite = Regret(run, Asked(str(place), seconds, threads), states, deadline)

@@ -42,7 +42,7 @@ def tuning(
     out: Annotated[
         Path | None, typer.Option(help="Folder for study.json; out/tuning by default.", file_okay=False)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in the folder, if any.")] = False,
 ) -> None:
     """Measure random schedules of a suite's cases: how they are distributed, and what it takes to beat a peer."""
     deadline = time.monotonic() + budget if budget is not None else float("inf")
@@ -83,7 +83,7 @@ def _begun(folder: Path, place: torch.device, resume: bool) -> dict[str, Any]:
         correctness="every schedule is held against the oracle before it is timed",
     )  # fmt: skip
     study: dict[str, Any] = {"device": str(device_stamp(place)["name"]), "environment": environment, "cases": {}}
-    if resume:
+    if resume and (folder / FILE).exists():
         before: dict[str, Any] = json.loads((folder / FILE).read_text())
         commits = [each["environment"]["artifacts"]["commit"] for each in (before, study)]
         if (before["device"], commits[0]) != (study["device"], commits[1]):
