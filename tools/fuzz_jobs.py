@@ -135,13 +135,15 @@ class Draw:
             options["operands"] = {"bias": (terms[2][-1], bias)}
         elif functions.get("epilogue") is _biased:
             options.pop("epilogue")
-        through = rng.random() < 0.5
-        plan = None
+        way, plan = rng.choice(("contract", "plan", "a new D")), None
 
         def run() -> None:
             nonlocal plan
-            if not through:
+            if way == "contract":
                 weft.contract(equation, a, b, out=place.tensor, **options)
+                return
+            if way == "a new D":
+                place.tensor.copy_(weft.contract(equation, a, b, **options))
                 return
             given = {name: options[name] for name in ("c", "alpha", "beta") if name in options}
             if plan is None:
@@ -154,7 +156,7 @@ class Draw:
             return expected(equation, (a, b), options, bias, out)
 
         inputs = [x for x in (a, b, options.get("c"), bias) if x is not None]
-        text = f"{equation} {extents} {dtype} {_told(options)} {'plan' if through else 'contract'} {_lie(*inputs)}"
+        text = f"{equation} {extents} {dtype} {_told(options)} {way} {_lie(*inputs)}"
         return self.checked(f"{text} -> {place.tensor.stride()}", run, [(place, exact)], inputs)
 
     def algebra(self) -> Job:

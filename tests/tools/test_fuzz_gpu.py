@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_every_fault_is_found(fault: str) -> None:
             place.memory[0] ^= 1
         found += job.check()[1] is not None
     assert found >= 18  # what is infinite or of eight bits may hide a one
+
+
+def test_a_call_that_goes_wrong_after_others_is_found() -> None:
+    """It leaves out D from the third call on."""
+    (job,) = jobs(2)[1:]
+    calls, run, tally = count(1), job.run, fuzz_gpu.Tally()
+    job.run = lambda: run() if next(calls) < 3 else None
+    fuzz_gpu.eager(tally, "permutation", [job], "cpu")
+    assert [fault["what"].partition(":")[0] for fault in tally.faults] == ["eager, call 3", "eager, call 4"]
 
 
 def test_a_worker_counts_and_a_table_sums_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
