@@ -3,6 +3,7 @@
 #   make demo      run the main job          make lint     ruff and mypy
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
+#   make study     random schedules, ladders with counters and joules, the machine itself: a GPU, half an hour
 #   make docs      render the pages          make dist     build wheels and sdists
 #   make release   install both anew, in empty environments of each Python here
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
@@ -70,7 +71,7 @@ unexport PYTHONDONTWRITEBYTECODE
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 13
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 14
 
 demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 	$(PY) -m weft demo $(ARGS)
@@ -178,6 +179,17 @@ figures: $(FIGURES:%=figure-%)
 
 $(FIGURES:%=figure-%): figure-%: $(READY)
 	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$* --resume
+
+# What was cut off goes on, but for a ladder, whose rungs take seconds each.
+STUDY ?= tuning ladder micro
+DO_tuning := bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
+DO_ladder := ladder all --profile --energy --out $(RESULTS)/ladder
+DO_micro  := micro all --out $(RESULTS)/micro
+.PHONY: study $(STUDY:%=study-%)
+study: $(STUDY:%=study-%)
+
+$(STUDY:%=study-%): study-%: $(READY)
+	$(PY) -m weft $(DO_$*)
 
 profiles: $(PROFILED:%=profile-%)
 	$(PY) -m weft_bench.profiling.summary $(RESULTS)/profiles

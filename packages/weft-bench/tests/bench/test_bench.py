@@ -263,6 +263,15 @@ def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
     assert listed.exit_code == 0, listed.output
 
 
+def test_the_study_is_of_commands_that_there_are() -> None:
+    text = (Path(__file__).parents[4] / "Makefile").read_text()
+    found = re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
+    assert {name for name, _ in found} == {"tuning", "ladder", "micro"}
+    for _, arguments in found:
+        done = CliRunner().invoke(app, [*arguments.replace("$(RESULTS)", "out").split(), "--help"])
+        assert done.exit_code == 0, done.output
+
+
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
     """Each folder of results has the command that `make figures` gives it, but for where it goes."""
     results = Path(__file__).parents[4] / "results" / "h200"
