@@ -1,6 +1,7 @@
 """A run checks before it times, counts the fastest way, keeps what was measured, and fails where weft is wrong."""
 
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_a_contender_that_leaves_its_result_from_some_call_on_is_wrong() -> None
 
     run = go(Side("weft", leaving))
     assert "elements not written" in run.cases[0].results["weft"].wrong
+
+
+def test_less_than_the_device_allows_is_no_time() -> None:
+    slow = replace(CEILINGS, read=1e3, write=1e3, copy=1e3)  # bytes a second
+    for mode, kept in (("cold", False), ("hot", True)):
+        run = go(Side("weft", right), ceilings=slow, sampling=replace(QUICK, mode=mode))
+        result = run.cases[0].results["weft"]
+        assert bool(result.samples) == kept
+        assert ("least time that the device allows: something was left out" in result.wrong) != kept
 
 
 def test_a_byte_outside_the_result_is_wrong() -> None:
