@@ -3,12 +3,16 @@
 import pytest
 
 pytest.importorskip("triton")
-from gpu.reporting import Report
+from gpu.reporting import Report, slow
+
+pytestmark = pytest.mark.early
+
+FEW = ("bf16x6", "fp16x3 split_k")
 
 
-@pytest.mark.parametrize("name", ["bf16x6", "fp16x3", "bf16x6 turned", "fp16x3 split_k"])
+@pytest.mark.parametrize("name", [*FEW, slow("bf16x6 turned"), slow("fp16x3")])
 def test_what_is_compiled(name: str) -> None:
-    found = Report("terms_report.py", ("*",), False)[name]
+    found = Report("terms_report.py", FEW, name not in FEW)[name]
     assert found["spilled"] == 0
     assert found["passes"] == 7  # of peaks, of terms by two schemes, and the verdict
     assert not found["serialized"]
