@@ -251,7 +251,7 @@ def test_short_sums_and_other_devices_are_refused() -> None:
 
 
 #: As the kernel itself: on a GPU nobody has seen it yet.
-TRIED = pytest.mark.skipif(not split.tries_one_kernel(), reason="WEFT_TRY_TERMS=1 makes products of terms in one kernel")
+TRIED = pytest.mark.skipif(not split.tries_one_kernel(), reason="WEFT_TRY_TERMS=1 has one kernel make them")
 
 CASES = [
     ("mk,kn->mn", {"m": 512, "n": 512, "k": 512}),
