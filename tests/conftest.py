@@ -86,6 +86,14 @@ def prepared_interpreter() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_synced() -> Iterator[None]:
+    """Files are left to the system to write: a disk that others write to takes up to a tenth of a second for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     """Each test draws the same numbers in every run, alone or among others: one that fails can be run again."""
