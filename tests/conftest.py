@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from interpreting import prepare
 from support import BACKENDS, Backend, link_compiled
 from weft.cpu import jit
+from weft.machine import rotation
 from weft.machine.store import cache_directory
 
 settings.register_profile(
@@ -31,6 +32,7 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("weft"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "weft"))
 
+SYSTEM = Path("/sys")
 CPU = pytest.param(Backend("cpu", "cpu"), id="cpu")
 INTERPRETER = pytest.param(Backend("triton", "cpu"), id="interpreter")
 GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
@@ -50,8 +52,32 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_compiled(config.rootpath / ".pytest_cache" / "compiled")
     config.option.loadscopereorder = False  # xdist keeps the order below: its own knows only how many tests a file has
     marks = config.getoption("markexpr")
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    leave_out_waiting(patch)
+    if "alone" not in marks or "not alone" in marks:
+        assume_small_caches(patch)
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def leave_out_waiting(patch: pytest.MonkeyPatch) -> None:
+    """Leave files to the system to write: a disk that others write to takes up to a tenth of a second for each."""
+    patch.setattr(os, "fsync", lambda handle: None)
+
+
+def assume_small_caches(patch: pytest.MonkeyPatch) -> None:
+    """Let timings on the CPU rotate over inputs of 3 MiB.
+
+    Where the last cache has hundreds of MiB, as those of servers have, each fills a gigabyte. What tests measure beside
+    others is not looked at, but for being there.
+    """
+    size_in = rotation._size_in
+
+    def small(file: Path) -> int:
+        return min(size_in(file), 1 << 20) if SYSTEM in file.parents else size_in(file)
+
+    patch.setattr(rotation, "_size_in", small)
 
 
 def keep_compiled(kept: Path) -> None:
@@ -90,14 +116,6 @@ def prepared_interpreter() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
             prepare(importlib.import_module("triton.runtime.interpreter"), patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_synced() -> Iterator[None]:
-    """Files are left to the system to write: a disk that others write to takes up to a tenth of a second for each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 
