@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -22,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from interpreting import prepare
 from support import BACKENDS, Backend, link_compiled
 from weft.cpu import jit
+from weft.machine import rotation
 from weft.machine.store import cache_directory
 
 settings.register_profile(
@@ -30,6 +32,7 @@ settings.register_profile(
 settings.register_profile("long", parent=settings.get_profile("weft"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "weft"))
 
+SYSTEM = Path("/sys")
 CPU = pytest.param(Backend("cpu", "cpu"), id="cpu")
 INTERPRETER = pytest.param(Backend("triton", "cpu"), id="interpreter")
 GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
@@ -49,8 +52,32 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_compiled(config.rootpath / ".pytest_cache" / "compiled")
     config.option.loadscopereorder = False  # xdist keeps the order below: its own knows only how many tests a file has
     marks = config.getoption("markexpr")
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    leave_out_waiting(patch)
+    if "alone" not in marks or "not alone" in marks:
+        assume_small_caches(patch)
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def leave_out_waiting(patch: pytest.MonkeyPatch) -> None:
+    """Leave files to the system to write: a disk that others write to takes up to a tenth of a second for each."""
+    patch.setattr(os, "fsync", lambda handle: None)
+
+
+def assume_small_caches(patch: pytest.MonkeyPatch) -> None:
+    """Let timings on the CPU rotate over inputs of 3 MiB.
+
+    Where the last cache has hundreds of MiB, as those of servers have, each fills a gigabyte. What tests measure beside
+    others is not looked at, but for being there.
+    """
+    size_in = rotation._size_in
+
+    def small(file: Path) -> int:
+        return min(size_in(file), 1 << 20) if SYSTEM in file.parents else size_in(file)
+
+    patch.setattr(rotation, "_size_in", small)
 
 
 def keep_compiled(kept: Path) -> None:
@@ -75,6 +102,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     early = {item.path for item in items if item.get_closest_marker("early")}
     counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in early, -counts[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    """Tens of thousands of tests stay until the end: Python need not look through them for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,12 +30,12 @@ def triton() -> None:
 
 
 # A sample in quick runs, by a step that visits every list of cases; all in slow ones.
-@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
 def test_choices_and_bits_are_as_recorded(every: int) -> None:
     compared("--sections", "choices,bits", "--every", str(every))
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_kernels_are_as_recorded(every: int) -> None:
     compared("--sections", "ptx", "--targets", "sm_90", "--every", str(every))
 

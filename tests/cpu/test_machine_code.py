@@ -304,17 +304,28 @@ def test_calls_where_nothing_can_be_kept_warn_once(tmp_path: Path) -> None:
     assert told[0].startswith(f"{script}:4: WeftWarning: weft cannot write its cache in {tmp_path / 'file'} ")
 
 
-def test_eight_processes_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_eight_processes_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times(2)  # numba is ready
 
     def work() -> None:
         assert times(23) == 161
+        if not was_linked(23):
+            (cache / f"compiled by {os.getpid()}").touch()
 
     assert [ended(child) for child in [in_a_child(work) for _ in range(8)]] == [0] * 8
+    assert len(list(cache.glob("compiled by *"))) == 1
     new_process(monkeypatch)
     assert times(23) == 161
     assert was_linked(23)
-    assert not list(cache.rglob("*.tmp")) + list(cache.rglob("*.broken"))
+    assert not [file for end in ("tmp", "broken", "lock") for file in cache.rglob(f"*.{end}")]
+
+
+def test_a_process_that_never_ends_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "_PATIENCE", 0.2)
+    with CodeStore(jit.folder()).turn(SOURCE.format(factor=29)):
+        assert times(29) == 203
+    assert not was_linked(29)
+    assert not list(cache.rglob("*.lock"))
 
 
 def killed_at_random(count: int, work: Callable[[int], None], seconds: float) -> None:
@@ -372,9 +383,10 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
         CodeStore(former).save("a source", CODE)
         os.utime(former, (number, number))
     left = machine_code.objects_of(folder) / f"{'0' * 64}12345678.tmp"
+    lock = left.with_suffix(".lock")
     foreign = folder / "mine.json"
     left.parent.mkdir(parents=True)
-    for file in (left, foreign):
+    for file in (left, lock, foreign):
         file.touch()
         os.utime(file, (0, 0))
     for step in range(40):
@@ -383,5 +395,6 @@ def test_what_was_left_behind_is_removed_and_the_number_is_bounded(
     assert len(list(folder.glob("*.json"))) <= 13
     assert len(list(folder.rglob("*.o"))) <= 13
     assert not left.exists()
+    assert not lock.exists()
     assert foreign.exists()
     assert len(list(tmp_path.iterdir())) <= machine_code.STATES + 1

@@ -19,8 +19,14 @@ SMALL = Probe(array_bytes=1 << 20, matrix_extents=(64, 128), budget=0.01)
 
 
 @pytest.fixture(scope="module")
-def small() -> Ceilings:
-    return measure_ceilings("cpu", SMALL)
+def heard() -> list[str]:
+    """What is being measured, as it is said."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def small(heard: list[str]) -> Ceilings:
+    return measure_ceilings("cpu", SMALL, heard.append)
 
 
 def test_every_ceiling_of_this_cpu_is_measured(small: Ceilings) -> None:
@@ -56,9 +62,7 @@ def test_derived_rates(small: Ceilings) -> None:
     assert replace(small, matrix={"tf32": 300.0}).rate("tf32x3") == 100.0
 
 
-def test_progress_names_every_measurement() -> None:
-    heard: list[str] = []
-    measure_ceilings("cpu", SMALL, heard.append)
+def test_progress_names_every_measurement(small: Ceilings, heard: list[str]) -> None:
     assert heard[:4] == ["launches", "read", "write", "copy"]
     assert heard.count("read") == 2, "in two rounds"
     assert "float64 products" in heard

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 import weft
+from support import own_cache
 from weft.cli.main import app
 from weft.cpu.host import multiplies_bytes
 from weft.machine.tested import components, runs, together
@@ -24,7 +25,7 @@ from weft.selftest.cases import TRIALS
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WEFT_SELFTEST", "1")
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    own_cache(monkeypatch, tmp_path)
     verdicts.forget()
     yield
     verdicts.forget()

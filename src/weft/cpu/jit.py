@@ -83,7 +83,7 @@ def compiled(source: str, *, kernel: bool = False) -> int:
         with _lock:
             known = _functions.get(source)
             if known is None:
-                known = _functions[source] = _packed(source) or _kept(source) or _made(source, kernel)
+                known = _functions[source] = _packed(source) or _kept(source) or _made_once(source, kernel)
     return known.address
 
 
@@ -161,6 +161,12 @@ def _tell_linker() -> None:
     from numba.core.runtime import rtsys
 
     rtsys.initialize(cpu_target.target_context)
+
+
+def _made_once(source: str, kernel: bool) -> _Function:
+    """A function compiled now, or by another process meanwhile: ranks that begin together compile each one once."""
+    with CodeStore(folder()).turn(source):
+        return _kept(source) or _made(source, kernel)
 
 
 def _made(source: str, kernel: bool) -> _Function:

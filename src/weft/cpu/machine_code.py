@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from weft.machine.store import Store
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
 STATES = 8  # of the software that functions are kept for
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
+_PATIENCE = 60.0  # seconds that another process may take to compile a function
 _OFTEN = 64  # functions that are written before the number is looked at again
 _written = 0
 
@@ -58,6 +60,10 @@ class CodeStore:
         self._notes.touch(key)
         self._objects.touch(name)
         return Code(note["symbol"], tuple(note["needs"]), content)
+
+    def turn(self, source: str) -> AbstractContextManager[None]:
+        """While other processes compile a source, wait for them; see `Folder.turn`."""
+        return self._objects.turn(hashlib.sha256(source.encode()).hexdigest(), _PATIENCE)
 
     def save(self, source: str, code: Code) -> None:
         """Keep the code of a source; a folder that cannot be written is a warning."""

@@ -6,13 +6,12 @@ matrices stored by rows is that of their transposes, the other way round. All ar
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu import row_call as at
 from weft.cpu.gett.vector import invoke, item_size, load_word, stack, store_word
+from weft.fn.numba.inner import inner
 
 
-@numba.njit(error_model="numpy")
+@inner
 def first_product(multiply, shapes, box, block, kind):
     """S of a box: alpha times the products of A's rows and B's, each along k."""
     counts = stack(64)
@@ -30,7 +29,7 @@ def first_product(multiply, shapes, box, block, kind):
         ))  # fmt: skip
 
 
-@numba.njit(error_model="numpy")
+@inner
 def second_product(multiply, shapes, box, block, kind):
     """The product of what is where S was and of C, added to D."""
     counts = stack(64)

@@ -12,11 +12,12 @@ import numba
 from numba import types
 from numba.extending import overload
 
+from weft.fn.numba.inner import inner, inner_with
 from weft.fn.numba.values import LOADS, bits_of, of_bits
 
 _SUMS = {"reassoc", "contract", "nsz"}
 _RUN = 256  # values whose sum is made before it meets that of others: rounding grows with the longest of these sums
-_inline = numba.njit(inline="always", error_model="numpy")
+_inline = inner_with(inline="always")
 
 
 def _item(base: int, index: int, kind: Any) -> Any:
@@ -70,7 +71,7 @@ def _unordered_of(bits: Any, sign: Any, kind: Any) -> Any:
     return unordered
 
 
-@numba.njit(error_model="numpy", fastmath=_SUMS)
+@inner_with(fastmath=_SUMS)
 def row_sum(base, n, kind):
     total = kind
     for start in range(0, n, _RUN):
@@ -81,7 +82,7 @@ def row_sum(base, n, kind):
     return total
 
 
-@numba.njit(error_model="numpy")
+@inner
 def row_extreme(base, n, sign, kind):
     """The largest value for a `sign` of 1, the smallest for -1; of at least one."""
     best = _ordered(_item(base, 0, kind), sign)
@@ -91,7 +92,7 @@ def row_extreme(base, n, sign, kind):
     return _unordered(best, sign, kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def row_place(base, n, best, kind):
     """The first place of a value that is there."""
     found = numba.int32(n - 1)

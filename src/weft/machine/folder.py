@@ -12,10 +12,16 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from weft.base.files import write_whole
 from weft.base.log import warn
+
+try:
+    import fcntl
+except ImportError:  # on Windows processes do not wait for one another
+    fcntl = None  # type: ignore[assignment]
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LEFT_BEHIND = 3600.0  # seconds after which the temporary file of a process that was killed is removed
@@ -80,6 +86,39 @@ class Folder:
             return False
         return True
 
+    @contextlib.contextmanager
+    def turn(self, name: str, patience: float) -> Iterator[None]:
+        """Let one process at a time do what has this name; the next one finds what those before have put there.
+
+        Where another takes longer than `patience` seconds, and where files cannot be locked, nobody is waited for.
+        """
+        handle = self._locked(f"{name}.lock", patience)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                self.remove(f"{name}.lock")
+                os.close(handle)
+
+    def _locked(self, name: str, patience: float) -> int | None:
+        """The handle of a file that this process alone has locked; None where it has not."""
+        if fcntl is None or self.fault() is not None:
+            return None
+        with contextlib.suppress(OSError):
+            self._make()
+            handle = os.open(self.path / name, os.O_RDWR | os.O_CREAT | _SAFELY, 0o600)
+            until = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return handle
+                except OSError as error:
+                    if not isinstance(error, BlockingIOError) or time.monotonic() > until:
+                        os.close(handle)
+                        return None
+                time.sleep(0.01)
+        return None
+
     def remove(self, name: str) -> None:
         """A file of that name is no longer there, unless nobody may change the folder."""
         with contextlib.suppress(OSError):
@@ -104,19 +143,19 @@ class Folder:
         return True
 
     def _tidy(self) -> None:
-        """Remove temporary files that were left behind, once in a process."""
+        """Remove temporary files and locks that were left behind, once in a process."""
         if str(self.path) not in _tidied:
             _tidied.add(str(self.path))
-            for age, name in self._ages(".tmp"):
+            for age, name in self._ages(".tmp", ".lock"):
                 if age < time.time() - _LEFT_BEHIND:
                     self.remove(name)
 
-    def _ages(self, suffix: str) -> list[tuple[float, str]]:
-        """When each file that ends so was last used, and its name."""
+    def _ages(self, *suffixes: str) -> list[tuple[float, str]]:
+        """When each file that ends in one of these ways was last used, and its name."""
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
-                if _OWN.match(entry.name) and entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                if _OWN.match(entry.name) and entry.name.endswith(suffixes) and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
         return found

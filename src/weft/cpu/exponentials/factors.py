@@ -43,16 +43,16 @@ UNSCALED = (0, 0, 0, 0)
 
 _Frame = ctypes.c_int64 * 12
 SOURCE = """\
-import numba
 import numpy as np
 from numba import cfunc, float32, float64, int32, int64
 from weft.cpu.gett.vector import fetch_add, largest, load_word, raise_to, smallest, stack, whole_vectors
+from weft.fn.numba.inner import inner, inner_with
 from weft.fn.numba.math import factor_{bits}, scaled_exp{bits}
 from weft.fn.numba.values import LOADS, STORES, bits_of
 
 load, store, load_rate = LOADS["{kind}"], STORES["{kind}"], LOADS["float64"]
 NEAR, NOTHING, LEAST = {kind}({near}), {kind}(-np.inf), {kind}({least})
-inlined = numba.njit(inline="always", error_model="numpy", fastmath={{"contract"}})
+inlined = inner_with(inline="always", fastmath={{"contract"}})
 
 
 @inlined
@@ -110,7 +110,7 @@ def span(top, least):
     return top - least if top - least < -NOTHING else -NOTHING
 
 
-@numba.njit(error_model="numpy", fastmath={{"contract"}})
+@inner_with(fastmath={{"contract"}})
 def one_row(x, to, columns, high, low, rate, kind):
     # the largest value of a row along k, and how far the others reach below it
     whole_vectors()
@@ -134,7 +134,7 @@ def one_row(x, to, columns, high, low, rate, kind):
     return top, span(top, least)
 
 
-@numba.njit(error_model="numpy", fastmath={{"contract"}})
+@inner_with(fastmath={{"contract"}})
 def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count, high, low, rate):
     # the same of columns side by side, whose rows are along k
     whole_vectors()
@@ -166,7 +166,7 @@ def one_stripe(source, table, first, rows, x_step, target, to_step, tops, count,
     return reach
 
 
-@numba.njit(error_model="numpy")
+@inner
 def factor(words, counter, source, target, tops, high, low, kind):
     # tasks of one operand until none is left; how far values reach below the largest
     table, batch, rows = load_word(words), load_word(words + 8), load_word(words + 16)

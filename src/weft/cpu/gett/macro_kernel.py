@@ -12,8 +12,6 @@ and D. So functions of users are compiled apart, and this never again.
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu.gett import params as at
 from weft.cpu.gett.pack import copy_any, gather, pack_rows, pack_slots, read_entries
 from weft.cpu.gett.vector import (
@@ -30,9 +28,10 @@ from weft.cpu.gett.vector import (
     row_count,
     store_word,
 )
+from weft.fn.numba.inner import inner
 
 
-@numba.njit(error_model="numpy")
+@inner
 def packed(plan, frame, bases, pack_of_rows, first, end, start, k, panel, scratch, kind):
     """One panel in the kernel's own type, its stage applied; whether there are special values in it."""
     height = row_count(kind) if pack_of_rows else at.VECTORS * lane_count(kind)
@@ -69,7 +68,7 @@ def packed(plan, frame, bases, pack_of_rows, first, end, start, k, panel, scratc
     return 0
 
 
-@numba.njit(error_model="numpy")
+@inner
 def stored_tile(plan, tile, m, s, base, kind):
     """A register block of the kernel's own type into D, where no stage is."""
     size, width = item_size(kind), lane_count(kind)
@@ -86,7 +85,7 @@ def stored_tile(plan, tile, m, s, base, kind):
                     copy_item(base + row + load_word(to + 8 * j), here + j * size, kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def finished_tile(plan, frame, bases, tile, m, s, scratch, kind):
     """A register block by way of D's stage: C and operands gathered, the function applied, results scattered."""
     height, width = row_count(kind), at.VECTORS * lane_count(kind)
@@ -120,7 +119,7 @@ def finished_tile(plan, frame, bases, tile, m, s, scratch, kind):
                     copy_any(base + row + column, values + (r * width + j) * size, size)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def whole(plan, rows, s, kind):
     """Whether every row and lane of the block is stored: all are, or both slots are contiguous in D."""
     if load_word(plan + 8 * at.ONCE) == 0:
@@ -130,7 +129,7 @@ def whole(plan, rows, s, kind):
     return both != 0 and load_word(rows + 8 * (row_count(kind) - 1)) != at.ABSENT
 
 
-@numba.njit(error_model="numpy")
+@inner
 def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partials, scratch, exact, kind):
     """All register blocks of one block of rows, slots and k."""
     size, width, height = item_size(kind), lane_count(kind), row_count(kind)
@@ -197,7 +196,7 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
                 i, j = i + 1, 0
 
 
-@numba.njit(error_model="numpy")
+@inner
 def blocks(plan, frame, bases, part, panels, partials, scratch, kind):
     """One part of the rows and slots of one index of the loop around."""
     m0, m1, s0, s1 = load_word(part), load_word(part + 8), load_word(part + 16), load_word(part + 24)
@@ -224,7 +223,7 @@ def blocks(plan, frame, bases, part, panels, partials, scratch, kind):
                 )
 
 
-@numba.njit(error_model="numpy")
+@inner
 def moved(plan, frame, bases, index):
     """The addresses of all operands at one index of the loop around."""
     count = load_word(plan + 8 * at.BASE_COUNT)
@@ -241,7 +240,7 @@ def moved(plan, frame, bases, index):
         mode += 8 * (1 + count)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def run(frame, kind):
     """Tasks until none is left; every thread of a team runs this, with a workspace of its own."""
     plan = load_word(frame + 8 * at.PLAN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
@@ -38,6 +37,7 @@ from weft.cpu.gett.vector import (
     store_word,
     transpose,
 )
+from weft.fn.numba.inner import inner
 
 
 @intrinsic
@@ -48,7 +48,7 @@ def load_value(typingctx: Any, address: Any, kind: Any) -> Any:
     return kind(types.int64, kind), code
 
 
-@numba.njit(error_model="numpy")
+@inner
 def special_above(values, count, kind):
     """NaN or infinity: sums of others are -infinity at the least."""
     found = 0
@@ -57,7 +57,7 @@ def special_above(values, count, kind):
     return found
 
 
-@numba.njit(error_model="numpy")
+@inner
 def special_below(values, count, kind):
     """NaN or -infinity."""
     found = 0
@@ -66,7 +66,7 @@ def special_below(values, count, kind):
     return found
 
 
-@numba.njit(error_model="numpy")
+@inner
 def special_infinite(values, count, kind):
     """NaN or any infinity, which times zero is NaN."""
     found = 0
@@ -75,7 +75,7 @@ def special_infinite(values, count, kind):
     return found
 
 
-@numba.njit(error_model="numpy")
+@inner
 def special_nan(values, count, kind):
     """NaN alone: extrema make none."""
     found = 0
@@ -88,7 +88,7 @@ def special_nan(values, count, kind):
 AT_ONCE = 32  # neighbouring slots or row blocks that are packed together, a cache line or more at a time
 
 
-@numba.njit(error_model="numpy")
+@inner
 def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scratch, kind):
     """Slots first..end (`lanes`: table of lanes' offsets, `along`: of k) for k of start..start + k."""
     size, width = item_size(kind), lane_count(kind)
@@ -148,7 +148,7 @@ def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scra
                     copy_item(panel + p * pair + i * size, at + load_word(mine + 8 * i), kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def contiguous(table, count, first, size):
     """Whether a table's entries count up from `first` in steps of `size`."""
     for i in range(count):  # noqa: SIM110  (numba compiles no generators inside functions)
@@ -157,7 +157,7 @@ def contiguous(table, count, first, size):
     return True
 
 
-@numba.njit(error_model="numpy")
+@inner
 def pack_rows(source, to, rows, along, first, end, start, k, kind):
     """Rows first..end, whole register blocks, for k of start..start + k; may write a vector past the last panel."""
     size, width, height = item_size(kind), lane_count(kind), row_count(kind)
@@ -203,7 +203,7 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                 copy_item(panel + (p * height + i) * size, at + load_word(along + 8 * (start + p)), kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def copy_any(to, source, size):
     """An item of any type; what is no memory is its own offset."""
     if size == 4:
@@ -223,7 +223,7 @@ def copy_any(to, source, size):
         store_word(to, source)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def gather(base, to, size, lanes, width, groups, along, k):
     """Items of any size to [group][k][lane], with a table of offsets for lanes and one for k."""
     step = abs(size)
@@ -241,7 +241,7 @@ def gather(base, to, size, lanes, width, groups, along, k):
                 copy_any(to + ((g * k + p) * width + i) * step, at + load_word(lanes + 8 * (g * width + i)), size)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def read_entries(entries, count, bases, to, pointers, first_row, row_count, first_lane, width, groups):
     """Gather each read of a stage to scratch memory, its address to `pointers`; where scratch memory is free after.
 

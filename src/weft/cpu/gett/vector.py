@@ -174,7 +174,7 @@ def stack(typingctx: Any, size: Any) -> Any:
         return None
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        memory = cgutils.alloca_once(builder, ir.ArrayType(BYTE, size.literal_value))
+        memory = cgutils.alloca_once(builder, BYTE, size=size.literal_value)  # of an array it would clear each byte
         memory.align = 64
         return builder.ptrtoint(memory, WORD)
 

@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import (
     allocate,
@@ -45,10 +43,11 @@ from weft.cpu.grouped.params import (
     TILES,
     WORDS,
 )
+from weft.fn.numba.inner import inner
 from weft.spec.group import HEAD, ONE
 
 
-@numba.njit(error_model="numpy")
+@inner
 def side_offset(row, index, first, count, tensor, size):
     """Bytes from a tensor's start to a flattened index of a side, whose modes begin at number `first`."""
     offset, rest = 0, index
@@ -61,7 +60,7 @@ def side_offset(row, index, first, count, tensor, size):
     return (offset + rest * load_word(row + 8 * (HEAD + 1 + 4 * first + tensor))) * size
 
 
-@numba.njit(error_model="numpy")
+@inner
 def offsets_into(table, row, start, stop, first, count, tensor, size):
     """Bytes from a tensor's start to the flattened indices `start` to `stop` of a side, a word each."""
     if count == 1:
@@ -73,7 +72,7 @@ def offsets_into(table, row, start, stop, first, count, tensor, size):
             store_word(table + 8 * (i - start), side_offset(row, i, first, count, tensor, size))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def side_extent(row, first, count):
     extent = 1
     for i in range(count):
@@ -81,7 +80,7 @@ def side_extent(row, first, count):
     return extent
 
 
-@numba.njit(error_model="numpy")
+@inner
 def packed(panel, base, lines, count, along, k, width, kind):
     """A panel, `width` items side by side for each k: of lines `count` at most, the last one again past them."""
     size = item_size(kind)
@@ -93,7 +92,7 @@ def packed(panel, base, lines, count, along, k, width, kind):
                 panel += size
 
 
-@numba.njit(error_model="numpy")
+@inner
 def moved(d, rows, m, columns, n, sums, into_d, adjacent, kind):
     """Sums of register blocks into D, or D into them."""
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
@@ -120,14 +119,14 @@ def moved(d, rows, m, columns, n, sums, into_d, adjacent, kind):
             sums += height * width * size
 
 
-@numba.njit(error_model="numpy")
+@inner
 def staged(function, values, count, pointers, frame):
     """A function of the user on contiguous values, in their place."""
     store_word(pointers, values)
     invoke(function, (pointers, count, frame))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def scaled(frame, values, count, pointers, factor):
     """Contiguous values times the factor at an address, in their place."""
     if load_word(factor) != ONE:
@@ -135,7 +134,7 @@ def scaled(frame, values, count, pointers, factor):
         invoke(load_word(frame + 8 * SCALING), (pointers, count, factor))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def products(frame, tables, starts, extents, steps, sums, begun, kind):
     """The products of one block of k, added to what the register blocks hold, if they have begun.
 
@@ -176,7 +175,7 @@ def products(frame, tables, starts, extents, steps, sums, begun, kind):
             sums += height * width * size
 
 
-@numba.njit(error_model="numpy")
+@inner
 def straight(frame, tables, starts, extents, steps, to, rows_d, kind):
     """All of a tile's sums at once, read and stored without packing: for rows of A and B, and columns of B and D, that
     need no packing. The last block of columns begins early enough to be whole, and rows past the last are that again.
@@ -198,7 +197,7 @@ def straight(frame, tables, starts, extents, steps, to, rows_d, kind):
             )
 
 
-@numba.njit(error_model="numpy")
+@inner
 def finish_tile(frame, tile, workspace, kind):
     """One tile of one result, from its operands to D."""
     size, width, height = item_size(kind), VECTORS * lane_count(kind), row_count(kind)
@@ -280,7 +279,7 @@ def finish_tile(frame, tile, workspace, kind):
     moved(d, rows_d, m, columns_d, n, sums, True, adjacent, kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def run(frame, kind):
     """Tiles until none is left; every thread of a team runs this."""
     tile_m, tile_n, depth = (

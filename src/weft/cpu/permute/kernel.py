@@ -42,6 +42,7 @@ from weft.cpu.gett.vector import (
 )
 from weft.cpu.permute import params
 from weft.cpu.permute.params import LINE
+from weft.fn.numba.inner import inner
 
 FOLLOWING, MOST_AHEAD = 4, 1024  # which cell after this one is prefetched, and how many bytes of it at the most
 AHEAD = {1: 64, 2: 64, 4: 128, 8: 128, 16: 128}  # bytes that are prefetched along X, by the size of an item
@@ -133,7 +134,7 @@ def fence(typingctx: Any) -> Any:
     return types.void(), code
 
 
-@numba.njit(error_model="numpy")
+@inner
 def squares(x, rows, to, columns, p, q, kind):
     """A tile of p x q items, p contiguous in X and q in D: offsets of q in X by `rows`, of p in D by `columns`.
 
@@ -153,7 +154,7 @@ def squares(x, rows, to, columns, p, q, kind):
         i = min(i + side, p - side)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def streamed_squares(x, rows, to, columns, p, q, kind):
     """A tile of `squares` in whole lines of D, and so along X, on few of its pages at a time.
 
@@ -171,7 +172,7 @@ def streamed_squares(x, rows, to, columns, p, q, kind):
             i = min(i + side, p - side)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def copy_run(to, source, size, streams):
     """Bytes that stay together, at least a cache line of them."""
     done = 0
@@ -190,7 +191,7 @@ def copy_run(to, source, size, streams):
         copy_vector(to + size - LINE, source + size - LINE, _64)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def copy_cells(x, p_x, q_x, to, p_to, q_to, p, q, size, kind):
     """Cells of one or two times the size of `kind`."""
     rest = size - item_size(kind) * lane_count(kind)
@@ -206,7 +207,7 @@ def copy_cells(x, p_x, q_x, to, p_to, q_to, p, q, size, kind):
                 copy_vector(here + rest, there + rest, kind)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def cells(x, p_x, q_x, to, p_to, q_to, p, q, size, streams):
     """A tile of p x q cells of `size` bytes, by tables of offsets on both sides."""
     if size >= LINE:
@@ -231,13 +232,13 @@ def cells(x, p_x, q_x, to, p_to, q_to, p, q, size, streams):
         copy_cells(x, p_x, q_x, to, p_to, q_to, p, q, size, _1)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def fill_table(table, count, step):
     for i in range(count):
         store_word(table + 8 * i, i * step)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def read_tile(plan, x, to, p_to, q_to, p, q, size, squares_by, streams):
     """A tile of X to where the two tables say."""
     p_x, q_x = load_word(plan + 8 * params.P_X), load_word(plan + 8 * params.Q_X)
@@ -247,7 +248,7 @@ def read_tile(plan, x, to, p_to, q_to, p, q, size, squares_by, streams):
         invoke(load_word(plan + 8 * params.CELLS), (x, p_x, q_x, to, p_to, q_to, p, q, size, streams))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def computed_tile(plan, frame, x, d, c, p, q, run, streams, room):
     """A tile by way of the stage, in buffers of D's order."""
     x_size, d_size = load_word(plan + 8 * params.X_SIZE), load_word(plan + 8 * params.D_SIZE)
@@ -274,7 +275,7 @@ def computed_tile(plan, frame, x, d, c, p, q, run, streams, room):
     invoke(cells_by, (result, p_to, q_to, d, p_d, q_d, p, q, run * d_size, streams))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def length(plan, side, places):
     """Cells along a side of the tile at `places`: (mode, tile, last) stand at `side`."""
     mode = load_word(plan + 8 * side)
@@ -283,7 +284,7 @@ def length(plan, side, places):
     return load_word(plan + 8 * (side + 1))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def tiles_in_line(plan, frame, places, x, d, c, count, streams, room):
     """So many tiles along the innermost mode around; only the last of them may be longer."""
     last = load_word(plan + 8 * params.OUTER_COUNT) - 1
@@ -304,7 +305,7 @@ def tiles_in_line(plan, frame, places, x, d, c, count, streams, room):
         x, d, c = x + load_word(mode + 8), d + load_word(mode + 16), c + load_word(mode + 16)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def run(frame):
     """Tiles until none is left; every thread of a team runs this, with buffers of its own."""
     plan = load_word(frame + 8 * params.PLAN)

@@ -5,16 +5,15 @@ Each function is run by every thread of a team, draws tasks, and has a workspace
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release, store_word
 from weft.cpu.permute import params as at
 from weft.cpu.permute.kernel import FOLLOWING, LINE, MOST_AHEAD, fill_table, prefetch
+from weft.fn.numba.inner import inner
 
 ACROSS, DOWN = 64, 256  # columns and rows that are transposed at a time: see REACH in the schedule
 
 
-@numba.njit(error_model="numpy")
+@inner
 def turned(plan, x, rows, columns, to, height, width, tables):
     """`height` x `width` items at x, by tables of offsets, to `width` rows of `height` items at `to`."""
     item, turn = load_word(plan + 8 * at.ITEM), load_word(plan + 8 * at.TURN)
@@ -36,14 +35,14 @@ def turned(plan, x, rows, columns, to, height, width, tables):
         i += p
 
 
-@numba.njit(error_model="numpy")
+@inner
 def scaled(plan, frame, values, count, pointers):
     if load_word(plan + 8 * at.SCALE) != 0:
         store_word(pointers, values)
         invoke(load_word(plan + 8 * at.SCALE), (pointers, count, frame + 8 * at.ALPHA))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def written(plan, values, x, rows, columns, height, width, tables):
     """`height` x `width` items that are contiguous to x."""
     item, copy = load_word(plan + 8 * at.ITEM), load_word(plan + 8 * at.COPY)
@@ -57,7 +56,7 @@ def written(plan, values, x, rows, columns, height, width, tables):
         invoke(copy, (values, p_from, q_from, x, rows, columns, height, width, item, 0))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def pairs(frame):
     """Square matrices: a tile and its mirror image are read, transposed and written in each other's place."""
     plan = load_word(frame + 8 * at.PLAN)
@@ -96,7 +95,7 @@ def pairs(frame):
     release(workspace)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def panels(frame):
     """Panels of whole rows, each transposed in a buffer and written back where it was, its rows now columns."""
     plan = load_word(frame + 8 * at.PLAN)
@@ -131,13 +130,13 @@ def panels(frame):
     release(workspace)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def mark(bits, place):
     here = bits + 8 * (place >> 6)
     store_word(here, load_word(here) | 1 << (place & 63))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def cycles(frame):
     """Vectors of a rows x columns matrix of them to columns x rows; a task is a part of every vector."""
     plan = load_word(frame + 8 * at.PLAN)

@@ -12,11 +12,10 @@ exact as sums by halves, and conversions cost little.
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu.gett.vector import allocate, fetch_add, invoke, load_word, release
 from weft.cpu.stream import params as at
 from weft.cpu.stream.items import item_size, load, load_sum, store, store_sum, sum_size
+from weft.fn.numba.inner import inner, inner_with
 
 LINE = 64
 FAST = {"reassoc", "contract", "nsz"}
@@ -25,7 +24,7 @@ FAST = {"reassoc", "contract", "nsz"}
 RUN = 256  # items whose sum is made before it meets that of others: rounding grows with the longest of these sums
 
 
-@numba.njit(error_model="numpy", fastmath=FAST)
+@inner_with(fastmath=FAST)
 def dot(a, b, n, kind, held):
     total = held
     for start in range(0, n, RUN):
@@ -36,7 +35,7 @@ def dot(a, b, n, kind, held):
     return total
 
 
-@numba.njit(error_model="numpy", fastmath=FAST)
+@inner_with(fastmath=FAST)
 def total_of(a, n, kind, held):
     total = held
     for start in range(0, n, RUN):
@@ -47,20 +46,20 @@ def total_of(a, n, kind, held):
     return total
 
 
-@numba.njit(error_model="numpy")
+@inner
 def add_scaled(sums, a, factor, n, kind, held):
     for i in range(n):
         store_sum(sums, i, load_sum(sums, i, held) + load(a, i, kind, held) * factor, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def add_products(sums, a, b, n, kind, held):
     for i in range(n):
         product = load(a, i, kind, held) * load(b, i, kind, held)
         store_sum(sums, i, load_sum(sums, i, held) + product, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def add_four_scaled(sums, a, step, f0, f1, f2, f3, n, kind, held):
     for i in range(n):
         total = load(a, i, kind, held) * f0 + load(a + step, i, kind, held) * f1
@@ -68,19 +67,19 @@ def add_four_scaled(sums, a, step, f0, f1, f2, f3, n, kind, held):
         store_sum(sums, i, load_sum(sums, i, held) + total, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def write_scaled(d, a, factor, n, kind, held, to):
     for i in range(n):
         store(d, i, load(a, i, kind, held) * factor, to, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def write_products(d, a, b, n, kind, held, to):
     for i in range(n):
         store(d, i, load(a, i, kind, held) * load(b, i, kind, held), to, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def packed(plan, source, tile, way, x_step, y_step, table, p, q, size, kind, held):
     """`q` rows of `p` items along x, side by side in a tile."""
     pitch = load_word(plan + 8 * at.X_BLOCK) * size
@@ -94,7 +93,7 @@ def packed(plan, source, tile, way, x_step, y_step, table, p, q, size, kind, hel
             store(to, i, load(here + i * x_step, 0, kind, held), kind, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def add_rows(plan, sums, a, a_step, b, b_step, spread, p, q, kind, held):
     """Rows of a tile to the sums of their items; `spread`: whether B has an item for each of A's, or one for a row."""
     j = 0
@@ -117,7 +116,7 @@ def add_rows(plan, sums, a, a_step, b, b_step, spread, p, q, kind, held):
         j += 1
 
 
-@numba.njit(error_model="numpy")
+@inner
 def sum_rows(plan, sums, a, a_step, b, b_step, spread, p, q, kind, held):
     """The sum of each row of a tile to a sum of its own, or to one of all."""
     step = load_word(plan + 8 * at.Y_KEPT)
@@ -129,7 +128,7 @@ def sum_rows(plan, sums, a, a_step, b, b_step, spread, p, q, kind, held):
         store_sum(sums, j * step, load_sum(sums, j * step, held) + found, held)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def tile(plan, sums, a, b, d, tile_a, tile_b, p, q, kind, held, to):
     """`q` rows of `p` items along x: to their sums, or straight to D."""
     size = item_size(kind)
@@ -159,7 +158,7 @@ def tile(plan, sums, a, b, d, tile_a, tile_b, p, q, kind, held, to):
             write_scaled(d + j * d_step, a + j * a_step, factor, p, kind, held, to)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def write_sums(plan, frame, sums, d, turned, p, q, held, to):
     """Finished sums, `q` rows of `p` along x, to D; where x is summed they are one row, along y."""
     alpha = load_sum(frame + 8 * at.ALPHA, 0, held)
@@ -184,7 +183,7 @@ def write_sums(plan, frame, sums, d, turned, p, q, held, to):
         invoke(turn, (turned, rows, d, load_word(plan + 8 * at.X_TABLE_D), p, q))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def offset(table, count, index, base):
     """How far a base moves in the loops around, at some turn of them."""
     found = 0
@@ -196,7 +195,7 @@ def offset(table, count, index, base):
     return found
 
 
-@numba.njit(error_model="numpy")
+@inner
 def block(plan, frame, sums, tile_a, tile_b, index, kind, held, to):
     """One block of D: its sums over everything, then their way to D."""
     x_extent, x_block = load_word(plan + 8 * at.X_EXTENT), load_word(plan + 8 * at.X_BLOCK)
@@ -244,7 +243,7 @@ def block(plan, frame, sums, tile_a, tile_b, index, kind, held, to):
         write_sums(plan, frame, sums, d, tile_a, columns, rows, held, to)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def run(frame, kind, held, to):
     """Draw tasks until there are no more."""
     plan = load_word(frame + 8 * at.PLAN)

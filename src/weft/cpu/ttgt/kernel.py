@@ -10,8 +10,6 @@ Stages are those of `weft.cpu.gett`: of contiguous values, each with what it rea
 
 from __future__ import annotations
 
-import numba
-
 from weft.cpu.gett.pack import copy_any
 from weft.cpu.gett.params import C_BASE
 from weft.cpu.gett.vector import (
@@ -26,11 +24,12 @@ from weft.cpu.gett.vector import (
     store_word,
 )
 from weft.cpu.ttgt import params as at
+from weft.fn.numba.inner import inner
 
 POINTERS = 256  # bytes for what a stage is given
 
 
-@numba.njit(error_model="numpy")
+@inner
 def copy_bytes(to, source, size):
     words = size // 8 * 8
     for i in range(0, words, 8):
@@ -39,7 +38,7 @@ def copy_bytes(to, source, size):
         copy_1(to + i, source + i)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def repeated(to, size, count):
     """Write the item of four or eight bytes at an address as often as is said, in whole words."""
     if size == 4:
@@ -49,7 +48,7 @@ def repeated(to, size, count):
         store_word(to + 8 * i, item)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def gather(to, base, columns, size, run, first, count):
     """Items of a row's columns first..first + count, one after the other."""
     step = abs(size)
@@ -74,7 +73,7 @@ def gather(to, base, columns, size, run, first, count):
             i += together
 
 
-@numba.njit(error_model="numpy")
+@inner
 def scatter(base, columns, values, size, run, first, count):
     """Scatter contiguous items to a row's columns first..first + count."""
     if run <= 1:
@@ -88,14 +87,14 @@ def scatter(base, columns, values, size, run, first, count):
         i += together
 
 
-@numba.njit(error_model="numpy")
+@inner
 def row_of(entry, bases, row):
     """Where a row of an entry begins."""
     base = load_word(bases + 8 * load_word(entry + 8 * at.BASE))
     return base + load_word(load_word(entry + 8 * at.ROW_TABLE) + 8 * row)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def chunk(plan, frame, first_row, end_row, first, count, scratch):
     """Rows first_row..end_row of one chunk of columns."""
     stage, in_place = load_word(plan + 8 * at.STAGE), load_word(plan + 8 * at.IN_PLACE)
@@ -132,7 +131,7 @@ def chunk(plan, frame, first_row, end_row, first, count, scratch):
                 scatter(row_of(entry, bases, row), columns, source, size, run, first, count)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def run(frame):
     """Tasks until none is left; every thread of a team runs this, with buffers of its own."""
     plan = load_word(frame + 8 * at.PLAN)

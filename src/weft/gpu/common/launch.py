@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -22,11 +22,10 @@ from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, note, pref
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.planner.registry import triton_fault
 from weft.planner.schedule import AuxTensors, Launched, Make, NewTensor, ResourceError, Scalar, Target
 from weft.planner.target import interpreting
-from weft.spec import Contraction, Layout, Mode
+from weft.spec import Contraction, Layout
 from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
 
@@ -38,7 +37,6 @@ if interpreting():
 _DOUBLES, _WORDS = struct.Struct("=2d"), struct.Struct("=2q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
-LONGEST_TILE = 4096  # no tile is longer along one axis
 _ORDINARY = 3  # a number that Triton sees nothing special in
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
@@ -81,24 +79,6 @@ def precision_reason(arithmetic: Arithmetic, target: Target) -> str | None:
     if arithmetic.precision == "tf32" and target.capability == 94:
         return None
     return f"{arithmetic.precision} products have no matrix instruction on {target.name}"
-
-
-def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
-    """Which of A, B, C, D and the auxiliary operands have offsets that need 64 bits.
-
-    Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
-    more tile.
-    """
-    reaches = [0] * tensors
-    for mode in modes:
-        for tensor, stride in enumerate(mode.strides[:tensors]):
-            reaches[tensor] += stride * (mode.extent + LONGEST_TILE)
-    return tuple([reach >= 2**31 for reach in reaches])
-
-
-def wide_index(axes: Iterable[TiledAxis]) -> bool:
-    """Whether an index along some axis needs 64 bits."""
-    return any([axis.extent + LONGEST_TILE >= 2**31 for axis in axes])  # noqa: C419  a list: planning asks this often
 
 
 class _Pointer:

@@ -15,7 +15,7 @@ A planner asks for the same axes hundreds of times, so what one axis is to one t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from weft.spec import Mode
 A, B, C, D = range(4)  # positions in the strides of modes and axes; auxiliary operands of the contraction follow
 TENSORS = 4  # of a description without auxiliary operands
 
+LONGEST_TILE = 4096  # no tile is longer along one axis
 MAX_DIVISOR = VECTOR  # elements, of one byte at least: no access gets wider
 
 _EXTENT = attrgetter("extent")  # read by C code: planning asks for extents and strides some hundred thousand times
@@ -259,3 +260,21 @@ def _in_tensor(axis: TiledAxis, tensor: int) -> _InTensor:
 def tile_count(modes: Sequence[Mode], axes: Sequence[TiledAxis]) -> int:
     """Tiles of a dim whose other modes are taken one index at a time."""
     return math.prod([axis.blocks for axis in (*rest(modes, axes), *axes)])
+
+
+def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
+    """Which of A, B, C, D and the auxiliary operands have offsets that need 64 bits.
+
+    Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
+    more tile.
+    """
+    reaches = [0] * tensors
+    for mode in modes:
+        for tensor, stride in enumerate(mode.strides[:tensors]):
+            reaches[tensor] += stride * (mode.extent + LONGEST_TILE)
+    return tuple([reach >= 2**31 for reach in reaches])
+
+
+def wide_index(axes: Iterable[TiledAxis]) -> bool:
+    """Whether an index along some axis needs 64 bits."""
+    return any([axis.extent + LONGEST_TILE >= 2**31 for axis in axes])  # noqa: C419  a list: planning asks this often

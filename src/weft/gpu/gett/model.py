@@ -11,7 +11,7 @@ from typing import NamedTuple
 from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
 from weft.gpu.common.cost import KernelWork, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
-from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
+from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.splits import product_bytes, run_count, split_counts
 from weft.gpu.common.tiling import (
     TENSORS,
@@ -28,6 +28,8 @@ from weft.gpu.common.tiling import (
     run_orders,
     tile_count,
     tiled_dim,
+    wide,
+    wide_index,
 )
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role

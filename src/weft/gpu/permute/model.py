@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from weft.gpu.common.constraints import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
 from weft.gpu.common.cost import Access, ModeInTile, run_of, tile_access
-from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.release import ODD_RUNS_STATED
-from weft.gpu.common.tiling import TENSORS, A, C, D, KernelAxis, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.common.tiling import TENSORS, A, C, D, KernelAxis, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
 from weft.gpu.permute.schedule import PermuteSchedule, in_words, programs
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SHARED_MEMORY, VECTOR, power_of_two, sm_count
 from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, reduce_seconds, tile_access
-from weft.gpu.common.launch import wide, wide_index
-from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
 from weft.gpu.semiring.algebra import product_slots, sums_exponentials
 from weft.gpu.semiring.schedule import SemiringSchedule, output_tiles, subtile_axes
 from weft.planner.coefficients import fitted

@@ -18,7 +18,7 @@ from weft.gpu.common.cost import (
     run_of,
     tile_access,
 )
-from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
+from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.tiling import (
     TENSORS,
     A,
@@ -34,6 +34,8 @@ from weft.gpu.common.tiling import (
     run_orders,
     tile_count,
     tiled_dim,
+    wide,
+    wide_index,
 )
 from weft.gpu.semiring.algebra import product_slots
 from weft.planner.coefficients import fitted

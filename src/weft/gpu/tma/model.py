@@ -16,9 +16,8 @@ from weft.gpu.common.cost import (
     scattered_bytes,
     tile_access,
 )
-from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.swap_ab import in_kernel_order
-from weft.gpu.common.tiling import TENSORS, D, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.common.tiling import TENSORS, D, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
 from weft.gpu.tma.schedule import TmaSchedule, TmaView, dim_axes, n_parts, shared_bytes, stores_rows, subtiles_of
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target

@@ -11,8 +11,8 @@ import torch
 from weft.gpu.common.aux_operands import aux_bytes, kind_of, real, real_arithmetic, strides_of_parts
 from weft.gpu.common.constraints import LEAST_DOT
 from weft.gpu.common.cost import KernelWork, busy_seconds, compulsory_bytes, matrix_rate, tile_access
-from weft.gpu.common.launch import MOST_PROGRAMS, wide
-from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, axes_text, tile_count
+from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, axes_text, tile_count, wide
 from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
 from weft.gpu.gett.model import GettSchedule, TileShape, gett_params, k_axes, outer_axes
 from weft.planner.coefficients import fitted

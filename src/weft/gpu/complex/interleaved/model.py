@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import aux_bytes, kind_of, strides_of_parts
-from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
-from weft.gpu.common.tiling import TENSORS, TiledDim
+from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.tiling import TENSORS, TiledDim, wide, wide_index
 from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
 from weft.gpu.permute.model import COPY_RATE, move_seconds, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
