@@ -110,7 +110,7 @@ test-all: $(READY) $(if $(READY),$(VENV)/.docs) browser
 	$(PY) -m pytest -m "not gpu and alone" $(ARGS)
 
 # On a machine with a GPU: all that can be run side by side, then what measures time.
-# One file, test_contract, is as long as all others together: idle processes take tests from busy ones.
+# One file, test_contract_cases, is as long as all others together: idle processes take tests from busy ones.
 test-gpu: $(READY)
 	$(PY) -m pytest -n auto --dist worksteal -m "gpu and not slow and not alone" $(ARGS)
 	$(PY) -m pytest -m "gpu and not slow and alone" $(ARGS)

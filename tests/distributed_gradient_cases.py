@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import weft
-from distributed_cases import Case, part, said
+from distributed_cases import said
+from rank_problems import Case, part
 from weft.distributed.group.ranks import find_ranks
 from weft.distributed.run.plan import DistributedPlan
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import weft
-from distributed_cases import Case, part, reference, wholes
+from rank_problems import Case, part, reference, wholes
 from weft.distributed.group.ranks import find_ranks
 
 #: Extents of a case's first label from call to call: some ranks' parts look as in an earlier call, others' do not.

@@ -12,53 +12,7 @@ from torch import Tensor
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
-
-F64 = torch.float64
-EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
-BY_NAME = {each.name: each for each in FUNCTIONS}
-
-
-def operands(h: int = 2, q: int = 11, k: int = 13, d: int = 4, e: int = 3, dtype: torch.dtype = F64) -> list[Tensor]:
-    draw = torch.Generator().manual_seed(h + 3 * q + 7 * k)
-    return [torch.randn(shape, dtype=F64, generator=draw).to(dtype) for shape in ((h, q, d), (h, k, d), (h, k, e))]
-
-
-def auxiliary(each: Between, bias: Tensor | None) -> dict[str, Any]:
-    if not each.aux:
-        return {}
-    return {"indices": {"i": "q", "j": "k"}, "operands": {"bias": ("q", bias)}}
-
-
-def plainly(
-    each: Between, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, alpha: float
-) -> tuple[Tensor, ...]:
-    s = alpha * (a @ b.mT)
-    aux = ()
-    if bias is not None:
-        aux = (torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1]), bias[:, None])  # type: ignore[assignment]
-    found = each.plainly(s, *aux)
-    found = found if isinstance(found, tuple) else (found,)
-    return found if c is None else (found[0] @ c, *found[1:])
-
-
-def results(found: Any) -> tuple[Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
-def bias_of(each: Between, q: int) -> Tensor | None:
-    return torch.linspace(0.5, 1.5, q, dtype=F64) if each.aux else None
-
-
-def gradients(found: tuple[Tensor, ...], inputs: list[Tensor]) -> list[Tensor]:
-    """Of a sum of all results with weights of their own."""
-    total = torch.zeros((), dtype=F64)
-    for at, value in enumerate(found):
-        if value.requires_grad:
-            draw = torch.Generator().manual_seed(at)
-            weights = torch.randn(value.shape, dtype=F64, generator=draw)
-            total = total + (value.nan_to_num(neginf=0.0) * weights).sum()
-    grads = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [torch.zeros_like(each) if grad is None else grad for each, grad in zip(inputs, grads, strict=True)]
+from cascades.plain import BY_NAME, EQUATION, F64, auxiliary, bias_of, gradients, operands, plainly, results, softmax
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 14, 1 << 13], ids=["one block", "blocks", "small blocks"])
@@ -294,10 +248,6 @@ def test_compiled_code_calls_it() -> None:
     torch.testing.assert_close(torch.compile(attention, backend="eager")(q, k, v), attention(q, k, v))
 
 
-def softmax(s: Tensor) -> Tensor:
-    return weft.softmax(s, "k")
-
-
 WRONG: list[tuple[str, type[Exception], str, Any]] = [
     ("a mode that S lacks", weft.NotationError, "reduces over 'z', which 'hqk' does not have",
      lambda q, k, v: weft.cascade(EQUATION, q, k, v, between=lambda s: weft.softmax(s, "z"))),
@@ -341,117 +291,3 @@ WRONG: list[tuple[str, type[Exception], str, Any]] = [
 def test_bad_input_is_refused_in_words(kind: type[Exception], message: str, call: Any) -> None:
     with pytest.raises(kind, match=message):
         call(*operands())
-
-
-SECOND: dict[str, Any] = {
-    "max_plus": lambda p, c: (p[..., None] + c[:, None]).amax(2),
-    "min_plus": lambda p, c: (p[..., None] + c[:, None]).amin(2),
-    "log": lambda p, c: (p[..., None] + c[:, None]).logsumexp(2),
-    "max_times": lambda p, c: (p[..., None] * c[:, None]).amax(2),
-}
-
-
-@pytest.mark.parametrize("limit", [None, 1 << 13], ids=["one block", "blocks"])
-@pytest.mark.parametrize("algebra", SECOND)
-def test_the_second_contraction_in_another_algebra(algebra: str, limit: int | None) -> None:
-    inputs = [tensor.requires_grad_() for tensor in operands(h=2, q=21, k=26)]
-
-    def between(s: Tensor) -> tuple[Tensor, Tensor]:
-        return weft.log_softmax(s, "k") if algebra != "max_times" else torch.sigmoid(s), weft.logsumexp(s, "k")
-
-    keywords: dict[str, Any] = {"between": between, "algebra": algebra}
-    found = weft.cascade(EQUATION, *inputs, workspace_limit=limit, **keywords)
-    q, k, v = inputs
-    s = q @ k.mT
-    p = torch.sigmoid(s) if algebra == "max_times" else torch.log_softmax(s, -1)
-    expected = SECOND[algebra](p, v), s.logsumexp(-1)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(weft.cascade(EQUATION, *inputs, backend="reference", **keywords), expected)
-    torch.testing.assert_close(gradients(found, inputs), gradients(expected, inputs), rtol=1e-9, atol=1e-11)
-
-
-def test_masked_blocks_of_another_algebra_are_not_computed() -> None:
-    """What reaches no later place: paths of two steps, the first of them forwards."""
-    x, y, w = torch.randn(64, 3), torch.randn(64, 3), torch.randn(64, 5)
-
-    def between(s: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return torch.where(j <= i, s, -math.inf)
-
-    keywords: dict[str, Any] = {"between": between, "indices": {"i": "i", "j": "j"}, "algebra": "max_plus"}
-    plan = weft.plan_cascade("id,jd->ij, ij,je->ie", x, y, w, workspace_limit=1 << 12, **keywords)
-    assert "masks       pass 1 computes" in plan.explain()
-    s = (x @ y.T).masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), -math.inf)
-    torch.testing.assert_close(plan(x, y, w), (s[..., None] + w).amax(1))
-
-
-def test_algebras_that_a_cascade_does_not_have_are_refused() -> None:
-    q, k, v = operands()
-    with pytest.raises(weft.ArgumentError, match="algebra is that of the second contraction"):
-        weft.cascade("hqd,hkd->hqk", q, k, algebra="max_plus")
-    with pytest.raises(weft.UnsupportedError, match="one that either has alone is reduced before"):
-        weft.cascade("hqd,hkd->hqk, hqk,ke->qe", q, k, v[0], algebra="max_plus")
-    with pytest.raises(weft.UnsupportedError, match="no algebra is called 'max'"):
-        weft.cascade(EQUATION, q, k, v, algebra="max")
-
-
-@pytest.mark.parametrize("name", ["causal", "a loss", "standardized"])
-def test_gradients_have_gradients(name: str) -> None:
-    each = BY_NAME[name]
-    inputs = [tensor.requires_grad_() for tensor in operands(h=2, q=5, k=6)]
-    bias = bias_of(each, 5)
-    inputs += [] if bias is None else [bias.requires_grad_()]
-
-    def second(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        total = sum(value.sin().sum() for value in found if value.requires_grad)
-        firsts = torch.autograd.grad(total, inputs, create_graph=True)
-        return torch.autograd.grad(sum(first.square().sum() for first in firsts), inputs)
-
-    found = second(results(weft.cascade(EQUATION, *inputs[:3], between=each.function, **auxiliary(each, bias))))
-    torch.testing.assert_close(found, second(plainly(each, *inputs[:3], bias, 1.0)), rtol=1e-8, atol=1e-10)
-
-
-def windowed(s: Tensor, j: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    s = torch.where(j < 5, s + bias, -math.inf)
-    return weft.softmax(s, "k"), weft.logsumexp(s, "k"), weft.argmax(s, "k")
-
-
-@pytest.mark.parametrize("mapped", [(0, 0, 0, 0), (0, None, 1, None), (None, None, 0, None), (None, None, None, 0)])
-def test_vmap_adds_a_mode(mapped: tuple[int | None, ...]) -> None:
-    draw = torch.Generator().manual_seed(3)
-    shapes = ((4, 3), (6, 3), (6, 2), (4,))
-    tensors = [
-        torch.randn(shape if at is None else (*shape[:at], 5, *shape[at:]), dtype=F64, generator=draw)
-        for shape, at in zip(shapes, mapped, strict=True)
-    ]
-
-    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, between=windowed, indices={"j": "k"},
-                            operands={"bias": ("q", bias)})  # fmt: skip
-
-    def loss(*given: Tensor) -> Tensor:
-        d, rows, _ = attention(*given)
-        return d.square().sum() + rows.sin().sum()
-
-    one_by_one = [
-        [each if at is None else each.select(at, i) for each, at in zip(tensors, mapped, strict=True)] for i in range(5)
-    ]
-    found = torch.func.vmap(attention, mapped)(*tensors)
-    expected = [torch.stack(each) for each in zip(*(attention(*each) for each in one_by_one), strict=True)]
-    torch.testing.assert_close(found, tuple(expected))
-    found = torch.func.vmap(torch.func.grad(loss, (0, 1, 2, 3)), mapped)(*tensors)
-    for at in range(4):
-        exact = [torch.autograd.grad(loss(*(x.requires_grad_() for x in each)), each)[at] for each in
-                 ([x.clone() for x in each] for each in one_by_one)]  # fmt: skip
-        torch.testing.assert_close(found[at], torch.stack(exact))
-
-
-def test_second_gradients_of_torch_func_are_refused() -> None:
-    q, k, v = (tensor[0] for tensor in operands())
-
-    def loss(q: Tensor) -> Tensor:
-        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, between=softmax).square().sum()
-
-    with pytest.raises(weft.UnsupportedError, match=r"take them by torch\.autograd with create_graph"):
-        torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(q)
-    with pytest.raises(weft.UnsupportedError, match="a cascade has no forward mode"):
-        torch.func.jvp(loss, (q,), (q,))

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import distributed_cases
+import rank_problems
 import weft
-from distributed_cases import Case, random_case
+from distributed_cases import random_case
 from on_ranks import Outcome, on_ranks
+from rank_problems import Case
 from weft.api.describe import find_target
 from weft.distributed import Placement
 from weft.distributed.planned.blocks import LabelRun, runs_of
@@ -33,7 +35,7 @@ def whole_matrix_products() -> list[Case]:
 
 FUSED = Case(
     "bmk,bkn->bmn", {"b": 3, "m": 7, "n": 5, "k": 8}, {"a": "k", "b": "k", "d": "m", "bias": "n"}, (2,), torch.float32,
-    {"a_fn": distributed_cases.leaky, "c_fn": torch.neg, "epilogue": distributed_cases.biased, "indices": {"row": "m"}},
+    {"a_fn": rank_problems.leaky, "c_fn": torch.neg, "epilogue": rank_problems.biased, "indices": {"row": "m"}},
     {"bias": "mn"}, c="b1n", alpha=2, beta=3,
 )  # fmt: skip
 
@@ -210,7 +212,7 @@ def test_a_profile_has_the_timelines_of_all_ranks(on_two: list[Any]) -> None:
 
 
 def test_validate_judges_the_whole_and_names_the_rank(on_two: list[Any]) -> None:
-    a, b = distributed_cases.values((6, 9), torch.float64, 1), distributed_cases.values((9, 7), torch.float64, 2)
+    a, b = rank_problems.values((6, 9), torch.float64, 1), rank_problems.values((9, 7), torch.float64, 2)
     right = a @ b
     for rank, one in enumerate(on_two):
         found = one["validated"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import distributed_gradient_cases as cases
-from distributed_cases import Case
 from on_ranks import on_ranks
+from rank_problems import Case
 
 pytestmark = pytest.mark.early
 

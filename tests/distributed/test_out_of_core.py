@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from distributed_cases import biased, leaky, values
+from rank_problems import biased, leaky, values
 from weft.distributed.group.link import PCIE
 from weft.distributed.out_of_core.copies import as_rows
 from weft.distributed.out_of_core.grid import HostProblem, estimated, grids

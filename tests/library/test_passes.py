@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fn.compiled_cuda import HOST, kernel
-from library.test_values import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
+from library.calls import BRAIN, DOUBLE, HALF, SINGLE, SIZES, Call, case, check, check_permutation, run
 from weft.gpu.common import driver
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.pointwise import compiled as kernels

@@ -8,164 +8,38 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, note, settings
-from hypothesis import strategies as st
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
+from library.calls import (
+    BRAIN,
+    COMPLEX,
+    DOUBLE,
+    EIGHTH,
+    HALF,
+    SINGLE,
+    SIZES,
+    Call,
+    case,
+    check,
+    check_permutation,
+    moved,
+    on_each,
+    place_of,
+    run,
+    target_for,
+    without_halves,  # noqa: F401  for every test here
+)
 from weft import reference
-from weft.algebra import find
-from weft.library import family, permutations, products
-from weft.oracle.bounds import error_bound
-from weft.oracle.judgement import judged
-from weft.planner.options import Options, read_indices, read_operands
-from weft.planner.planner import Choice
-from weft.planner.request import HOOKS
-from weft.planner.schedule import Target
-from weft.planner.target import target_of
+from weft.library import family
+from weft.planner.options import Options
 from weft.plans.resolving import resolved
-from weft.spec import Contraction, Layout, parse
-from weft.testing import poisoned, random_operand
+from weft.spec import Layout, parse
+from weft.testing import random_operand
 
-DEVICES = [
-    "cpu",
-    "stand-in",
-    pytest.param("cuda", marks=[
-        pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-    ]),
-]  # fmt: skip
-HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
-COMPLEX, EIGHTH = torch.complex64, torch.float8_e4m3fn
-
-on_each = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture(autouse=True)
-def without_halves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("device") == "stand-in":
-        monkeypatch.setattr(products, "_HALVES", ())
-
-
-def target_for(device: str) -> Target:
-    if device == "stand-in":
-        return Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=132)
-    return target_of("cpu" if device == "cpu" else "triton", torch.device(device))
-
-
-def place_of(device: str) -> str:
-    return "cuda" if device == "cuda" else "cpu"
-
-
-class Call(NamedTuple):
-    """A call of `weft.contract`, its operands on the CPU."""
-
-    equation: str
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor | None = None
-    alpha: Any = 1
-    beta: Any = 1
-    layout: str = "contiguous"  # of D
-    options: Any = None
-
-
-def case(equation: str, extents: dict[str, int], dtype: Any = SINGLE, dtype_b: Any = None, **given: Any) -> Call:
-    """Random operands of the terms of an equation; `layouts` are those of A and B, `add` has C as well."""
-    terms, output = equation.split("->")
-    layouts = given.pop("layouts", ("contiguous", "contiguous"))
-    types = dtype, dtype_b or dtype
-    a, b = (
-        random_operand([extents[label] for label in term], of, seed, layout=layout, integers=_whole(of))
-        for seed, (term, of, layout) in enumerate(zip(terms.split(","), types, layouts, strict=True))
-    )
-    c = None
-    if (of_c := given.pop("add", None)) is not None:
-        c = random_operand([extents[label] for label in output], of_c, 7, integers=_whole(of_c))
-    options = {name: value for name, value in given.items() if name not in Call._fields}
-    return Call(equation, a, b, c, **{name: given[name] for name in given if name in Call._fields}, options=options)
-
-
-def _whole(dtype: torch.dtype) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex)
-
-
-def moved(value: Any, device: str) -> Any:
-    """A tensor on a device, strides kept; a mapping of operands too."""
-    if isinstance(value, torch.Tensor):
-        there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=place_of(device))
-        return there.copy_(value)
-    if isinstance(value, dict):
-        return {name: (modes, moved(tensor, device)) for name, (modes, tensor) in value.items()}
-    return value
-
-
-class Run(NamedTuple):
-    """A call as this family serves it: its description, its choice, and tensors on a device."""
-
-    contraction: Contraction
-    choice: Choice
-    results: list[torch.Tensor]
-
-
-def run(call: Call, device: str, limit: int | None = None, times: int = 1) -> Run:
-    """The call into poisoned memory, with guards around it."""
-    given = dict(call.options or {})
-    operands, indices = given.pop("operands", {}), given.pop("indices", {})
-    a, b, c = (moved(each, device) for each in (call.a, call.b, call.c))
-    beside = moved(operands, device)
-    options = Options(
-        functions=tuple(given.pop(hook, None) for hook in HOOKS), operands=read_operands(beside),
-        indices=read_indices(indices), algebra=find(given.pop("algebra", "plus_times")), backend="reference", **given,
-    )  # fmt: skip
-    request = resolved(parse(call.equation), call.equation, a, b, options)
-    extents = request.extents()
-    shape = [extents[label] for label in request.notation.output]
-    dtypes = (request.d_dtype, *(request.outputs or ()))
-    places = [poisoned(shape, dtype, layout=call.layout, device=place_of(device)) for dtype in dtypes]
-    layouts = [Layout.of(place.tensor) for place in places]
-    contraction = request.contraction(Layout.of(c) if c is not None else None, layouts[0], tuple(layouts[1:]))
-    target = target_for(device)
-    choice = family.choice(contraction, "cpu" if device == "cpu" else "triton", target, limit)
-    assert not isinstance(choice, str), choice
-    named = (each.name for each in contraction.aux if each.kind != "output")
-    d, *others = (place.tensor for place in places)
-    aux = (*(beside[name][1] if name in beside else None for name in named), *others)
-    launch = choice.build()
-    for _ in range(times):
-        launch(a, b, c, d, call.alpha, call.beta, aux)
-    for place in places:
-        place.check_guards()
-    return Run(contraction, choice, [d, *others])
-
-
-def check(call: Call, device: str, limit: int | None = None, times: int = 1) -> Run:
-    """The call, and further ones of the same launch, right within the oracle's bounds."""
-    found = run(call, device, limit, times)
-    options = {name: value for name, value in (call.options or {}).items() if name != "promote"}
-    added = {} if call.c is None else {"c": call.c, "beta": call.beta}
-    scaled = {} if call.alpha == 1 else {"alpha": call.alpha}
-    exact = reference.contract(call.equation, call.a, call.b, **added, **scaled, **_wide(options))
-    bounds = error_bound(call.equation, call.a, call.b, **added, **scaled, **(call.options or {}))
-    exact, bounds = ([each] if isinstance(each, torch.Tensor) else list(each) for each in (exact, bounds))
-    for result, wanted, bound in zip(found.results, exact, bounds, strict=True):
-        if not result.dtype.is_floating_point and not result.dtype.is_complex:
-            assert torch.equal(result.cpu(), wanted.to(result.dtype))
-        else:
-            verdict = judged(result.cpu(), wanted, bound)
-            assert verdict.right, f"{verdict} {found.choice.best.schedule}"
-    return found
-
-
-def _wide(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "out_dtype"}
-
-
-SIZES = {"a": 3, "b": 2, "c": 5, "d": 4, "i": 6, "k": 33, "l": 3, "m": 17, "n": 9, "o": 2, "p": 1}
 EQUATIONS = (
     "mk,kn->mn", "km,nk->nm", "bmk,bkn->bnm", "bmk,kbn->mbn", "amk,kbn->bnma", "akbl,lckd->dabc", "abkl,klcd->abcd",
     "k,k->", "mk,k->m", "k,kn->n", "bk,bk->b", "m,n->nm", "ab,ba->ab", "ab,b->ba", "mik,kn->mn", "mi,n->nm", "ai,b->",
@@ -361,62 +235,6 @@ def test_permutations(dtype: torch.dtype, device: str) -> None:
             check_permutation(x, equation, options, device)
 
 
-def check_permutation(x: torch.Tensor, equation: str, options: dict[str, Any], device: str) -> None:
-    extents = {"d": 3} if "d" in equation else {}
-    there = moved(x, device)
-    old = reference.permute(equation, x, extents=extents)
-    old = random_operand(old.shape, x.dtype, 4)
-    added = {"out": moved(old, device)} if "beta" in options else {}
-    plan = weft.plan_permute(there, equation, extents=extents, backend="reference", **options, **added)
-    target = target_for(device)
-    choice = permutations.choice(plan.permutation, "cpu", target)
-    assert not isinstance(choice, str)
-    d = moved(old, device) if added else poisoned(old.shape, x.dtype, device=place_of(device)).tensor
-    choice.build()(there, d if added else None, d, options.get("alpha", 1), options.get("beta", 0))
-    wanted = reference.permute(equation, x, extents=extents, **options, **({"out": old.clone()} if added else {}))
-    assert torch.allclose(d.cpu(), wanted.to(x.dtype), rtol=2e-3 if dtype_is_half(x) else 1e-6)
-
-
-def dtype_is_half(x: torch.Tensor) -> bool:
-    return x.dtype in (HALF, BRAIN)
-
-
-LABELS = "abcdefg"
-ROLES = {"batch": (1, 1, 1), "m": (1, 0, 1), "n": (0, 1, 1), "k": (1, 1, 0), "lone a": (1, 0, 0), "lone b": (0, 1, 0)}
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> Call:
-    """Any partition of up to 7 modes among roles, in any order in each tensor, some operands broadcast."""
-    labels = LABELS[: draw(st.integers(0, 7))]
-    roles = {label: draw(st.sampled_from(sorted(ROLES))) for label in labels}
-    extents = {label: draw(st.sampled_from((1, 2, 3, 4, 5))) for label in labels}
-    in_a, in_b, in_d = (draw(st.permutations([x for x in labels if ROLES[roles[x]][at]])) for at in range(3))
-    equation = f"{''.join(in_a)},{''.join(in_b)}->{''.join(in_d)}"
-    layout = st.sampled_from(("contiguous", "padded", "strided", "offset"))
-    dtype = draw(st.sampled_from((SINGLE, HALF, DOUBLE, COMPLEX, torch.int32)))
-    given: dict[str, Any] = {"alpha": draw(st.sampled_from((1, 2))), "layout": draw(layout)}
-    if draw(st.booleans()):
-        given |= {"add": dtype, "beta": draw(st.sampled_from((1, -3)))}
-    if draw(st.integers(0, 3)) == 0 and dtype not in (COMPLEX, torch.int32):
-        given["epilogue"] = torch.relu
-    return case(equation, extents, dtype, layouts=(draw(layout), draw(layout)), **given)
-
-
-@on_each
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-@given(call=calls(), limit=st.sampled_from((None, 4096, 600)))
-def test_random(call: Call, limit: int | None, device: str) -> None:
-    note(call.equation)
-    try:
-        check(call, device, limit)
-    except AssertionError as error:
-        if "bytes of workspace, the limit is" not in str(error):
-            raise
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("options", [
@@ -440,50 +258,6 @@ def test_in_a_graph(dtype: torch.dtype, options: dict[str, Any]) -> None:
     recorded.replay()
     torch.cuda.synchronize()
     assert torch.equal(d, eager)
-
-
-class Watched(TorchDispatchMode):
-    """The most bytes that operations have made and not given back, besides tensors that were there before."""
-
-    def __init__(self, *known: torch.Tensor) -> None:
-        super().__init__()
-        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in found if isinstance(found, (tuple, list)) else (found,):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() not in self._known:
-                    self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._made = {key: each for key, each in self._made.items() if not each[0].expired()}
-        self.most = max(self.most, sum(size for _, size in self._made.values()))
-        return found
-
-
-@pytest.mark.parametrize("device", ["cpu", "stand-in"])
-@pytest.mark.parametrize("options", [
-    {}, {"a_fn": torch.tanh, "epilogue": torch.relu}, {"epilogue": lambda x: torch.exp(x) * torch.sin(x) + x},
-    {"precision": torch.float16}, {"algebra": "max_plus"}, {"algebra": "log"}, {"epilogue": lambda x: (x, x + 1)},
-], ids=lambda options: "-".join(options) or "plain")  # fmt: skip
-@pytest.mark.parametrize("equation", ["mk,kn->mn", "amk,kbn->bnma", "mik,kn->mn", "m,n->nm", "ab,ab->ba"])
-@pytest.mark.parametrize("limit", [None, 20000])
-def test_no_more_workspace_than_said(equation: str, options: dict[str, Any], limit: int | None, device: str) -> None:
-    sizes = {label: 2 * extent for label, extent in SIZES.items()}
-    call = case(equation, sizes, **options)
-    try:
-        found = run(call, device, limit)
-    except AssertionError as error:
-        assert "bytes of workspace, the limit is" in str(error)  # noqa: PT017  the least is more
-        return
-    a, b = moved(call.a, "cpu"), moved(call.b, "cpu")
-    d, *others = found.results
-    with Watched(a, b, d, *others) as watched:
-        found.choice.build()(a, b, None, d, 1, 0, tuple(others))
-    assert watched.most <= found.choice.best.schedule.workspace_bytes
-    assert limit is None or watched.most <= limit
 
 
 @on_each

@@ -1,0 +1,75 @@
+"""Gradients of a cascade's gradients, and its transforms by torch.func."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+from cascades.plain import BY_NAME, EQUATION, F64, auxiliary, bias_of, operands, plainly, results, softmax
+
+
+@pytest.mark.parametrize("name", ["causal", "a loss", "standardized"])
+def test_gradients_have_gradients(name: str) -> None:
+    each = BY_NAME[name]
+    inputs = [tensor.requires_grad_() for tensor in operands(h=2, q=5, k=6)]
+    bias = bias_of(each, 5)
+    inputs += [] if bias is None else [bias.requires_grad_()]
+
+    def second(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        total = sum(value.sin().sum() for value in found if value.requires_grad)
+        firsts = torch.autograd.grad(total, inputs, create_graph=True)
+        return torch.autograd.grad(sum(first.square().sum() for first in firsts), inputs)
+
+    found = second(results(weft.cascade(EQUATION, *inputs[:3], between=each.function, **auxiliary(each, bias))))
+    torch.testing.assert_close(found, second(plainly(each, *inputs[:3], bias, 1.0)), rtol=1e-8, atol=1e-10)
+
+
+def windowed(s: Tensor, j: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    s = torch.where(j < 5, s + bias, -math.inf)
+    return weft.softmax(s, "k"), weft.logsumexp(s, "k"), weft.argmax(s, "k")
+
+
+@pytest.mark.parametrize("mapped", [(0, 0, 0, 0), (0, None, 1, None), (None, None, 0, None), (None, None, None, 0)])
+def test_vmap_adds_a_mode(mapped: tuple[int | None, ...]) -> None:
+    draw = torch.Generator().manual_seed(3)
+    shapes = ((4, 3), (6, 3), (6, 2), (4,))
+    tensors = [
+        torch.randn(shape if at is None else (*shape[:at], 5, *shape[at:]), dtype=F64, generator=draw)
+        for shape, at in zip(shapes, mapped, strict=True)
+    ]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, between=windowed, indices={"j": "k"},
+                            operands={"bias": ("q", bias)})  # fmt: skip
+
+    def loss(*given: Tensor) -> Tensor:
+        d, rows, _ = attention(*given)
+        return d.square().sum() + rows.sin().sum()
+
+    one_by_one = [
+        [each if at is None else each.select(at, i) for each, at in zip(tensors, mapped, strict=True)] for i in range(5)
+    ]
+    found = torch.func.vmap(attention, mapped)(*tensors)
+    expected = [torch.stack(each) for each in zip(*(attention(*each) for each in one_by_one), strict=True)]
+    torch.testing.assert_close(found, tuple(expected))
+    found = torch.func.vmap(torch.func.grad(loss, (0, 1, 2, 3)), mapped)(*tensors)
+    for at in range(4):
+        exact = [torch.autograd.grad(loss(*(x.requires_grad_() for x in each)), each)[at] for each in
+                 ([x.clone() for x in each] for each in one_by_one)]  # fmt: skip
+        torch.testing.assert_close(found[at], torch.stack(exact))
+
+
+def test_second_gradients_of_torch_func_are_refused() -> None:
+    q, k, v = (tensor[0] for tensor in operands())
+
+    def loss(q: Tensor) -> Tensor:
+        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, between=softmax).square().sum()
+
+    with pytest.raises(weft.UnsupportedError, match=r"take them by torch\.autograd with create_graph"):
+        torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(q)
+    with pytest.raises(weft.UnsupportedError, match="a cascade has no forward mode"):
+        torch.func.jvp(loss, (q,), (q,))
