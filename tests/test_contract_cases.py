@@ -73,7 +73,7 @@ def test_at_hand_cases_are_right_in_the_interpreter(case: Case) -> None:
 def few_programs(case: Case) -> Case:
     """At a size of few elements of D: in the interpreter kernels at hand run a program for each."""
     work = case.work
-    while math.prod(case.d_shape) > 32 and work > 8:
+    while math.prod(case.d_shape) > 16 and work > 8:
         work //= 2
         case = cases.scaled(case, work)
     return case
