@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from reporting import is_rest, print_report
+from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
@@ -56,8 +56,7 @@ def report(
     converted = len(re.findall(r"cvt\.rn\S*\.s(?:8|16|32)\b", text))
     found = {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, "late": late(text)}
     found |= {"converted integers": converted, "prmt": text.count("prmt.b32")}
-    read = architecture == "sm_90" and (is_rest() or best.schedule.family == "tma")  # which takes as long as to compile
-    found["unwritten"] = unwritten(built.asm["cubin"]) if read else []
+    found["unwritten"] = unwritten(built.asm["cubin"]) if architecture == "sm_90" else []
     return found | instructions(text)
 
 

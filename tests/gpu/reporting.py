@@ -30,15 +30,10 @@ def slow(*values: Any) -> Any:
 PARTS = [pytest.param(False, id="few"), pytest.param(True, id="rest", marks=pytest.mark.slow)]
 
 
-def is_rest() -> bool:
-    """Whether a script is run for the cases that slow tests look at."""
-    return sys.argv[1:2] == [REST]
-
-
 def print_report(cases: Mapping[str, Callable[[], object]]) -> None:
     """Of the cases whose names match the script's arguments, or of all others after `--rest`; of all without any."""
-    patterns = tuple(sys.argv[1:])
-    wanted = [name for name in cases if not patterns or _matches(name, patterns) != is_rest()]
+    rest, patterns = sys.argv[1:2] == [REST], tuple(sys.argv[1:])
+    wanted = [name for name in cases if not patterns or _matches(name, patterns) != rest]
     json.dump({name: cases[name]() for name in wanted}, sys.stdout)
 
 

@@ -96,7 +96,6 @@ def test_operands_that_are_computed_are_fenced_before_the_threads_meet(report: R
 
 
 def test_no_uniform_register_is_read_that_nothing_wrote(report: Report) -> None:
-    """In a quick run only where boxes are loaded: products take their descriptors from such registers."""
     for name, found in report.items():
         assert found["unwritten"] == [], name
 
