@@ -18,19 +18,21 @@ from weft.gpu.common.launch import collected
 from weft.gpu.common.reduce_splits import KERNEL as REDUCTION
 from weft.gpu.terms.launch import KERNEL, TermsProduct
 from weft.planner.split_schemes import BF16X6, FP16X3, SplitScheme
+from weft.spec import Layout
 
 OTHERS = (KERNEL, REDUCTION)  # than the passes over operands
 
 
 def report(scheme: SplitScheme, m: int, n: int, k: int, turned: bool = False) -> dict[str, object]:
     """Of the kernel of one scheme; and what the assembler spills, or runs one by one."""
-    a, b, d = (torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n)))
+    shapes = ((m, k), (k, n), (m, n))
+    a, b, d = (Layout.contiguous(shape, torch.float32) for shape in shapes)
     if turned:
-        a, b = (torch.empty(x.shape[::-1], device="meta").mT for x in (a, b))
+        a, b = (Layout.contiguous(shape[::-1], torch.float32).transposed for shape in shapes[:2])
     with collected() as launches:
         product = TermsProduct(a, b, d, (FP16X3, BF16X6), H200)
     beside = [compiled(each, "sm_90") for each in launches if each.function not in OTHERS]
-    kernel = product._kernels[(FP16X3, BF16X6).index(scheme)]
+    kernel = product._by_scheme[(FP16X3, BF16X6).index(scheme)]
     built = compiled(kernel.multiply, "sm_90")
     text = built.asm["ptx"]
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:

@@ -14,16 +14,16 @@ from torch import Tensor
 import weft
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
-from weft.fn import trace
 from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
-from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, new_words, verdict_launch
+from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
 from weft.library import scheme as library_scheme
-from weft.library import split
+from weft.library import split, split_family
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16
 from weft.planner.target import target_of
+from weft.spec import Layout
 
 SCHEMES = pytest.mark.parametrize("scheme", [BF16X6, FP16X3], ids=lambda scheme: scheme.name)
 INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 2, 232448)
@@ -39,13 +39,15 @@ class Packed:
     """Terms of two operands, made in the interpreter as launches on a GPU make them."""
 
     def __init__(self, a: Tensor, b: Tensor, *, looks: bool) -> None:
-        sides = OperandTerms(a, 0, FIRST_COUNT, INTERPRETER), None
-        sides = sides[0], OperandTerms(b.mT, 1, FIRST_COUNT + sides[0].rows, INTERPRETER)
         given = (a, b.mT)
-        self.words = new_words(*sides, a.device)
+        of_a = OperandTerms(Layout.of(a), 0, FIRST_COUNT, INTERPRETER)
+        sides = of_a, OperandTerms(Layout.of(b.mT), 1, FIRST_COUNT + of_a.rows, INTERPRETER)
+        self.words = torch.full((FIRST_COUNT + sum(side.rows for side in sides),), -1, dtype=torch.int32)
         schemes = (FP16X3, BF16X6) if looks else (BF16X6,)
         for side in sides:
-            side.prepare(schemes, self.words if looks else None)
+            side.prepare(schemes, Layout.of(self.words) if looks else None)
+        verdict = Verdict(Layout.of(self.words), a.shape[-1], INTERPRETER)
+        verdict.clear(self.words)
         if looks:
             for side, x in zip(sides, given, strict=True):
                 side.peak(x, self.words)
@@ -60,7 +62,7 @@ class Packed:
                 made.append([each.double() for each in side.views(held)])
             self.terms[scheme.name] = made
             if scheme is FP16X3:
-                verdict_launch(self.words, a.shape[-1], INTERPRETER)((self.words,), 1, 1)
+                verdict(self.words)
 
     @property
     def serves(self) -> bool:
@@ -172,9 +174,9 @@ def test_float16_is_looked_at_for_large_products_alone() -> None:
 
 @cache
 def planned(m: int, n: int, k: int, *batch: int, both: bool = True) -> TermsProduct:
-    a, b, d = (torch.empty(*batch, rows, columns, device="meta") for rows, columns in ((m, k), (k, n), (m, n)))
-    target = replace(H200, kind="cuda")
-    return TermsProduct(a, b, d, (FP16X3, BF16X6) if both else (BF16X6,), target)
+    shapes = ((m, k), (k, n), (m, n))
+    lie = [Layout.contiguous((*batch, rows, columns), torch.float32) for rows, columns in shapes]
+    return TermsProduct(*lie, (FP16X3, BF16X6) if both else (BF16X6,), replace(H200, kind="cuda"))
 
 
 @pytest.mark.parametrize(
@@ -182,42 +184,25 @@ def planned(m: int, n: int, k: int, *batch: int, both: bool = True) -> TermsProd
     [((4096, 4096, 4096), 1), ((128, 128, 65536), 128), ((300, 200, 1500, 7), 3), ((96, 48, 100001), 98)],
 )
 def test_sums_are_shared_where_output_tiles_are_few(extents: tuple[int, ...], splits: int) -> None:
-    assert [each.schedule.splits for each in planned(*extents)._kernels] == [splits] * 2
+    assert [each.schedule.splits for each in planned(*extents)._by_scheme] == [splits] * 2
 
 
 def test_each_stage_has_tiles_of_all_terms() -> None:
-    assert [(each.schedule.tile, each.schedule.stages) for each in planned(4096, 4096, 4096)._kernels] == [
+    assert [(each.schedule.tile, each.schedule.stages) for each in planned(4096, 4096, 4096)._by_scheme] == [
         ((128, 128, 64), 3), ((128, 128, 32), 4),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("extents", "count"), [((512, 512, 512), 9), ((1000, 777, 2050), 10)])
+@pytest.mark.parametrize(("extents", "count"), [((512, 512, 512), 10), ((1000, 777, 2050), 11)])
 def test_a_call_is_launches_alone(extents: tuple[int, ...], count: int) -> None:
     m, n, k = extents
     a, b = matrices(m, n, k)
     with collected() as made:
-        product = TermsProduct(a, b, torch.empty(m, n), (FP16X3, BF16X6), H200)
+        product = TermsProduct(*map(Layout.of, (a, b, torch.empty(m, n))), (FP16X3, BF16X6), H200)
         assert len(made) == count  # before the first call, which may be captured
         for _ in range(2):
             product(a, b, torch.empty(m, n), 0.5)
-    assert len(made) == count  # of peaks, terms by both schemes, the verdict, both kernels; what adds partials
-
-
-def test_an_epilogue_of_sums_alone_is_applied_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_TRY_TERMS", "1")
-    a, b = matrices(512, 512, 512)
-    relu = trace(torch.relu, (torch.float32,))
-    for epilogue in (None, relu):
-        products = split.SplitProducts(False, "cuda", 512, epilogue)
-        products.prepare(H200)
-        with collected() as made:
-            assert products.has_epilogue is (epilogue is not None)
-            if products.has_epilogue:
-                assert products.finishes(torch.empty(512, 512), a, b)
-            else:
-                products.into(torch.empty(512, 512), a, b)
-        (kernel,) = [each for each in made if "TERMS" in each.constants]
-        assert (kernel.constants["OP"].epilogue is not None) is (epilogue is not None)
+    assert len(made) == count  # of zeros, peaks, terms by both schemes, the verdict, both kernels; what adds partials
 
 
 @pytest.mark.parametrize(
@@ -235,23 +220,19 @@ def test_d_is_made_aside_where_tma_cannot_store_it(
     shape: tuple[int, ...], strides: tuple[int, ...], aside: bool
 ) -> None:
     *batch, m, n = shape
-    a, b = torch.empty(*batch, m, 512, device="meta"), torch.empty(*batch, 512, n, device="meta")
-    place = torch.empty_strided(shape, strides, device="meta")
+    a, b = (Layout.contiguous((*batch, *matrix), torch.float32) for matrix in ((m, 512), (512, n)))
     with collected():
-        product = TermsProduct(a, b, place, (BF16X6,), H200)
+        product = TermsProduct(a, b, Layout(shape, strides, torch.float32), (BF16X6,), H200)
     assert product._aside is aside
 
 
 def test_short_sums_and_other_devices_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="short"):
         planned(256, 256, 16, both=False)
-    a, b, d = torch.empty(256, 256), torch.empty(256, 256), torch.empty(256, 256)
+    square = Layout.contiguous((256, 256), torch.float32)
     with pytest.raises(UnsupportedError, match="capability"):
-        TermsProduct(a, b, d, (BF16X6,), replace(H200, capability=100))
+        TermsProduct(square, square, square, (BF16X6,), replace(H200, capability=100))
 
-
-#: As the kernel itself: on a GPU nobody has seen it yet.
-TRIED = pytest.mark.skipif(not split.tries_one_kernel(), reason="WEFT_TRY_TERMS=1 has one kernel make them")
 
 CASES = [
     ("mk,kn->mn", {"m": 512, "n": 512, "k": 512}),
@@ -263,34 +244,33 @@ CASES = [
 ]
 
 
-@TRIED
 @pytest.mark.gpu
 @pytest.mark.parametrize(("equation", "extents"), CASES)
 @pytest.mark.parametrize("spread", [False, True], ids=["near", "spread"])
 def test_values_on_a_gpu(monkeypatch: pytest.MonkeyPatch, equation: str, extents: dict[str, int], spread: bool) -> None:
-    monkeypatch.setenv("WEFT_TRY_TERMS", "1")
     monkeypatch.setattr(split, "prefers_float16", lambda *dims: True)
     monkeypatch.setattr(library_scheme, "is_worth", lambda *dims: True)
     left, right = equation.split("->")[0].split(",")
     a, b = (torch.randn([extents[label] for label in term], device="cuda") for term in (left, right))
     if spread:
         a *= torch.empty_like(a).uniform_(-60, 0).exp2()
-    plan = weft.plan(equation, a, b, precision="ieee_bound", specialize="library")
+    described = weft.plan(equation, a, b, precision="ieee_bound").contraction
+    (schedule, *_) = split_family.schedules(described, target_of("triton", a.device)).schedules
+    plan = weft.plan(equation, a, b, precision="ieee_bound", schedule=schedule)
     exact = torch.einsum(equation, a.double(), b.double())
     size = torch.einsum(equation, a.double().abs(), b.double().abs())
     assert "terms in one kernel" in plan.explain()
-    for _ in range(2):
+    for _ in range(4):
         off = (plan(a, b).double() - exact).abs()
         assert (off <= extents["k"] * U * size).all()
 
 
-@TRIED
 @pytest.mark.gpu
 @pytest.mark.parametrize("spread", [False, True], ids=["near", "spread"])
 def test_a_graph_chooses_terms_anew_on_a_gpu(spread: bool) -> None:
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
     d = torch.empty(512, 512, device="cuda")
-    product = TermsProduct(a, b, d, (FP16X3, BF16X6), target_of("triton", a.device))
+    product = TermsProduct(*map(Layout.of, (a, b, d)), (FP16X3, BF16X6), target_of("triton", a.device))
     product(a, b, d)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

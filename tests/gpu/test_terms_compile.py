@@ -14,7 +14,7 @@ FEW = ("bf16x6", "fp16x3 split_k")
 def test_what_is_compiled(name: str) -> None:
     found = Report("terms_report.py", FEW, name not in FEW)[name]
     assert found["spilled"] == 0
-    assert found["passes"] == 7  # of peaks, of terms by two schemes, and the verdict
+    assert found["passes"] == 8  # of zeros, of peaks, of terms by two schemes, and the verdict
     assert not found["serialized"]
     assert found["local"] == found["unfenced"] == found["unmet"] == found["unawaited"] == 0
     # Of the first step of a run and of all others, by two consumers.

@@ -133,6 +133,11 @@ class OperandMatrix:
             scheme.plain[place] or (scheme.contraction.a_fn, scheme.contraction.b_fn)[place] is None
         )
 
+    def layout(self, operand: Layout) -> Layout:
+        """The layout of the matrix, in memory of its own."""
+        packed = Layout.contiguous(self._shape, self._factor.wanted)
+        return packed.transposed if self._turned else packed
+
     @property
     def bytes(self) -> int:
         size = math.prod(self._shape) * self._factor.wanted.itemsize
@@ -172,6 +177,10 @@ class Seen:
 
     def __init__(self, view: View) -> None:
         self.view = view
+
+    def layout(self, operand: Layout) -> Layout:
+        """The layout of the matrix, which is all of the operand."""
+        return operand._replace(shape=self.view.shape, strides=self.view.strides)
 
     def of(self, tensor: Tensor, aux: AuxTensors) -> Tensor:
         return self.view.of(tensor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,6 @@ from weft.library.scheme import LibraryScheme, scheme_of
 from weft.library.views import Frame
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, Launch, Ranked, Target
-from weft.planner.split_schemes import refusal
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
 
@@ -36,7 +35,6 @@ LEAST = 1 << 20  # bytes of the parts that are for those who have little
 _FORMS = {
     "product": "matrix products", "pairs": "products of elements", "algebra": "tables of pairs",
     "counts": "matrix products that count pairs", "exponentials": "matrix products of exponentials",
-    "split": "matrix products of shorter terms",
 }  # fmt: skip
 
 
@@ -88,11 +86,11 @@ def _described(contraction: Contraction, target: Target, *, whole: bool = True) 
     Parts, not `whole`, compute it behind their sums.
     """
     if whole and (fold := folded(contraction, target.kind)) is not None:
-        scheme = scheme_on(fold.contraction, target)._replace(clamps=fold.clamps)
+        scheme = scheme_of(fold.contraction, target.kind)._replace(clamps=fold.clamps)
         part = LibraryPart(scheme, Frame.whole(fold.contraction))
         if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):
             return _Described(scheme, fold._replace(clamps=fold.clamps and not part.clamps))
-    return _Described(scheme_on(contraction, target))
+    return _Described(scheme_of(contraction, target.kind))
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -101,14 +99,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         return Candidates((usual,))
     small = _built(contraction, target, LEAST).schedule
     return Candidates((usual, small) if small.workspace_bytes < usual.workspace_bytes else (usual,))
-
-
-def scheme_on(contraction: Contraction, target: Target) -> LibraryScheme:
-    """The scheme on a target, whose matrix units may not be known."""
-    arithmetic = contraction.arithmetic
-    if arithmetic.split and refusal(target) is not None:
-        contraction = replace(contraction, arithmetic=replace(arithmetic, split=False))
-    return scheme_of(contraction, target.kind)
 
 
 def _usual(scheme: LibraryScheme) -> int:
@@ -142,8 +132,7 @@ def _built(contraction: Contraction, target: Target, most: int | None = None) ->
     if found.extents is not None and described.fold is not None:
         described = _described(contraction, target, whole=False)
         found = cut(described.scheme, most)
-    form = "split" if described.scheme.types.way == "split" else described.scheme.form
-    schedule = LibrarySchedule(form, found.extents, found.workspace_bytes)
+    schedule = LibrarySchedule(described.scheme.form, found.extents, found.workspace_bytes)
     return _Built(described, schedule, found.part)
 
 

@@ -59,8 +59,11 @@ class LibraryPart:
 
     def prepare(self, target: Target, *, apart: bool = False) -> None:
         """Have functions, and copies along many modes, done in one pass each, where a device can; `apart`: sums are
-        made by `made` alone."""
+        made by `made` alone. `ResourceError` where nothing multiplies terms of matrices that lie so."""
         contraction = self._scheme.contraction
+        if self._scheme.types.way == "split":
+            assert isinstance(self._sums, Matrices), "terms are multiplied"
+            self._sums.prepare_terms(target, in_place=self._in_place and contraction.c is None)
         functions = contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue
         if not fuses(target):
             return
@@ -82,6 +85,11 @@ class LibraryPart:
         if contraction.epilogue is not None or adds or (self._finish.is_scattered and not self._in_place):
             made = finish_pass(*part, self._in_place and contraction.c is None and not apart, target)
             self._fused, self._reason = (None, made) if isinstance(made, str) else (made, None)
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """Launches that multiply terms."""
+        return self._sums.kernels if isinstance(self._sums, Matrices) else ()
 
     @property
     def state(self) -> str | None:

@@ -23,7 +23,6 @@ from weft.library.products import wrapped
 from weft.library.scheme import LibraryScheme
 from weft.library.views import FIRST, A, B, C, D, Frame
 from weft.planner.schedule import AuxTensors, Scalar, Target
-from weft.planner.split_schemes import NEAR, SplitScheme
 from weft.spec import Contraction, Layout
 from weft.spec.permutation import Permutation
 
@@ -183,28 +182,6 @@ def moving_pass(extents: Sequence[int], tensors: Sequence[PassTensor], target: T
     if isinstance(found, str):
         return f"torch's operations: {found}"
     return made_pass(found, (), lambda w, values, factors: values, target)
-
-
-def split_pass(x: Tensor, written: Sequence[Tensor], scheme: SplitScheme, alignment: int, target: Target) -> Pass | str:
-    """The pass from float32 values, times a factor, to their terms, and to ones where they are near; or why not."""
-    tensors = [PassTensor(each.dtype, tuple(each.stride()), alignment=alignment) for each in (x, *written)]
-    found = passage(x.shape, tensors, len(written))
-    if isinstance(found, str):
-        return f"torch's operations: {found}"
-
-    def body(w: CudaWriter, values: list[Held], factors: list[Held]) -> Sequence[Held]:
-        single = torch.float32
-        rest = _times(w, values[0], factors[0])
-        marks = [Held(w.typed(f"fabsf({rest.name}) >= {w.constant(NEAR, single)}", single), torch.float16)]
-        shift, terms = Held(w.constant(2.0**scheme.shift, single), single), []
-        for _ in range(scheme.terms):
-            term = w.cast(rest.name, single, scheme.term)
-            terms.append(Held(term, scheme.term))
-            left = w.typed(LOWERINGS["sub"](w, single, rest.name, term), single)
-            rest = _times(w, Held(left, single), shift)
-        return [*terms, *marks][: len(written)]
-
-    return made_pass(found, (torch.float32,), body, target)
 
 
 def permutation_pass(permutation: Permutation, target: Target) -> Pass | str:

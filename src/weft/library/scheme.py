@@ -73,7 +73,8 @@ class LibraryScheme(NamedTuple):
         return self._replace(types=self.types._replace(result=self.accumulate, way="widening"))
 
 
-def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
+def scheme_of(contraction: Contraction, kind: str, *, terms: bool = False) -> LibraryScheme:
+    """The scheme on a kind of device; with products of shorter `terms`, where those are predicted to pay."""
     roles = _roles(contraction)
     arithmetic, layouts = contraction.arithmetic, (contraction.a, contraction.b)
     values = value_type(layouts[A].dtype, arithmetic.product), value_type(layouts[B].dtype, arithmetic.product)
@@ -85,7 +86,10 @@ def scheme_of(contraction: Contraction, kind: str) -> LibraryScheme:
         contraction.conjugate_a and layouts[A].dtype.is_complex, contraction.conjugate_b and layouts[B].dtype.is_complex
     )  # fmt: skip
     short = not follows and not any(roles.alone) and contraction.d.dtype == arithmetic.product
-    types = _types(contraction, roles, form, values, kind, short)
+    if terms and splits(contraction, roles, form):
+        types = ProductTypes(torch.float32, torch.float32, torch.float32, "split")
+    else:
+        types = _types(contraction, roles, form, values, kind, short)
     plain = tuple(
         functions[at] is None and not conjugate[at] and not roles.alone[at]
         and {layouts[at].dtype, values[at], types[at]} == {types[at]}
@@ -124,8 +128,6 @@ def _types(
     short: bool,
 ) -> ProductTypes:
     accumulate = contraction.arithmetic.accumulate
-    if splits(contraction, roles, form, kind):
-        return ProductTypes(torch.float32, torch.float32, torch.float32, "split")
     if form in ("algebra", "counts", "exponentials"):
         return ProductTypes(accumulate, accumulate, accumulate, "plain")
     if form == "pairs":
@@ -145,13 +147,12 @@ def _types(
     return types_of(contraction.arithmetic, values, kind, short)
 
 
-def splits(contraction: Contraction, roles: RoleNumbers, form: Form, kind: str) -> bool:
-    """Whether float32 products are made of shorter terms."""
-    allowed = contraction.arithmetic.split and contraction.arithmetic.accumulate is torch.float32
-    if not allowed or form != "product" or kind != "cuda" or not widens() or 0 in (contraction.m, contraction.n):
+def splits(contraction: Contraction, roles: RoleNumbers, form: Form) -> bool:
+    """Whether products are of float32 matrices that are large enough for shorter terms."""
+    if form != "product" or contraction.arithmetic.accumulate is not torch.float32:
         return False
     k = math.prod([contraction.modes[at].extent for at in roles.k])
-    return is_worth(contraction.batch, contraction.m, contraction.n, k)
+    return 0 not in (contraction.m, contraction.n) and is_worth(contraction.batch, contraction.m, contraction.n, k)
 
 
 def _roles(contraction: Contraction) -> RoleNumbers:

@@ -1,7 +1,7 @@
 """float32 products of "ieee_bound" made of shorter terms, see `weft.planner.split_schemes`.
 
-By passes: operands are packed, passed through their functions and split in memory, cuBLAS multiplies terms, and what
-follows on the sums is one more pass. That is the library's schedule, here among those of kernels.
+In memory: operands are packed, passed through their functions and split; one kernel multiplies terms
+(`weft.gpu.terms`), and what follows on the sums is one more pass. The steps around a product are the library's.
 
 In registers: the product of another family that splits tiles as it multiplies them, and adds each step along k in
 float32. Nothing is packed for it, and functions before and after are fused.
@@ -9,14 +9,17 @@ float32. Nothing is packed for it, and functions before and after are fused.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from weft.errors import UnsupportedError
 from weft.library import family as library
-from weft.library.family import LibrarySchedule
+from weft.library import gpu_model
+from weft.library.part import LibraryPart
+from weft.library.scheme import LibraryScheme, scheme_of
+from weft.library.views import LONGEST, Frame
 from weft.planner import program
 from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
@@ -31,6 +34,18 @@ KEPT = 4  # schedules of a product in registers that are proposed
 AROUND = ("pre_reduce", "ttgt", "scatter")  # families whose products are split themselves
 
 
+@dataclass(frozen=True, slots=True)
+class TermsSchedule:
+    """Matrices of terms in memory, multiplied by one kernel."""
+
+    workspace_bytes: int
+    family: str = NAME
+
+    def __str__(self) -> str:
+        workspace = f"workspace {self.workspace_bytes / 1024:.0f} KiB"
+        return f"{self.family}: matrix products of shorter terms in one kernel; {workspace}"
+
+
 def supports(contraction: Contraction, target: Target) -> str | None:
     if not contraction.arithmetic.split:
         return 'products are made of shorter terms where precision is "ieee_bound"'
@@ -40,14 +55,12 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[LibrarySchedule | Program] = []
+    found: list[TermsSchedule | Program] = []
     excluded: list[str] = []
-    if (reason := library.supports(contraction, target)) is None:
-        for each in library.schedules(contraction, target).schedules:
-            if isinstance(each, LibrarySchedule) and each.form == "split":
-                found.append(replace(each, family=NAME))
-    else:
+    if (reason := library.supports(contraction, target)) is not None:
         excluded.append(reason)
+    elif (scheme := _in_memory(contraction)) is not None:
+        found.append(TermsSchedule(_part(scheme).workspace_bytes))
     if not BF16X6.admitted(contraction.k, STEPS):
         excluded.append(f"sums of {contraction.k} products are too short for a bound as that of IEEE sums")
     else:
@@ -56,6 +69,18 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         except UnsupportedError as error:
             excluded.append(str(error))
     return Candidates(tuple(found), tuple(excluded))
+
+
+def _in_memory(contraction: Contraction) -> LibraryScheme | None:
+    """The steps around a product of matrices of terms; None where terms in memory are not for the contraction."""
+    scheme = scheme_of(contraction, "cuda", terms=True)
+    frame, roles = Frame.whole(contraction), scheme.roles
+    long = any(frame.size(group) >= LONGEST for group in (roles.batch, roles.m, roles.n, roles.k))
+    return scheme if scheme.types.way == "split" and not long else None
+
+
+def _part(scheme: LibraryScheme) -> LibraryPart:
+    return LibraryPart(scheme, Frame.whole(scheme.contraction))
 
 
 def _in_registers(contraction: Contraction, target: Target) -> list[Choice]:
@@ -72,32 +97,39 @@ def _program(product: Choice, k: int) -> Program:
     return Program(NAME, (as_called(product, SLOT_A, SLOT_B),), 0, form)
 
 
-def predict(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> float:
-    return schedule.seconds if isinstance(schedule, Program) else library.waited(contraction, schedule, target)
+def predict(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> float:
+    if isinstance(schedule, Program):
+        return schedule.seconds
+    scheme = scheme_of(contraction, "cuda", terms=True)
+    return max(gpu_model.contraction_seconds(scheme, 1, _part(scheme).work, target))
 
 
-def build(contraction: Contraction, schedule: LibrarySchedule | Program, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: TermsSchedule | Program, target: Target) -> Launch:
+    """`ResourceError` where the kernel does not take the matrices."""
     if isinstance(schedule, Program):
         return program.build(contraction, schedule, target)
-    return SplitLaunch(contraction, library.build(contraction, schedule, target))
+    part = _part(scheme_of(contraction, "cuda", terms=True))
+    part.prepare(target)
+    return TermsLaunch(contraction, part)
 
 
-class SplitLaunch:
-    """The library's launch on tensors of a call, or of a step, whose intermediates are rows of elements."""
+class TermsLaunch:
+    """Products of terms in memory on tensors of a call, or of a step, whose intermediates are rows of elements."""
 
-    def __init__(self, contraction: Contraction, launch: Launch) -> None:
-        self._launch = launch
+    def __init__(self, contraction: Contraction, part: LibraryPart) -> None:
+        self._part = part
         self._layouts = contraction.a, contraction.b, contraction.c, contraction.d
+        self.kernels = part.kernels
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         a, b, c, d = (_in_layout(*pair) for pair in zip((a, b, c, d), self._layouts, strict=True))
-        self._launch(a, b, c, d, alpha, beta, aux)
+        self._part(a, b, c, d, alpha, beta, aux)
 
     @property
     def state(self) -> str | None:
-        return getattr(self._launch, "state", None)
+        return self._part.state
 
 
 def _in_layout(tensor: Any, layout: Layout | None) -> Any:

@@ -7,6 +7,7 @@ ways to run: `made`, sums in memory of their own with a dimension for each mode,
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,12 +162,13 @@ class Matrices(OfMatrices):
         #: Whether negative values become 0 in the product.
         self.clamps = scheme.clamps and contraction.c is not None and not batched and clamps(scheme.types, scheme.kind)
         self._products: MatrixProducts | SplitProducts = (
-            SplitProducts(batched, scheme.kind, frame.size(order.k), _of_sums_alone(scheme))
+            SplitProducts(frame.size(order.k), _of_sums_alone(scheme))
             if scheme.types.way == "split"
             else MatrixProducts(scheme.types, batched, scheme.kind, clamps=self.clamps)
         )
         left, right = (B, A) if order.swapped else (A, B)
         layouts = contraction.a, contraction.b
+        self._layouts = (*layouts, contraction.d)
         self._left, self._right = (
             Seen(view.in_layout(layouts[place]))
             if view is not None
@@ -241,10 +243,22 @@ class Matrices(OfMatrices):
         seen = seeing(left.view, a), seeing(right.view, b)
         return direct(products, *seen, None, None, swapped=self._swapped, adds=False)
 
-    def prepare(self, target: Target) -> None:
-        super().prepare(target)
-        if isinstance(self._products, SplitProducts):
-            self._products.prepare(target)
+    def prepare_terms(self, target: Target, *, in_place: bool) -> None:
+        """Have kernels made that multiply terms, into D or into memory of their own."""
+        assert isinstance(self._products, SplitProducts), "it is made of terms"
+        a, b, d = self._layouts
+        left, right = (x.layout(of) for x, of in zip(self._operands, (b, a) if self._swapped else (a, b), strict=True))
+        if in_place:
+            assert self._d is not None, "it is one that places"
+            place = d._replace(shape=self._d.shape, strides=self._d.strides)
+        else:
+            place = Layout.contiguous((*left.shape[:-1], right.shape[-1]), left.dtype)
+        self._products.prepare(target, left, right, place, in_place=in_place)
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """Launches that multiply terms."""
+        return self._products.kernels if isinstance(self._products, SplitProducts) else ()
 
     @property
     def states(self) -> list[str]:

@@ -69,13 +69,16 @@ RUN = 512  # products of the first order that matrix units add up,
 STEPS = (16, 32, 64)  # and those of a kernel that adds each step along k in float32
 SCALED = 15  # bits: the largest magnitude of float16 terms is below two to the power of this, and half of it or more
 NEAR, SPREAD_LOSS = 2.0**3, 4.0  # see above
-LOOKS = 7  # launches that a joined product takes to look at values: peaks, terms, verdict, the kernel that ends at once
+TILE, NARROW = 128, 64  # rows and columns of an output tile of a joined product, and columns where there are so few
+# Launches of a joined product: terms of both operands and the kernel; and those that look at values besides: zeros,
+# peaks, terms by the other scheme, verdict, the kernel that ends at once.
+LAUNCHES, LOOKS = 3, 7
+PARTIALS = 1 << 23  # bytes of shared sums at most
 
 _FITTED = fitted("split")
-# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch
-# and of waiting for one.
+# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch.
 SINGLE_RATE, RATES, PASS_RATE = _FITTED("single_rate"), _FITTED.table("rates"), _FITTED("pass_rate")
-LAUNCH, WAIT = _FITTED("launch"), _FITTED("wait")
+LAUNCH = _FITTED("launch")
 SHALLOW = _FITTED("shallow")  # of the rate of tiles that are split in registers where they are 16 products deep
 
 
@@ -140,28 +143,34 @@ def refusal(target: Target) -> str | None:
     return f"how the matrix units of {target.name or target.kind} cut off sums is known of compute capability 9.0 alone"
 
 
-def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme) -> float:
-    """Predicted seconds of a product by a scheme, its passes included."""
-    factors, results = batch * (m + n) * k, batch * m * n
-    runs = -(-k // RUN)
-    moved = factors * (4 + 2 * scheme.terms) + results * (8 * (runs + scheme.orders) + 8)
-    spread = 8 * factors / PASS_RATE + WAIT if scheme is FP16X3 else 0.0
-    device = 2.0 * batch * m * n * k / RATES[scheme.name] + moved / PASS_RATE
-    return max(device, (3 + runs + scheme.orders) * LAUNCH) + spread
+def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme, processors: int = 132) -> float:
+    """Predicted seconds of a joined product by a scheme, its passes included.
+
+    float16 terms have values looked at before. Tiles of the kernel are whole, and each SM has as many of them.
+    """
+    factors, results = batch * (m + n) * padded_length(k), batch * m * n
+    width = NARROW if n <= NARROW else TILE
+    tiles = batch * -(-m // TILE) * -(-n // width)
+    splits = min(max(processors // tiles, 1), -(-k // RUN))
+    rounds = -(-tiles * splits // processors)
+    arithmetic = rounds * processors * 2.0 * TILE * width * k / splits / RATES[scheme.name]
+    term = scheme.terms * scheme.term.itemsize
+    shared = 2 * splits * results if splits > 1 else 0
+    read = factors * (4 + term + (4 if scheme is FP16X3 else 0)) + 4 * shared
+    kernel = max(arithmetic, (factors * term + 4 * results) / PASS_RATE)
+    return kernel + read / PASS_RATE + (LAUNCHES + (LOOKS if scheme is FP16X3 else 0) + (splits > 1)) * LAUNCH
 
 
 def is_worth(batch: int, m: int, n: int, k: int) -> bool:
     """Whether terms are predicted to be faster than IEEE products."""
-    return BF16X6.admitted(k) and split_seconds(batch, m, n, k) < 2.0 * batch * m * n * k / SINGLE_RATE + LAUNCH
+    worth = BF16X6.admitted(k, joined=True)
+    return worth and split_seconds(batch, m, n, k) < 2.0 * batch * m * n * k / SINGLE_RATE + LAUNCH
 
 
 def prefers_float16(batch: int, m: int, n: int, k: int) -> bool:
-    """Whether a joined product by float16 terms is predicted to be worth looking at all values for, and the launches
-    that do."""
-    if not FP16X3.admitted(k, joined=True):
-        return False
-    saved = 2.0 * batch * m * n * k * (1 / RATES[BF16X6.name] - 1 / RATES[FP16X3.name])
-    return saved > 8.0 * batch * (m + n) * k / PASS_RATE + LOOKS * LAUNCH
+    """Whether a joined product by float16 terms is predicted to be worth looking at all values for."""
+    dims = batch, m, n, k
+    return FP16X3.admitted(k, joined=True) and seconds(*dims, FP16X3) < seconds(*dims, BF16X6)
 
 
 def padded_length(k: int) -> int:
@@ -170,10 +179,13 @@ def padded_length(k: int) -> int:
 
 
 def split_bytes(batch: int, m: int, n: int, k: int) -> int:
-    """Bytes that the terms of both operands take, of the scheme that has most."""
-    return batch * (m + n) * padded_length(k) * BF16X6.terms * BF16X6.term.itemsize
+    """Bytes that a joined product takes: terms of the scheme that has most, counts, sums that are shared, and D where
+    it lies as TMA does not store it."""
+    terms = batch * (m + n) * padded_length(k) * BF16X6.terms * BF16X6.term.itemsize
+    return terms + 4 * batch * (m * padded_length(n) + m + n) + PARTIALS
 
 
 def split_seconds(batch: int, m: int, n: int, k: int) -> float:
     """Predicted seconds of a product by the fastest scheme that is admitted."""
-    return min(seconds(batch, m, n, k, scheme) for scheme in (BF16X6, FP16X3) if scheme.admitted(k))
+    admitted = (scheme for scheme in (BF16X6, FP16X3) if scheme.admitted(k, joined=True))
+    return min(seconds(batch, m, n, k, scheme) for scheme in admitted)

@@ -121,6 +121,12 @@ class Layout(NamedTuple):
             run *= max(extent, 1)
         return cls(tuple(shape), tuple(reversed(strides)), dtype)
 
+    @property
+    def transposed(self) -> Layout:
+        """The last two dimensions in turn."""
+        (*outer, rows, columns), (*outer_steps, down, right) = self.shape, self.strides
+        return self._replace(shape=(*outer, columns, rows), strides=(*outer_steps, right, down))
+
 
 @dataclass(frozen=True, slots=True)
 class Aux:

@@ -12,12 +12,11 @@ from weft.fn import Pointwise
 from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.dependent import is_short
-from weft.gpu.common.driver import note
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.terms.model import described, schedule_of, terms_params
-from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, new_words, verdict_launch
+from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
 from weft.gpu.warp_specialized.family import SwizzledTensorMap, swizzled_maps
 from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.roles import WARPS
@@ -35,10 +34,10 @@ class TermsKernel:
     """The kernel of one scheme on terms that lie so."""
 
     def __init__(
-        self, a: Sequence[Tensor], b: Sequence[Tensor], d: Tensor, words: Tensor | None, scheme: SplitScheme,
-        target: Target, epilogue: Pointwise | None = None,
+        self, a: Layout, b: Layout, d: Layout, words: Layout | None, scheme: SplitScheme, target: Target,
+        epilogue: Pointwise | None = None,
     ) -> None:  # fmt: skip
-        contraction = described(a[0], b[0], d, epilogue)
+        contraction = described(a, b, d, epilogue)
         schedule = schedule_of(contraction, scheme, target)
         if isinstance(schedule, str):
             raise UnsupportedError(schedule)
@@ -49,7 +48,7 @@ class TermsKernel:
         left = [map_a if at < scheme.terms else None for at in range(MOST_TERMS)]
         right = [map_b if at < scheme.terms else None for at in range(MOST_TERMS)]
         constants = {"PARAMS": params, "OP": operation(contraction), "TERMS": terms_params(scheme, schedule.tile[2])}
-        layouts = (*left, *right, Layout.of(words) if words is not None else None, map_d)
+        layouts = (*left, *right, words, map_d)
         self.multiply = KernelLaunch(
             KERNEL, layouts, constants, True, target, params.tma.programs, WARPS, 1, pdl=is_short(contraction)
         )  # fmt: skip
@@ -71,31 +70,38 @@ class TermsKernel:
 
 
 class TermsProduct:
-    """The epilogue of `alpha` times the product of float32 matrices that lie like `left` and `right`.
+    """The epilogue of `alpha` times the product of float32 matrices that lie as `left` and `right`.
 
     These are (batch, m, k) and (batch, k, n), or without batch. The first scheme that serves makes it; bfloat16,
     which always does, is the last of them. `UnsupportedError` where the kernel does not take the matrices.
     """
 
     def __init__(
-        self, left: Tensor, right: Tensor, place: Tensor, schemes: Sequence[SplitScheme], target: Target,
+        self, left: Layout, right: Layout, place: Layout, schemes: Sequence[SplitScheme], target: Target,
         epilogue: Pointwise | None = None,
     ) -> None:  # fmt: skip
         self._left = OperandTerms(left, 0, FIRST_COUNT, target)
-        self._right = OperandTerms(right.mT, 1, FIRST_COUNT + self._left.rows, target)
-        self._schemes = tuple(schemes)
+        self._right = OperandTerms(right.transposed, 1, FIRST_COUNT + self._left.rows, target)
+        self.schemes = tuple(schemes)
         self._aside = not _is_stored_by_tma(place)
-        meta = torch.device("meta")  # that tells how memory of a call will lie
-        d = self._place(place, meta)
-        words = new_words(self._left, self._right, meta) if len(schemes) > 1 else None
+        self._words = Layout.contiguous((FIRST_COUNT + self._left.rows + self._right.rows,), torch.int32)
+        words = self._words if len(schemes) > 1 else None
         for side in (self._left, self._right):
-            side.prepare(self._schemes, words)
-        x, y = self._rooms(meta)
-        self._kernels = [
-            TermsKernel(*self._terms(x, y, each), d, words, each, target, epilogue) for each in self._schemes
+            side.prepare(self.schemes, words)
+        d = _by_whole_words(place) if self._aside else place
+        self._by_scheme = [
+            TermsKernel(self._left.term(each), self._right.term(each).transposed, d, words, each, target, epilogue)
+            for each in self.schemes
         ]
-        self._reduce = self._kernels[-1].reduction()  # partials lie alike, whichever scheme serves
-        self._verdict = verdict_launch(words, left.shape[-1], target) if words is not None else None
+        self._reduce = self._by_scheme[-1].reduction()  # partials lie alike, whichever scheme serves
+        self._verdict = Verdict(self._words, left.shape[-1], target) if words is not None else None
+
+    @property
+    def kernels(self) -> tuple[KernelLaunch, ...]:
+        """All launches of a call."""
+        found = [*self._left.kernels, *self._right.kernels, *(each.multiply for each in self._by_scheme)]
+        found += self._verdict.kernels if self._verdict is not None else ()
+        return (*found, self._reduce) if self._reduce is not None else tuple(found)
 
     def _terms(self, x: Tensor, y: Tensor, scheme: SplitScheme) -> tuple[list[Tensor], list[Tensor]]:
         """Terms of A and B as matrices of the product."""
@@ -106,45 +112,51 @@ class TermsProduct:
         return left, [each.mT for each in right]
 
     def __call__(self, left: Tensor, right: Tensor, place: Tensor, alpha: Scalar = 1) -> None:
-        note(None)  # zeros of words are no launch of weft's
-        x, y = self._rooms(left.device)
+        x, y = (
+            torch.empty(side.room(MOST_TERMS), dtype=torch.int16, device=left.device)
+            for side in (self._left, self._right)
+        )  # fmt: skip
         operands = (self._left, left, x), (self._right, right.mT, y)
         words = None
         if self._verdict is not None:
-            words = new_words(self._left, self._right, left.device)
+            words = torch.empty(self._words.shape, dtype=torch.int32, device=left.device)
+            self._verdict.clear(words)
             for side, operand, _ in operands:
                 side.peak(operand, words)
-        for scheme in self._schemes:
+        for scheme in self.schemes:
             for side, operand, room in operands:
                 side.split(operand, words, room[: scheme.terms].view(scheme.term), scheme)
-            if self._verdict is not None and scheme is not BF16X6:
-                self._verdict((words,), 1, 1)
-        last, d = self._kernels[-1], self._place(place, place.device)
+            if self._verdict is not None and words is not None and scheme is not BF16X6:
+                self._verdict(words)
+        last, d = self._by_scheme[-1], self._place(place)
         stored = d
         if last.partials is not None:
             stored = torch.empty(last.partials.shape, dtype=last.partials.dtype, device=left.device)
-        for kernel, scheme in zip(self._kernels, self._schemes, strict=True):
+        for kernel, scheme in zip(self._by_scheme, self.schemes, strict=True):
             kernel(*self._terms(x, y, scheme), words, stored, alpha)
         if self._reduce is not None:
             self._reduce((stored, None, d), alpha, 1)
         if d is not place:
             place.copy_(d)
 
-    def _rooms(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Memory for the terms of both operands, by whichever scheme."""
-        left, right = (side.room(MOST_TERMS) for side in (self._left, self._right))
-        return torch.empty(left, dtype=torch.int16, device=device), torch.empty(right, dtype=torch.int16, device=device)
-
-    def _place(self, place: Tensor, device: torch.device) -> Tensor:
+    def _place(self, place: Tensor) -> Tensor:
         """D, or memory of its own where TMA cannot store that."""
         if not self._aside:
             return place
-        *outer, columns = place.shape
-        return place.new_empty((*outer, -(-columns // WORD) * WORD), device=device)[..., :columns]
+        lies = _by_whole_words(Layout.of(place))
+        room = place.new_empty((*lies.shape[:-1], lies.strides[-2]))
+        return room[..., : lies.shape[-1]]
 
 
-def _is_stored_by_tma(place: Tensor) -> bool:
+def _is_stored_by_tma(place: Layout) -> bool:
     """Whether rows or columns of a matrix are contiguous, and all others begin at whole words."""
-    steps = sorted(stride for size, stride in zip(place.shape, place.stride(), strict=True) if size > 1)
+    steps = sorted(stride for size, stride in zip(place.shape, place.strides, strict=True) if size > 1)
     whole = all(step > 0 and step % WORD == 0 for step in steps[1:])
-    return 1 in place.stride()[-2:] and whole and place.data_ptr() % VECTOR == 0
+    return 1 in place.strides[-2:] and whole and place.alignment % VECTOR == 0
+
+
+def _by_whole_words(place: Layout) -> Layout:
+    """The layout of rows that begin at whole words."""
+    *outer, rows, columns = place.shape
+    wide = Layout.contiguous((*outer, rows, -(-columns // WORD) * WORD), place.dtype)
+    return wide._replace(shape=place.shape)

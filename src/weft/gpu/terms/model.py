@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
-
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import SHARED_MEMORY, sm_count
 from weft.gpu.common.tiling import A, B
@@ -64,13 +62,13 @@ def joined_shift(scheme: SplitScheme) -> int:
     return scheme.shift if scheme.orders == 2 else 0
 
 
-def described(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, epilogue: Pointwise | None) -> Contraction:
+def described(a: Layout, b: Layout, d: Layout, epilogue: Pointwise | None) -> Contraction:
     """The product of terms that lie like `a` (batch, m, k) and `b` (batch, k, n), or without batch, to D."""
-    equation = "zmk,zkn->zmn" if a.dim() == 3 else "mk,kn->mn"
+    equation = "zmk,zkn->zmn" if len(a.shape) == 3 else "mk,kn->mn"
     notation = parse(equation)
-    layouts = Layout.of(a), Layout.of(b), Layout.of(d)
+    layouts = a, b, d
     extents = {
-        label: size for term, x in zip((*notation.inputs, notation.output), (a, b, d), strict=True)
+        label: size for term, x in zip((*notation.inputs, notation.output), layouts, strict=True)
         for label, size in zip(term, x.shape, strict=True)
     }  # fmt: skip
     modes = class_modes(notation, layouts[0], layouts[1], None, layouts[2], extents)

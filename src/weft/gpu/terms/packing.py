@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction
@@ -18,8 +17,8 @@ from weft.planner.split_schemes import FP16X3, NEAR, SplitScheme
 from weft.spec import Layout
 
 _ROOM = "weft.gpu.terms.packing_kernel"
-PEAK_KERNEL, TERMS_KERNEL, VERDICT_KERNEL = (
-    DeviceFunction(_ROOM, name) for name in ("peak_kernel", "terms_kernel", "verdict_kernel")
+CLEAR_KERNEL, PEAK_KERNEL, TERMS_KERNEL, VERDICT_KERNEL = (
+    DeviceFunction(_ROOM, name) for name in ("clear_kernel", "peak_kernel", "terms_kernel", "verdict_kernel")
 )
 TILE, WARPS, RESIDENT = 64, 4, 8  # rows and indices of k; programs of each SM
 FIRST_COUNT = 4  # word
@@ -54,33 +53,44 @@ class PackParams(NamedTuple):
 
 
 class OperandTerms:
-    """Splits operands that lie like one: `x` is (batch, rows, k) or (rows, k), B's columns are its rows."""
+    """Splits operands that lie so: (batch, rows, k) or (rows, k), B's columns are its rows."""
 
-    def __init__(self, x: Tensor, side: int, first_count: int, target: Target) -> None:
+    def __init__(self, x: Layout, side: int, first_count: int, target: Target) -> None:
         *batch, rows, k = x.shape
-        self.side, self.rows, self._target, self._layout = side, math.prod(batch) * rows, target, Layout.of(x)
+        self.side, self.rows, self._target, self._layout = side, math.prod(batch) * rows, target, x
         self._first_count = first_count
-        self._turned = x.stride(-2) == 1 and x.stride(-1) != 1
+        self._turned = x.strides[-2] == 1 and x.strides[-1] != 1
         aligned = VECTOR // 2
         across, along = (k, rows) if self._turned else (rows, k)
         self._pitched = (*batch, across, -(-along // aligned) * aligned)
-        self._shape = tuple(x.shape)
+        self._shape = x.shape
         self._split: dict[str, KernelLaunch] = {}
         self._peak: KernelLaunch | None = None
 
-    def prepare(self, schemes: Sequence[SplitScheme], words: Tensor | None) -> None:
+    def prepare(self, schemes: Sequence[SplitScheme], words: Layout | None) -> None:
         """Make the launches: later calls may be captured. `words`: of the verdict, where there is one."""
-        said = Layout.of(words) if words is not None else None
-        if said is not None:
-            self._peak = self._launch(PEAK_KERNEL, (self._layout, said), self._params(FP16X3))
+        if words is not None:
+            self._peak = self._launch(PEAK_KERNEL, (self._layout, words), self._params(FP16X3))
         for scheme in schemes:
-            room = torch.empty(self.room(scheme.terms), dtype=scheme.term, device="meta")
-            layouts = self._layout, said, Layout.of(room)
+            layouts = self._layout, words, Layout.contiguous(self.room(scheme.terms), scheme.term)
             self._split[scheme.name] = self._launch(TERMS_KERNEL, layouts, self._params(scheme))
+
+    @property
+    def kernels(self) -> tuple[KernelLaunch, ...]:
+        """The launches."""
+        return (*self._split.values(), *((self._peak,) if self._peak is not None else ()))
 
     def room(self, terms: int) -> tuple[int, ...]:
         """The shape of memory for so many terms, which begin at whole words."""
         return (terms, *self._pitched)
+
+    def term(self, scheme: SplitScheme) -> Layout:
+        """The layout of a term as a matrix that lies as the operand does."""
+        pitched = Layout.contiguous(self._pitched, scheme.term)
+        *outer, rows, k = self._shape
+        if self._turned:
+            return pitched._replace(shape=(*outer, k, rows)).transposed
+        return pitched._replace(shape=self._shape)
 
     def views(self, room: Tensor) -> list[Tensor]:
         """Terms as matrices that lie as the operand does."""
@@ -114,12 +124,20 @@ class OperandTerms:
         return KernelLaunch(kernel, layouts, {"PACK": params}, True, self._target, params.programs, WARPS, 1)
 
 
-def verdict_launch(words: Tensor, k: int, target: Target) -> KernelLaunch:
-    """The launch that says in the first word whether float16 terms serve."""
-    constants = {"COUNTS": words.numel() - FIRST_COUNT, "LEAST": math.ceil(SHARE * k), "RANGE": RANGE, "BLOCK": BLOCK}
-    return KernelLaunch(VERDICT_KERNEL, (Layout.of(words),), constants, True, target, 1, WARPS, 1)
+class Verdict:
+    """Says in the first of some words whether float16 terms serve."""
 
+    def __init__(self, words: Layout, k: int, target: Target) -> None:
+        (count,) = words.shape
+        constants = {"COUNTS": count - FIRST_COUNT, "LEAST": math.ceil(SHARE * k), "RANGE": RANGE, "BLOCK": BLOCK}
+        blocks, cleared = -(-count // BLOCK), {"COUNT": count, "BLOCK": BLOCK}
+        self._clear = KernelLaunch(CLEAR_KERNEL, (words,), cleared, True, target, blocks, WARPS, 1)
+        self._said = KernelLaunch(VERDICT_KERNEL, (words,), constants, True, target, 1, WARPS, 1)
+        self.kernels = self._clear, self._said
 
-def new_words(left: OperandTerms, right: OperandTerms, device: torch.device) -> Tensor:
-    """Words of a call: no peaks, nothing counted."""
-    return torch.zeros(FIRST_COUNT + left.rows + right.rows, dtype=torch.int32, device=device)
+    def clear(self, words: Tensor) -> None:
+        """Begin: there are no peaks, and nothing is counted."""
+        self._clear((words,), 1, 1)
+
+    def __call__(self, words: Tensor) -> None:
+        self._said((words,), 1, 1)

@@ -3,6 +3,7 @@
     words   [scheme that serves, bits of what its sums are multiplied by, bits of the largest |A|, of the largest |B|,
              for each row of A and then each column of B: how many values are near to the largest]
 
+clear_kernel     zeros
 peak_kernel      the largest magnitude: its bits are ordered as the magnitudes are, with infinity and NaN last
 terms_kernel     the terms; of scaled values it counts those that are near
 verdict_kernel   reads peaks and counts, and writes the first two words
@@ -16,6 +17,13 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.pdl import pdl_begin
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def clear_kernel(words, alpha: tl.int64, beta: tl.int64, pointers, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    pdl_begin()
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(words + at, tl.zeros((BLOCK,), tl.int32), mask=at < COUNT)
 
 
 @triton.jit
