@@ -76,9 +76,10 @@ LAUNCHES, LOOKS = 3, 7
 PARTIALS = 1 << 23  # bytes of shared sums at most
 
 _FITTED = fitted("split")
-# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch.
+# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch and
+# of a kernel's tiles besides their products.
 SINGLE_RATE, RATES, PASS_RATE = _FITTED("single_rate"), _FITTED.table("rates"), _FITTED("pass_rate")
-LAUNCH = _FITTED("launch")
+LAUNCH, ROUND = _FITTED("launch"), _FITTED("round")
 SHALLOW = _FITTED("shallow")  # of the rate of tiles that are split in registers where they are 16 products deep
 
 
@@ -153,7 +154,7 @@ def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme, processors:
     tiles = batch * -(-m // TILE) * -(-n // width)
     splits = min(max(processors // tiles, 1), -(-k // RUN))
     rounds = -(-tiles * splits // processors)
-    arithmetic = rounds * processors * 2.0 * TILE * width * k / splits / RATES[scheme.name]
+    arithmetic = rounds * (processors * 2.0 * TILE * width * k / splits / RATES[scheme.name] + ROUND)
     term = scheme.terms * scheme.term.itemsize
     shared = 2 * splits * results if splits > 1 else 0
     read = factors * (4 + term + (4 if scheme is FP16X3 else 0)) + 4 * shared
