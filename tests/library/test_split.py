@@ -15,6 +15,7 @@ from weft.gpu.common.launch import collected
 from weft.library import family as library
 from weft.library import split_family
 from weft.library.split_family import TermsLaunch, TermsSchedule
+from weft.planner.program import Program
 from weft.planner.schedule import ResourceError
 from weft.planner.split_schemes import U, is_worth
 from weft.spec import Contraction
@@ -22,9 +23,11 @@ from weft.spec import Contraction
 CUDA = replace(H200, kind="cuda")
 
 
-def contraction(equation: str, extents: dict[str, int], **options: Any) -> Contraction:
+def contraction(
+    equation: str, extents: dict[str, int], dtype: torch.dtype = torch.float32, **options: Any
+) -> Contraction:
     left, right = equation.split("->")[0].split(",")
-    a, b = (torch.empty([extents[label] for label in term]) for term in (left, right))
+    a, b = (torch.empty([extents[label] for label in term], dtype=dtype) for term in (left, right))
     return weft.plan(equation, a, b, precision="ieee_bound", backend="reference", **options).contraction
 
 
@@ -59,6 +62,29 @@ def test_launches_are_made_when_a_plan_is_built(equation: str, epilogue: Any) ->
     assert "fp16x3" in launch.state
 
 
+def in_registers(described: Contraction) -> list[Program]:
+    return [each for each in split_family.schedules(described, CUDA).schedules if isinstance(each, Program)]
+
+
+def test_complex_products_are_split_in_registers_where_twice_as_many_real_ones_may_be() -> None:
+    extents = {"a": 72, "b": 48, "c": 24, "k": 40}
+    found = in_registers(contraction("abk,kc->abc", extents, torch.complex64))
+    assert found
+    assert all("complex_direct" in str(each) for each in found)
+    assert in_registers(contraction("abk,kc->abc", extents | {"k": 6}, torch.complex64))
+    assert not in_registers(contraction("abk,kc->abc", extents | {"k": 6}))
+    wide = contraction("abk,kc->abc", extents, torch.complex128)
+    assert split_family.supports(wide, CUDA) in (
+        "products of complex128 are not made of shorter terms",
+        'products are made of shorter terms where precision is "ieee_bound"',
+    )
+    with collected() as made:
+        split_family.build(contraction("abk,kc->abc", extents, torch.complex64), found[0], CUDA)
+    (kernel,) = made
+    assert kernel.constants["PRECISION"] == "bf16x6"
+    assert kernel.constants["PARAMS"].apart
+
+
 def test_other_devices_are_no_device_for_terms() -> None:
     described = contraction("mk,kn->mn", {"m": 2048, "n": 2048, "k": 2048})
     assert "capability 9.0" in (split_family.supports(described, replace(CUDA, capability=80)) or "")
@@ -78,6 +104,25 @@ def test_a_step_sees_intermediates_that_are_rows_of_elements() -> None:
     launch = TermsLaunch(contraction("mk,kn->mn", {"m": 9, "n": 7, "k": 64}), Part())  # type: ignore[arg-type]
     launch(torch.empty(9 * 64), torch.empty(64, 7), None, torch.empty(63), 1.0, 1.0)
     assert seen == [(9, 64), (64, 7), (9, 7)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_complex_products_on_a_gpu_are_within_the_ieee_bound(conjugate: bool) -> None:
+    a, b = (torch.randn(shape, device="cuda", dtype=torch.complex64) for shape in ((35, 33, 190), (190, 24)))
+    a = a.conj() if conjugate else a
+    plan = weft.plan("abk,kc->cab", a, b, precision="ieee_bound")
+    exact = torch.einsum("abk,kc->cab", a.to(torch.complex128), b.to(torch.complex128))
+    (x, y), (v, w) = ([part.double().abs() for part in (z.real, z.imag)] for z in (a, b))
+    pairs = [((x, v), (y, w)), ((x, w), (y, v))]  # of the real part, and of the imaginary one
+    sizes = [sum(torch.einsum("abk,kc->cab", *pair) for pair in each) for each in pairs]
+    bound = 2 * 190 * U * torch.stack(sizes, -1)
+    schedules = in_registers(plan.contraction)
+    assert schedules
+    for schedule in schedules:
+        forced = weft.plan("abk,kc->cab", a, b, precision="ieee_bound", schedule=schedule)
+        for _ in range(3):
+            assert (torch.view_as_real(forced(a, b) - exact).abs() <= bound).all()
 
 
 @pytest.mark.gpu

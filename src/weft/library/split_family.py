@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from weft.errors import UnsupportedError
@@ -25,12 +26,14 @@ from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.planner.split_schemes import BF16X6, STEPS, refusal
 from weft.spec import Contraction, Layout
+from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
 NAME = "split"
 KEPT = 4  # schedules of a product in registers that are proposed
+OF_REAL = ("complex", "interleaved")  # families of complex products that consist of real ones, which are split
 AROUND = ("pre_reduce", "ttgt", "scatter")  # families whose products are split themselves
 
 
@@ -49,8 +52,8 @@ class TermsSchedule:
 def supports(contraction: Contraction, target: Target) -> str | None:
     if not contraction.arithmetic.split:
         return 'products are made of shorter terms where precision is "ieee_bound"'
-    if contraction.arithmetic.product.is_complex:
-        return "complex products are made of real ones first"
+    if contraction.arithmetic.product not in (torch.float32, torch.complex64):
+        return f"products of {dtype_name(contraction.arithmetic.product)} are not made of shorter terms"
     return refusal(target)
 
 
@@ -61,11 +64,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         excluded.append(reason)
     elif (scheme := _in_memory(contraction)) is not None:
         found.append(TermsSchedule(_part(scheme).workspace_bytes))
-    if not BF16X6.admitted(contraction.k, STEPS):
+    if not BF16X6.admitted(_products(contraction), STEPS):
         excluded.append(f"sums of {contraction.k} products are too short for a bound as that of IEEE sums")
     else:
         try:
-            found += [_program(each, contraction.k) for each in _in_registers(contraction, target)]
+            found += [_program(each, _products(contraction)) for each in _in_registers(contraction, target)]
         except UnsupportedError as error:
             excluded.append(str(error))
     return Candidates(tuple(found), tuple(excluded))
@@ -83,11 +86,17 @@ def _part(scheme: LibraryScheme) -> LibraryPart:
     return LibraryPart(scheme, Frame.whole(scheme.contraction))
 
 
+def _products(contraction: Contraction) -> int:
+    """How many real products a real number is the sum of."""
+    return contraction.k * (2 if contraction.arithmetic.product.is_complex else 1)
+
+
 def _in_registers(contraction: Contraction, target: Target) -> list[Choice]:
     from weft.planner.planner import choose
 
     arithmetic = replace(contraction.arithmetic, precision=BF16X6.name, split=False)
-    product = choose(replace(contraction, arithmetic=arithmetic), "triton", target, without=(NAME, *AROUND))
+    others = (NAME, *AROUND, *OF_REAL)
+    product = choose(replace(contraction, arithmetic=arithmetic), "triton", target, without=others)
     return list(product.led_by_each(product.ranked[:KEPT]))
 
 

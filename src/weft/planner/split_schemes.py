@@ -76,11 +76,13 @@ LAUNCHES, LOOKS = 3, 7
 PARTIALS = 1 << 23  # bytes of shared sums at most
 
 _FITTED = fitted("split")
-# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch and
-# of a kernel's tiles besides their products.
+# Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch
+# and of a kernel's tiles besides their products.
 SINGLE_RATE, RATES, PASS_RATE = _FITTED("single_rate"), _FITTED.table("rates"), _FITTED("pass_rate")
 LAUNCH, ROUND = _FITTED("launch"), _FITTED("round")
 SHALLOW = _FITTED("shallow")  # of the rate of tiles that are split in registers where they are 16 products deep
+# The same by rows and columns of such tiles, and of tiles that nobody measured.
+IN_REGISTERS, OTHER_TILES = _FITTED.table("in_registers"), _FITTED("other_tiles")
 
 
 class SplitScheme(NamedTuple):

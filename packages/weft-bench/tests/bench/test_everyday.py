@@ -118,7 +118,7 @@ def test_a_later_call_that_leaves_something_out_is_seen(name: str) -> None:
         kept.append(right(*given) if len(kept) < 2 else kept[0])  # whose memory somebody has written to since
         return kept[-1]
 
-    with pytest.raises(AssertionError, match="off|differ"):
+    with pytest.raises(AssertionError, match=r"off|differ"):
         check_planned(each, replace(plans, call=noted), tensors)
 
 

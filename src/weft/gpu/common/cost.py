@@ -28,7 +28,7 @@ from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SECTOR, SHA
 from weft.gpu.common.tiling import MAX_DIVISOR, A, B, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
-from weft.planner.split_schemes import BF16X6, SHALLOW, STEPS
+from weft.planner.split_schemes import BF16X6, IN_REGISTERS, OTHER_TILES, SHALLOW, STEPS
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
@@ -65,6 +65,7 @@ ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an
 SINGLE_ALONG_K = _FITTED("single_along_k")
 # Of the bytes of short runs that move again, for each run that two lines hold besides the first.
 RAGGED = _FITTED("ragged")
+FAR = _FITTED("far")  # times that a line takes to be read where the next one is on another page
 SMALLER = _FITTED("smaller")  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
 LEAST_LAUNCH = _FITTED("least_launch")  # seconds of a kernel that does next to nothing
 
@@ -72,12 +73,15 @@ LEAST_LAUNCH = _FITTED("least_launch")  # seconds of a kernel that does next to 
 _MATRIX_RATE = _FITTED.table("matrix_rate")
 
 
+PAGE = 2 << 20  # bytes
+
 _recording: list[tuple[Contraction, Target, KernelWork]] | None = None
 
 
 class Access(NamedTuple):
     """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes contiguous along one axis
-    of a tile, and in the whole tile; and bytes that one can take wherever the rows of the tile start."""
+    of a tile, and in the whole tile; and bytes that one can take wherever the rows of the tile start. `far`: neighbours
+    along an axis are on different pages."""
 
     bytes: int
     width: int
@@ -85,6 +89,7 @@ class Access(NamedTuple):
     together: int
     copied: int = VECTOR
     again: float = 1.0  # times that a sector is read while the first cache still has it
+    far: bool = False
 
     @property
     def sector_bytes(self) -> float:
@@ -92,7 +97,8 @@ class Access(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        return max(self.bytes / (32 * min(VECTOR, self.width)), self.bytes / min(LINE, self.stretch))
+        lines = self.bytes / min(LINE, self.stretch) * (FAR if self.far and self.stretch < SECTOR else 1.0)
+        return max(self.bytes / (32 * min(VECTOR, self.width)), lines)
 
     @property
     def copy_cycles(self) -> float:
@@ -143,18 +149,21 @@ def tile_access(
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
     aligned = layout.alignment // size
-    width, stretch, divisor = (0 if own else 1), 1, MAX_DIVISOR
+    width, stretch, divisor, far = (0 if own else 1), 1, MAX_DIVISOR, False
     for axis in own:
         run = axis.runs[tensor]
         width = max(width, min(run.length, run.divisor, aligned))
         stretch = max(stretch, axis.stretches[tensor])
         divisor = min(divisor, run.divisor)
+        far = far or (tensor in (A, B) and axis.tile > 1 and axis.strides[tensor][0] * size >= PAGE)
         tiles *= axis.tile
     if repeated:
         tiles *= math.prod([axis.tile for axis in axes if not axis.present[tensor]])
     together = max(stretch, run_of(modes_in_tile(own, tensor)))
     copied = min(width, divisor)
-    return Access(tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size)
+    return Access(
+        tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size, far=far
+    )  # fmt: skip
 
 
 class ModeInTile(NamedTuple):
@@ -330,8 +339,9 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
         rate /= SINGLE_ALONG_K
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
         rate *= ACROSS_K
-    if arithmetic.precision == BF16X6.name and work.tile[2] <= STEPS[0]:
-        rate *= SHALLOW
+    if arithmetic.precision == BF16X6.name:
+        rows, columns, depth = work.tile
+        rate *= IN_REGISTERS.get(f"{rows}x{columns}", OTHER_TILES) * (SHALLOW if depth <= STEPS[0] else 1.0)
     return rate / by.rearranged if work.rearranged else rate
 
 

@@ -41,6 +41,11 @@ def multiply_add(re, im, a, b, place, k_block, PARAMS: tl.constexpr, PRODUCT: tl
         im += x_re * y_im
         re -= x_im * y_im
         im += x_im * y_re
+    elif PARAMS.apart:
+        re += tl.dot(x_re, y_re, input_precision=PRECISION, out_dtype=PRODUCT)
+        im += tl.dot(x_re, y_im, input_precision=PRECISION, out_dtype=PRODUCT)
+        re -= tl.dot(x_im, y_im, input_precision=PRECISION, out_dtype=PRODUCT)
+        im += tl.dot(x_im, y_re, input_precision=PRECISION, out_dtype=PRODUCT)
     else:
         re = tl.dot(x_re, y_re, re, input_precision=PRECISION, out_dtype=PRODUCT)
         im = tl.dot(x_re, y_im, im, input_precision=PRECISION, out_dtype=PRODUCT)

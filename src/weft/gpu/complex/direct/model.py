@@ -17,6 +17,7 @@ from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
 from weft.gpu.gett.model import GettSchedule, TileShape, gett_params, k_axes, outer_axes
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
+from weft.planner.split_schemes import BF16X6
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import dtype_name
 
@@ -130,6 +131,7 @@ class DirectParams(NamedTuple):
     group: int
     blocks: int  # output tiles
     unrolled: bool  # the loop over k, so that all its loads may go ahead
+    apart: bool  # the products of each step are added by rounded sums
     a_kind: str  # how elements are accessed, see `complex_elements.KINDS`
     b_kind: str
     c_kind: str
@@ -157,6 +159,7 @@ def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Ta
         group=tiles.group,
         blocks=tiles.blocks,
         unrolled=schedule.tiles.tile[2] == 1 and tiles.k.blocks <= UNROLLED,
+        apart=contraction.arithmetic.precision == BF16X6.name,
         a_kind=a_kind,
         b_kind=b_kind,
         c_kind=c_kind,
@@ -178,6 +181,8 @@ MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
 OVERLAP = _FITTED("overlap")  # the norm that joins that of all tensors with what the general model predicts
 # Flops per second of its four products, whichever way the operands lie: they come from registers.
 RATE = _FITTED.table("rate")
+# Of products that are split in registers, by rows and columns of a tile, and in tiles that nobody measured.
+SPLIT_RATE, OTHER_TILES = _FITTED.table("split_rate"), _FITTED("other_tiles")
 
 
 def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
@@ -202,6 +207,8 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     )
     of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
     rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
+    if params.apart:
+        rate = SPLIT_RATE.get(f"{tile_m}x{tile_n}", OTHER_TILES)
     if matrix and rate is not None:
         work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
     seconds = busy_seconds(of_parts, target, work)
