@@ -51,7 +51,8 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def launch_of(schedule: str, equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> Any:
     """The first launch whose schedule begins so, with kernels that stand for loaded ones."""
-    found = weft.plan(equation, a, b, backend="reference", **options).contraction
+    precision = {"precision": "ieee_bound"} if "split" in schedule else {}
+    found = weft.plan(equation, a, b, backend="reference", **precision, **options).contraction
     choice = choose(found, "triton", TARGET)
     rank = next(rank for rank in choice.ranked if str(rank.schedule).startswith(schedule) and _is_split(rank, schedule))
     with collected() as made:
@@ -75,6 +76,8 @@ CASES: dict[str, Any] = {
     "scatter": matrices(1001, 777, 1003, HALF),
     "complex.real_2x2": matrices(128, 64, 128, COMPLEX),
     "complex.planar A": matrices(2, 4096, 2, COMPLEX),
+    "split: matrix": matrices(1024, 1024, 2048, torch.float32),
+    "ttgt A as k·m; split: matrix": matrices(1024, 1024, 2048, torch.float32),
 }
 
 
