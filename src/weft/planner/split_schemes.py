@@ -81,8 +81,9 @@ _FITTED = fitted("split")
 SINGLE_RATE, RATES, PASS_RATE = _FITTED("single_rate"), _FITTED.table("rates"), _FITTED("pass_rate")
 LAUNCH, ROUND = _FITTED("launch"), _FITTED("round")
 SHALLOW = _FITTED("shallow")  # of the rate of tiles that are split in registers where they are 16 products deep
-# The same by rows and columns of such tiles, and of tiles that nobody measured.
-IN_REGISTERS, OTHER_TILES = _FITTED.table("in_registers"), _FITTED("other_tiles")
+# The same by rows and columns of such tiles, and of tiles that nobody measured, in so few steps along k; in more steps
+# it counts less.
+IN_REGISTERS, OTHER_TILES, FEW_STEPS = _FITTED.table("in_registers"), _FITTED("other_tiles"), _FITTED("few_steps")
 
 
 class SplitScheme(NamedTuple):

@@ -24,11 +24,21 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
+from weft.gpu.common.constraints import (
+    GROUP_ROWS,
+    LEAST_COPY,
+    LINE,
+    REGISTERS,
+    SECTOR,
+    SHARED_MEMORY,
+    VECTOR,
+    WARPS,
+    sm_count,
+)
 from weft.gpu.common.tiling import MAX_DIVISOR, A, B, KernelAxis, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
-from weft.planner.split_schemes import BF16X6, IN_REGISTERS, OTHER_TILES, SHALLOW, STEPS
+from weft.planner.split_schemes import BF16X6, FEW_STEPS, IN_REGISTERS, OTHER_TILES, SHALLOW, STEPS
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
@@ -340,9 +350,18 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
         rate *= ACROSS_K
     if arithmetic.precision == BF16X6.name:
-        rows, columns, depth = work.tile
-        rate *= IN_REGISTERS.get(f"{rows}x{columns}", OTHER_TILES) * (SHALLOW if depth <= STEPS[0] else 1.0)
+        rate *= _split_share(work)
     return rate / by.rearranged if work.rearranged else rate
+
+
+def _split_share(work: KernelWork) -> float:
+    """The share of the rate that tiles have which are split in registers: these leave room for few programs on an SM,
+    which hide each other's first loads and stores less, and tiles of few rows are not for warp groups."""
+    rows, columns, depth = work.tile
+    share = IN_REGISTERS.get(f"{rows}x{columns}", OTHER_TILES)
+    if rows >= GROUP_ROWS and work.steps > FEW_STEPS:
+        share = 1 - (1 - share) * FEW_STEPS / work.steps
+    return share * (SHALLOW if depth <= STEPS[0] else 1.0)
 
 
 def _both_along_k(contraction: Contraction) -> bool:
