@@ -94,6 +94,22 @@ def test_one_element_has_modes_of_its_own() -> None:
     torch.testing.assert_close(weft.contract("abc,a->", a, b, backend="cpu"), a.sum() * b[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_given_result_of_one_element_keeps_its_shape(dtype: torch.dtype) -> None:
+    a, b, place = torch.full((1,), 3, dtype=dtype), torch.full((1,), 2, dtype=dtype), torch.empty(1, 1, dtype=dtype)
+    for _ in range(3):
+        place.fill_(torch.nan)
+        assert weft.contract("i,j->ij", a, b, out=place, specialize="library") is place
+        assert torch.equal(place, torch.full((1, 1), 6, dtype=dtype))
+
+
+@pytest.mark.parametrize(("equation", "shape"), [("ab,ab->", (3, 4)), ("ab,bc->ac", (4, 5)), ("ab,b->a", (4,))])
+def test_all_elements_of_an_operand_may_be_one(equation: str, shape: tuple[int, ...]) -> None:
+    a, b = torch.rand(3, 4, dtype=torch.complex128), torch.rand(7, dtype=torch.complex128)[3].expand(shape)
+    for _ in range(3):
+        assert torch.allclose(weft.contract(equation, a, b, specialize="library"), torch.einsum(equation, a, b))
+
+
 def test_permutations_on_every_device() -> None:
     permutation = weft.plan_permute(torch.empty(4, 5), "ab->ba", backend="reference").permutation
     for kind in ("cpu", "cuda"):

@@ -108,7 +108,7 @@ def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) 
         else:
             found = torch.sum(values, dims, out=d if place is None else place(d))
         if b is not one and b is not (one := constant(1, b.dtype, b.device)):
-            found.mul_(b.reshape(()))
+            found.mul_(b.as_strided((), ()))  # of which all elements may be one
         return found
 
     return product

@@ -96,7 +96,8 @@ class Pairs(Unprepared):
         if contraction.c is not None or not self.places or any(frame.starts):
             return
         if all(scheme.plain) and not self._repeated:
-            if all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B))):
+            spread = all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B)))
+            if spread and torch.broadcast_shapes(a.shape, b.shape) == d.shape:  # else D would get another shape
                 self.direct, self.returns = of_elements(None, None, None), d.shape in (a.shape, b.shape)
             else:
                 views = self._a.view.in_layout(a), self._b.view.in_layout(b)
