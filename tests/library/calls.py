@@ -87,9 +87,12 @@ def _whole(dtype: torch.dtype) -> bool:
 
 def moved(value: Any, device: str) -> Any:
     """A tensor on a device, strides kept; a mapping of operands too."""
+    if isinstance(value, torch.Tensor) and value.numel():
+        reach = 1 + sum(step * (extent - 1) for step, extent in zip(value.stride(), value.shape, strict=True))
+        memory = value.as_strided((reach,), (1,)).to(place_of(device), copy=True)  # elements may be one another
+        return memory.as_strided(value.shape, value.stride())
     if isinstance(value, torch.Tensor):
-        there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=place_of(device))
-        return there.copy_(value)
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=place_of(device))
     if isinstance(value, dict):
         return {name: (modes, moved(tensor, device)) for name, (modes, tensor) in value.items()}
     return value
