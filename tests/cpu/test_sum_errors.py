@@ -54,8 +54,9 @@ def test_sums_with_functions_and_groups(k: int) -> None:
     blas = mean_error(a @ b, right)
     assert mean_error(weft.matmul(a, b, epilogue=lambda v: v + 0.0), right) <= RATIO * blas
     assert mean_error(weft.matmul(a, b, c=torch.zeros_like(right, dtype=torch.float32)), right) <= RATIO * blas
-    for found in weft.grouped("mk,kn->mn", [(a, b), (a[:5], b)]):
-        assert mean_error(found, right[: found.shape[0]]) <= RATIO * blas
+    for x in (a, a[:5]):  # of few rows BLAS makes long sums otherwise
+        found, _ = weft.grouped("mk,kn->mn", [(x, b), (a[:7], b)])
+        assert mean_error(found, right[: len(x)]) <= RATIO * mean_error(x @ b, right[: len(x)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)

@@ -110,7 +110,7 @@ def test_a_family_that_fails_is_excluded_and_another_serves(made: MadeFamily, be
     assert torch.equal(plan(a, b), expected)
     assert torch.equal(weft.contract("mk,kn->mn", a, b, backend="cpu"), expected)
     assert len([each for each in given if each.category is weft.WeftWarning]) == 1
-    assert plan.schedule.family == "stream"
+    assert plan.schedule.family != "made"
     [sentence] = [line for line in plan.explain().splitlines() if "made: excluded" in line]
     assert f"its self-test failed under torch {torch.__version__}: " in sentence
     assert "(a product)" in sentence
@@ -178,7 +178,7 @@ class TestRecord:
         made.behaviour = "wrong"
         for _ in range(2):
             with pytest.warns(weft.WeftWarning, match="1 of 15 elements wrong"):
-                assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "stream"
+                assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family != "made"
             new_process()
         assert ran.count("a product") == 1
 
@@ -191,7 +191,7 @@ class TestRecord:
                 patch.setattr(sys.modules[MODULE], "build", raising(error))
                 with pytest.warns(weft.WeftWarning, match="excluded on this machine"):
                     plan = weft.plan("mk,kn->mn", *product()[:2], backend="cpu")
-            assert plan.schedule.family == "stream"
+            assert plan.schedule.family != "made"
             new_process()
         assert ran.count("a product") == 1
 
@@ -203,7 +203,7 @@ class TestRecord:
             patch.setattr(sys.modules[MODULE], "build", raising(error))
             with pytest.warns(weft.WeftWarning, match="excluded in this process"):
                 plan = weft.plan("mk,kn->mn", *product()[:2], backend="cpu")
-            assert plan.schedule.family == "stream", "another serves meanwhile"
+            assert plan.schedule.family != "made", "another serves meanwhile"
         assert "a product" not in "".join(file.read_text() for file in store_files())
         new_process()
         assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "made"

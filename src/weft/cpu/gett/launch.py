@@ -75,7 +75,7 @@ class GettLaunch:
     ) -> Any:  # fmt: skip
         """The words of a call."""
         row, slot = (b, a) if self._swapped else (a, b)
-        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux] if aux else []
         place = pointers.pop() if self._contraction.peak else 0
         addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
         if self._plain is not None and alpha == 1 and c is None:
