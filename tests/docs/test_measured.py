@@ -93,10 +93,22 @@ def test_bound_against_all_compute_types() -> None:
     found = [lead for part in ("cases-1-22", "cases-23-45") for lead in leads("h200", "tccg-bound", part, "run.json")]
     assert f"{geometric_mean(found):.2f} times as fast in the mean of {len(found)} cases" in text
     assert f"of TCCG and {min(found):.2f} in the worst" in text
+    pairs = leads("h200", "tccg-bound", "complex64", "run.json")
+    assert len(pairs) == 12
+    assert f"complex64 was {geometric_mean(pairs):.2f} times as fast" in text
+    assert f"twelve cases of TCCG and {min(pairs):.2f} in the worst" in text
     double = leads("h200", "tccg-bound", "float64", "run.json")
     assert len(double) == 10
     assert f"{significant(geometric_mean(double))} times as fast in the mean of ten cases" in text
     assert f"of TCCG and {significant(min(double))} in the worst" in text
+
+
+def test_networks_within_the_bound() -> None:
+    text = " ".join(page("numbers.md").split())
+    for case in read("h200", "networks-bound", "run.json")["cases"]:
+        weft, theirs = (median(case["results"][name]) for name in ("weft", "cutensornet"))
+        found = text[text.index(f"`{case['name']}`") :]
+        assert found.removeprefix(f"`{case['name']}` ").removeprefix("took ").startswith(f"{weft / theirs:.2f}")
 
 
 def test_attention() -> None:

@@ -170,16 +170,16 @@ def test_memory_stays_under_what_is_said() -> None:
 
 @pytest.mark.parametrize("room", [True, False])
 def test_copies_of_operands_for_a_graph_are_in_the_memory_that_is_said(room: bool) -> None:
-    """Sixteen operands of 4 MiB at other addresses in each call."""
+    """Sixteen operands of 16 MiB at other addresses in each call."""
     generator = torch.Generator("cuda").manual_seed(1)
     operands = [
-        [torch.randn(1024, 1024, device="cuda", generator=generator) / 32 for _ in range(16)] for _ in range(3)
+        [torch.randn(2048, 2048, device="cuda", generator=generator) / 45 for _ in range(16)] for _ in range(3)
     ]
     terms = [chr(97 + at) + chr(98 + at) for at in range(16)]
     equation = f"{','.join(terms)}->a{chr(97 + 16)}"
     whole = weft.network(equation, *operands[0], cuda_graph=True)
     copies = whole.report()["gathered_bytes"]
-    assert copies >= 15 * (4 << 20)
+    assert copies >= 15 * (16 << 20)
     limit = whole.memory if room else whole.memory - 1
     planned = weft.network(equation, *operands[0], cuda_graph=True, memory_limit=limit)
     assert planned.slices == ()
@@ -198,7 +198,7 @@ def test_copies_of_operands_for_a_graph_are_in_the_memory_that_is_said(room: boo
     assert (replay._gathering is not None) == room
     torch.cuda.reset_peak_memory_stats()
     planned(*operands[0])
-    library = 40 << 20  # that torch keeps for cuBLAS on a stream; the copies would be more
+    library = 80 << 20  # that torch keeps for cuBLAS on two streams, the captured one too; the copies would be more
     assert torch.cuda.max_memory_allocated() - before <= planned.memory + 2 * result.nbytes + library
 
 
