@@ -14,6 +14,7 @@ from torch import Tensor
 import weft
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
+from weft.gpu.common.addressed import _Allocations
 from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
@@ -21,7 +22,7 @@ from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
 from weft.library import scheme as library_scheme
 from weft.library import split, split_family
 from weft.planner.schedule import Target
-from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16
+from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16, split_bytes
 from weft.planner.target import target_of
 from weft.spec import Layout
 
@@ -185,6 +186,22 @@ def planned(m: int, n: int, k: int, *batch: int, both: bool = True) -> TermsProd
 )
 def test_sums_are_shared_where_output_tiles_are_few(extents: tuple[int, ...], splits: int) -> None:
     assert [each.schedule.splits for each in planned(*extents)._by_scheme] == [splits] * 2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("extents", [(130, 96, 100001), (1801, 1703, 1601), (1201, 1203, 1205, 3)])
+def test_a_call_allocates_no_more_than_is_said(extents: tuple[int, ...], turned: bool) -> None:
+    m, n, k, *batch = extents
+    lie = [Layout.contiguous((*batch, *matrix), torch.float32) for matrix in ((m, k), (k, n), (m, n))]
+    if turned:
+        lie[:2] = [Layout.contiguous((*batch, *matrix), torch.float32).transposed for matrix in ((k, m), (n, k))]
+    tensors = [torch.empty_strided(x.shape, x.strides, device="meta") for x in lie]
+    with collected():
+        product = TermsProduct(*lie, (FP16X3, BF16X6), H200)
+        with _Allocations() as made:
+            product(*tensors)
+    taken = sum(each.numel() * each.element_size() for each in made.found)
+    assert 0 < taken <= split_bytes(math.prod(batch), m, n, k)
 
 
 def test_each_stage_has_tiles_of_all_terms() -> None:

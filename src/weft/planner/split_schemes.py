@@ -73,7 +73,7 @@ TILE, NARROW = 128, 64  # rows and columns of an output tile of a joined product
 # Launches of a joined product: terms of both operands and the kernel; and those that look at values besides: zeros,
 # peaks, terms by the other scheme, verdict, the kernel that ends at once.
 LAUNCHES, LOOKS = 3, 7
-PARTIALS = 1 << 23  # bytes of shared sums at most
+PARTIALS = 9 << 20  # bytes of shared sums: no more than a tile on each SM
 
 _FITTED = fitted("split")
 # Flops a second of large IEEE products and of those by each scheme, bytes a second of passes, and seconds of a launch
@@ -185,7 +185,7 @@ def padded_length(k: int) -> int:
 def split_bytes(batch: int, m: int, n: int, k: int) -> int:
     """Bytes that a joined product takes: terms of the scheme that has most, counts, sums that are shared, and D where
     it lies as TMA does not store it."""
-    terms = batch * (m + n) * padded_length(k) * BF16X6.terms * BF16X6.term.itemsize
+    terms = batch * (padded_length(m) + padded_length(n)) * padded_length(k) * BF16X6.terms * BF16X6.term.itemsize
     return terms + 4 * batch * (m * padded_length(n) + m + n) + PARTIALS
 
 
