@@ -62,3 +62,33 @@ def test_functions_of_truth_values_have_no_gradient_and_leave_that_of_the_other(
         a, b = _numbers(5, 4), _numbers(4, 3).requires_grad_()
         (grad,) = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, a_fn=positive).sum(), b)
         assert torch.equal(grad, (a > 0).float().sum(0)[:, None].expand(4, 3))
+
+
+NEGATIVE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a product": lambda a, b: weft.contract("mk,kn->mn", a, b, specialize="library"),
+    "a compiled product": lambda a, b: weft.contract("mk,kn->mn", a, b, specialize="now"),
+    "what is added": lambda a, b: weft.contract("mk,kn->mn", a, b, c=a[:, :1], specialize="now") - a[:, :1],
+    "an operand": lambda a, b: weft.contract(
+        "mk,kn->mn", a.resolve_conj(), b, epilogue=lambda d, row: d - row, operands={"row": ("m", a[:, 0])},
+        specialize="now",
+    ) + a[:, :1],
+    "a permutation": lambda a, b: weft.permute(weft.permute(a, "mk->km"), "km->mk") @ b,
+    "a group": lambda a, b: weft.grouped("mk,kn->mn", [(a, b)] * 9)[8],
+    "a network": lambda a, b: weft.einsum("mk,kl,ln->mn", a, torch.eye(40, dtype=a.dtype), b),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["negative", "conjugate"])
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_views_that_negate_and_conjugate_have_gradients(name: str, kind: str) -> None:
+    for _ in range(4):
+        z, b = (torch.randn(shape, dtype=torch.complex128) for shape in ((30, 40), (40, 50)))
+        a = z.requires_grad_().conj()
+        if kind == "negative":
+            a, b = a.imag, b.conj().imag
+        assert a.is_neg() or a.is_conj()
+        found, expected = NEGATIVE[name](a, b), a @ b
+        torch.testing.assert_close(found, expected)
+        grad = torch.randn_like(expected)
+        of_found, of_expected = (torch.autograd.grad(each, z, grad, retain_graph=True)[0] for each in (found, expected))
+        torch.testing.assert_close(of_found, of_expected)

@@ -68,7 +68,8 @@ class DifferentiableCall:
         """The result, or None where the call must be read in full."""
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None
-        tensors: Sequence[Any] = (a, b, c, *[operands[at] for at in self._order])
+        a, b, c = (each.resolve_neg() if each is not None and each.is_neg() else each for each in (a, b, c))
+        tensors: Sequence[Any] = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
         found: tuple[Any, ...]
