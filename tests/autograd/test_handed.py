@@ -15,6 +15,12 @@ import weft
 A, B = torch.randn(6, 4, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
 
 
+@pytest.fixture(autouse=True)
+def tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library tier nothing is handed over."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+
+
 def scaled(value: torch.Tensor, scale: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tanh(value * scale) + row, torch.sign(scale)
 
@@ -52,8 +58,8 @@ def differentiated(form: str, **how: Any) -> list[torch.Tensor]:
     a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
     result = FORMS[form](a, b, **how)
     assert result.is_contiguous()
-    first = torch.autograd.grad(result.square().sum(), (a, b), create_graph=True)
-    second = torch.autograd.grad(sum(each.sin().sum() for each in first), (a, b))
+    first = torch.autograd.grad(result.square().sum(), (a, b), create_graph=True, materialize_grads=True)
+    second = torch.autograd.grad(sum(each.sin().sum() for each in first), (a, b), materialize_grads=True)
     return [result, *first, *second]
 
 

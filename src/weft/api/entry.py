@@ -118,7 +118,7 @@ def made(
         call = plan.known_call(key[0], a, b, c, out is not None, result, tensors)
         given = (a, b, c, *tensors.values())
         few = out is None and options.backend == "auto" and is_plain(key[0]) and are_few(plan.request, given)
-        CALLS.put(key, FewElements(call, plan.request) if few else call)
+        CALLS.put(key, FewElements(call, plan.request, tuple(tensors)) if few else call)
     return result
 
 
@@ -128,8 +128,8 @@ class FewElements:
     It is written in them once it is known to come again.
     """
 
-    def __init__(self, known: KnownCall, request: Request) -> None:
-        self._known, self._request = known, request
+    def __init__(self, known: KnownCall, request: Request, names: tuple[str, ...]) -> None:
+        self._known, self._request, self._names = known, request, names
         self._left = PATIENCE
         self._call: Any = None
 
@@ -143,7 +143,8 @@ class FewElements:
             return found
         self._left -= 1
         if not self._left:
-            self._call = differentiable("written")(self._request, (a, b, c, *operands))
+            given = dict(zip(self._names, operands, strict=True))
+            self._call = differentiable("written")(self._request, (a, b, c), given)
         return self._known.run(a, b, c, alpha, beta, out, operands)
 
 

@@ -22,7 +22,7 @@ from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.product import Product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import C, Plain, is_smooth
+from weft.autograd.spec import C, Plain, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
 from weft.planner.options import Options
@@ -68,7 +68,8 @@ class DifferentiableCall:
         """The result, or None where the call must be read in full."""
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None
-        tensors: Sequence[Any] = (a, b, c, *[operands[at] for at in self._order])
+        a, b, c = (each.resolve_neg() if each is not None and each.is_neg() else each for each in (a, b, c))
+        tensors: Sequence[Any] = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
         found: tuple[Any, ...]
@@ -239,16 +240,22 @@ def called(
     return result, None if ahead else call
 
 
-def written(request: Request, tensors: Sequence[torch.Tensor | None]) -> DifferentiableCall | None:
-    """A call of few elements, without derivatives, in torch's operations; None where they do not serve."""
-    names = [each.name for each in request.named if each.layout is not None]
-    metas = [None if each is None else meta(each) for each in tensors]
-    form, places = plain_form(request, metas, "auto")
-    if not handed_over(request, metas[C]) or is_overheard():
+def written(
+    request: Request, tensors: Sequence[torch.Tensor | None], operands: Mapping[str, torch.Tensor]
+) -> DifferentiableCall | None:
+    """A call of few elements, without derivatives, in torch's operations; None where they do not serve.
+
+    `tensors` are A, B and C. The call takes the operands in the order that they have here.
+    """
+    given = [operands[each.name] for each in request.named if each.layout is not None]
+    metas = [None if each is None else meta(each) for each in (*tensors, *given)]
+    if not is_differentiable(request) or not handed_over(request, metas[C]) or is_overheard():
         return None
+    form, places = plain_form(request, metas, "auto")
     program = handed(form.spec, layouts_of(form.of([metas[at] for at in places])), False, core)
     if program is None:
         return None
+    names = list(operands)
     return DifferentiableCall(form, None, program, tuple([names.index(name) for name in form.given]))
 
 

@@ -191,9 +191,12 @@ class _CallWriter(GraphWriter):
     # -- functions -------------------------------------------------------------------------------------------------
 
     def _through(self, hook: int, place: str, term: str) -> fx.Node:
-        """A tensor through its function."""
+        """A tensor through its function, in the type of products: the function may return truth values, say."""
         function = self.spec.functions[hook]
-        return self.places[place] if function is None else self._inlined(hook, self.places[place], term)[0]
+        if function is None:
+            return self.places[place]
+        (value,), kind = self._inlined(hook, self.places[place], term), self.spec.accumulate
+        return value if function.result is kind else self.method("to", value, kind)
 
     def _finished(self, value: fx.Node) -> list[fx.Node]:
         """The results, in their types."""

@@ -235,13 +235,18 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
 
 def check_differentiable(request: Request) -> None:
     """`DTypeError` where no result is of numbers that have derivatives."""
-    types = (request.d_dtype, *(request.outputs or ()))
-    if not any(is_smooth(dtype) for dtype in types) or not is_smooth(request.arithmetic.accumulate):
-        over = request.raw_algebra.name if request.raw_algebra is not None else dtype_name(types[0])
+    if not is_differentiable(request):
+        over = request.raw_algebra.name if request.raw_algebra is not None else dtype_name(request.d_dtype)
         raise DTypeError(
-            f"a result of {over} in {dtype_name(types[0])} is not differentiable, and an operand requires a gradient: "
-            "detach it, or call within torch.no_grad()"
+            f"a result of {over} in {dtype_name(request.d_dtype)} is not differentiable, and an operand requires a "
+            "gradient: detach it, or call within torch.no_grad()"
         )
+
+
+def is_differentiable(request: Request) -> bool:
+    """Whether some result is of numbers that have derivatives."""
+    types = (request.d_dtype, *(request.outputs or ()))
+    return is_smooth(request.arithmetic.accumulate) and any(is_smooth(dtype) for dtype in types)
 
 
 def is_smooth(dtype: torch.dtype) -> bool:

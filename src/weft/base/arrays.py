@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -53,6 +53,13 @@ dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 #: Whether autocast is on for any kind of device: it changes what torch's operations return, but not what they write.
 #: torch's public question takes a device and costs five times as much.
 any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """Within, torch's operations compute in the types of their operands."""
+    return torch._C._DisableAutocast() if any_autocast() else nullcontext()
+
+
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MASKED = "whose masked elements would count"

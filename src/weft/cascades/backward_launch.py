@@ -266,7 +266,7 @@ class BackwardLaunch:
 
     def ready(self, d: Tensor) -> Tensor:
         """The gradient of D as kernels read it."""
-        d = d.to(self.frame.products.product).contiguous()
+        d = d.resolve_neg().to(self.frame.products.product).contiguous()
         return d if d.is_meta or d.data_ptr() % BYTES == 0 else d.clone()
 
     def as_they_lie(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from weft.base.arrays import without_autocast
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 from weft.cascades.reference import all_at_once
@@ -51,6 +52,11 @@ class _Cascade(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        with without_autocast():
+            return _Cascade._gradients(ctx, grads)
+
+    @staticmethod
+    def _gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         plan = ctx.plan
         a, b, c, *others = ctx.saved_tensors
         count = len(others) - len(ctx.nodes)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.arrays import as_tensor, returned, source_of
+from weft.base.arrays import as_tensor, returned, source_of, without_autocast
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
@@ -207,7 +207,9 @@ class CascadePlan:
             if operands is not None and not isinstance(operands, Mapping):
                 raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
             given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
-            named = {name: as_tensor(f"operand '{name}'", each) for name, each in (operands or {}).items()}
+            named = {
+                name: as_tensor(f"operand '{name}'", each).resolve_neg() for name, each in (operands or {}).items()
+            }
             found = self.anew(given, named)
         return returned(source_of(*tensors), None, found, False) if tensors else found
 
@@ -226,8 +228,12 @@ class CascadePlan:
         return repeated([*tensors, *(() if operands is None else map(operands.__getitem__, self._names))])
 
     def anew(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        """Results of tensors that are read, whatever calls there were."""
+        """Results of tensors that are read, whatever calls there were. Autocast casts none of what is between."""
         self.said.check(tensors, operands)
+        with without_autocast():
+            return self._made(tensors, operands)
+
+    def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         if self.options.backend == "reference":
             ready, given = self._arranged(tensors, operands, None, torch.float64)
             c = ready[2] if self.meets else None

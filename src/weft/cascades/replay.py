@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from weft.base.arrays import is_transforming
+from weft.base.arrays import dispatch_modes, is_transforming
 from weft.cascades.arguments import Call
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
@@ -178,14 +179,16 @@ def layouts_of(tensors: Sequence[Any], operands: Mapping[str, Any] | None, names
 
     That is one with gradients of operands, say.
     """
-    if is_transforming() or (operands or {}).keys() != set(names):
+    if dispatch_modes() or is_transforming() or forward_ad._current_level >= 0:
         return None
-    grads, found = torch.is_grad_enabled(), []
-    for each in (*tensors, *(operands or {}).values()):
+    if (operands or {}).keys() != set(names):
+        return None
+    grads, found, named = torch.is_grad_enabled(), [], [(operands or {})[name] for name in names]
+    for each in (*tensors, *named):
         if type(each) not in _PLAIN or each.is_neg() or not each.is_cuda:
             return None
         found.append((each.shape, each.stride(), each.dtype, each.get_device(), each.data_ptr() % 16))
-    if grads and any(each.requires_grad for each in (operands or {}).values()):
+    if grads and any(each.requires_grad for each in named):
         return None
     needs = grads and any(each.requires_grad for each in tensors)
     return (needs, torch._C._cuda_getDevice(), *found)

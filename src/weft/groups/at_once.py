@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.base.arrays import dispatch_modes, is_transforming
+from weft.base.arrays import any_autocast, dispatch_modes, is_transforming
 from weft.errors import WeftError
 from weft.machine.exactness import shortened
 from weft.spec.notation import parse
@@ -41,7 +41,7 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
     product, first = _product(equation), operands[0]
     if product is None or type(first) not in _KINDS or first.dtype not in _TYPES:
         return None
-    if dispatch_modes() or is_transforming() or _may_round(first):
+    if dispatch_modes() or is_transforming() or any_autocast() or _may_round(first):
         return None
     try:
         if not set(map(type, operands)) <= _KINDS or len(set(map(_DTYPE, operands))) > 1:

@@ -34,6 +34,8 @@ class Likeness:
         self._one = again != [] and len(own) == 1
         self._guards = guards_of(own) if set(map(type, own)) <= _TYPES else None
         self._leaves = any(tensor.requires_grad for tensor in own) if self._guards is not None else False
+        #: Whether some are conjugate or negative views, whose memory is not what they say.
+        self.views = any(tensor.is_conj() or tensor.is_neg() for tensor in own) if self._guards is not None else False
 
     def holds(self, tensors: Sequence[Any]) -> bool:
         """Whether these have the layouts of those and none requires a gradient; False where torch has no guards."""

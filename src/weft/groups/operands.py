@@ -102,7 +102,7 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     if not alike.issuperset(map(_KIND, tensors)):
         _refuse_mixed(name, tensors, term)
     if any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors)):
-        tensors = [tensor.resolve_neg().resolve_conj() for tensor in tensors]
+        tensors = without_views(tensors)
     shapes, strides = (
         np.fromiter(chain.from_iterable(map(read, tensors)), np.int64, len(tensors) * rank).reshape(-1, rank)
         if rank else np.zeros((len(tensors), 0), np.int64)
@@ -110,6 +110,11 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     )  # fmt: skip
     same = not ((shapes != shapes[0]).any() or (strides != strides[0]).any())
     return Stack(tensors, shapes, strides, addresses_of(tensors), same)
+
+
+def without_views(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors whose memory is what they say: of conjugate and negative views, copies."""
+    return [tensor.resolve_neg().resolve_conj() for tensor in tensors]
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:

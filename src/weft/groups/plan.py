@@ -26,7 +26,7 @@ from weft.fn.watched import Watched
 from weft.groups.launch import is_for_library, launch_of, multiplied
 from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
-from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of
+from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
 from weft.groups.results import Places, Results
 from weft.planner.options import Options
 from weft.planner.request import Request
@@ -157,6 +157,8 @@ class GroupedPlan:
 
     def _hold(self, operands: list[Any]) -> None:
         """Hold operands that have the plan's layouts in the place of those before."""
+        if self._lies.views:
+            operands = without_views(operands)
         addresses, (x, y) = addresses_of(operands), self._sides
         self._sides = x.over(operands[::2], addresses[::2]), y.over(operands[1::2], addresses[1::2])
         self._leaves = None

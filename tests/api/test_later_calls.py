@@ -1,0 +1,94 @@
+"""A call that comes a dozen times gives each time what its tensors say, whatever serves it by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+
+CALLS = 12  # the tenth is the first that is written in torch's operations, where few elements are
+
+
+@pytest.fixture(autouse=True)
+def tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls begin with the library, and change to what is better, as they do for users."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+
+
+def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randint(-4, 5, shape).to(dtype)
+
+
+def positive(value: torch.Tensor) -> torch.Tensor:
+    return value > 0
+
+
+def scaled(value: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(value * gain) + bias
+
+
+@pytest.mark.parametrize("names", [("bias", "scale", "gain"), ("gain", "bias", "scale"), ("scale", "gain", "bias")])
+def test_operands_come_in_any_order(names: tuple[str, ...]) -> None:
+    for _ in range(CALLS):
+        a, b, vectors = _numbers(6, 6), _numbers(6, 6), {name: _numbers(6) for name in ("bias", "scale", "gain")}
+        given = {name: ("m" if name == "scale" else "n", vectors[name]) for name in names}
+        found = weft.contract(
+            "mk,kn->mn", a, b, a_fn=lambda value, scale: value * scale, epilogue=scaled, operands=given
+        )
+        products = (a * vectors["scale"][:, None]).double() @ b.double()
+        assert torch.equal(found.double(), scaled(products, vectors["gain"].double(), vectors["bias"].double()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("algebra", ["plus_times", "max_plus", "min_plus"])
+def test_functions_of_whole_numbers_and_truth_values(algebra: str, dtype: torch.dtype) -> None:
+    reduce: Callable[..., Any] = {"plus_times": torch.sum, "max_plus": torch.amax, "min_plus": torch.amin}[algebra]
+    combine = torch.mul if algebra == "plus_times" else torch.add
+    for _ in range(CALLS):
+        a, b = _numbers(5, 4, dtype=dtype), _numbers(4, 3, dtype=dtype)
+        found = weft.contract("mk,kn->nm", a, b, algebra=algebra, a_fn=positive, epilogue=torch.square)
+        pairs = combine((a > 0).double()[:, :, None], b.double())
+        assert torch.equal(found.double(), reduce(pairs, dim=1).T.square())
+        bare = weft.contract("mk,kn->nm", a, b, algebra=algebra)
+        assert torch.equal(bare.double(), reduce(combine(a.double()[:, :, None], b.double()), dim=1).T)
+
+
+def test_functions_of_truth_values_have_no_gradient_and_leave_that_of_the_other() -> None:
+    for _ in range(3):
+        a, b = _numbers(5, 4), _numbers(4, 3).requires_grad_()
+        (grad,) = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, a_fn=positive).sum(), b)
+        assert torch.equal(grad, (a > 0).float().sum(0)[:, None].expand(4, 3))
+
+
+NEGATIVE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a product": lambda a, b: weft.contract("mk,kn->mn", a, b, specialize="library"),
+    "a compiled product": lambda a, b: weft.contract("mk,kn->mn", a, b, specialize="now"),
+    "what is added": lambda a, b: weft.contract("mk,kn->mn", a, b, c=a[:, :1], specialize="now") - a[:, :1],
+    "an operand": lambda a, b: weft.contract(
+        "mk,kn->mn", a.resolve_conj(), b, epilogue=lambda d, row: d - row, operands={"row": ("m", a[:, 0])},
+        specialize="now",
+    ) + a[:, :1],
+    "a permutation": lambda a, b: weft.permute(weft.permute(a, "mk->km"), "km->mk") @ b,
+    "a group": lambda a, b: weft.grouped("mk,kn->mn", [(a, b)] * 9)[8],
+    "a network": lambda a, b: weft.einsum("mk,kl,ln->mn", a, torch.eye(40, dtype=a.dtype), b),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["negative", "conjugate"])
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_views_that_negate_and_conjugate_have_gradients(name: str, kind: str) -> None:
+    for _ in range(4):
+        z, b = (torch.randn(shape, dtype=torch.complex128) for shape in ((30, 40), (40, 50)))
+        a = z.requires_grad_().conj()
+        if kind == "negative":
+            a, b = a.imag, b.conj().imag
+        assert a.is_neg() or a.is_conj()
+        found, expected = NEGATIVE[name](a, b), a @ b
+        torch.testing.assert_close(found, expected)
+        grad = torch.randn_like(expected)
+        of_found, of_expected = (torch.autograd.grad(each, z, grad, retain_graph=True)[0] for each in (found, expected))
+        torch.testing.assert_close(of_found, of_expected)

@@ -1,0 +1,59 @@
+"""A group that comes again gives what its tensors say, whichever kind of views they are and whatever surrounds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+
+TYPE = torch.complex128
+
+
+@pytest.fixture(autouse=True)
+def tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a group is served otherwise than the second and the third, as it is for users."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+
+
+def _pairs(kind: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    found = []
+    for at in range(11):
+        a, b = torch.randn(3 + at, 7, dtype=TYPE).conj(), torch.randn(7, 5, dtype=TYPE)
+        found.append((a, b) if kind == "conjugate" else (a.imag, b.conj().imag))
+    return found
+
+
+def _check(found: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    torch.testing.assert_close(list(found), [a @ b for a, b in pairs])
+
+
+@pytest.mark.parametrize("kind", ["conjugate", "negative"])
+def test_views_are_read_in_each_call(kind: str) -> None:
+    plan = weft.plan_grouped("mk,kn->mn", _pairs(kind))
+    for _ in range(4):
+        pairs = _pairs(kind)
+        assert pairs[0][0].is_conj() or pairs[0][0].is_neg()
+        _check(weft.grouped("mk,kn->mn", pairs), pairs)
+        _check(plan(pairs), pairs)
+        _check(plan(), pairs)
+
+
+def test_gradients_of_complex_groups_are_right_in_each_call() -> None:
+    for _ in range(4):
+        pairs = [(a.resolve_conj().requires_grad_(), b.requires_grad_()) for a, b in _pairs("conjugate")]
+        leaves = [each for pair in pairs for each in pair]
+        grads = [torch.randn(len(a), 5, dtype=TYPE) for a, _ in pairs]
+        found = torch.autograd.grad(list(weft.grouped("mk,kn->mn", pairs)), leaves, grads)
+        torch.testing.assert_close(found, torch.autograd.grad([a @ b for a, b in pairs], leaves, grads))
+
+
+def test_autocast_leaves_each_call_as_it_is() -> None:
+    pairs = [(torch.randn(3 + at, 7), torch.randn(7, 5)) for at in range(11)]
+    for group in (pairs, pairs[:2]):
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                found = weft.grouped("mk,kn->mn", group)
+            _check(found, group)
