@@ -122,3 +122,16 @@ def test_operands_that_do_not_fit() -> None:
         weft.blocks.contract("aa,ac->c", x, x)
     with pytest.raises(weft.ArgumentError, match="not Tensor"):
         weft.blocks.contract("ab,bc->ac", x, torch.ones(2, 2))
+
+
+def test_gradients_may_be_negative_views() -> None:
+    buffer = blocked("ab", 0).buffer.clone().requires_grad_()
+    a, b = BlockTensor.over(blocked("ab", 0).structure, buffer), blocked("bc", 9)
+    found = weft.blocks.contract("ab,bc->ac", a, b)
+    grad = torch.randint(-4, 5, found.buffer.shape).double()
+    for _ in range(3):
+        negative, plain = (
+            torch.autograd.grad(found.buffer, buffer, each, retain_graph=True)[0]
+            for each in (torch._neg_view(grad), -grad)
+        )
+        assert torch.equal(negative, plain)

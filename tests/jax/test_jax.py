@@ -258,3 +258,20 @@ def test_calls_of_buffers_that_come_again_are_launched_without_python(monkeypatc
         check()
     assert max(came.values()) > 2
     assert (len(calls) - begun) // 2 <= sum(min(count, 2) for count in came.values()) + 10  # operands and results
+
+
+def shifted(value):
+    shift = jnp.float32(value)
+
+    @jax.jit
+    def inner(s):
+        return s - shift
+
+    return lambda s: jax.jit(inner)(s) * 2
+
+
+def test_values_that_inner_functions_close_over_are_read_in_each_call():
+    x, w = drawn(5, (4, 3), (3, 6))
+    for value in (1.0, 2.0, -3.0, 1.0):
+        for _ in range(3):  # buffers that come again are bound
+            assert_close(weft.jax.contract("mk,kn->mn", x, w, epilogue=shifted(value)), (x @ w - value) * 2)

@@ -47,7 +47,7 @@ class BlockPlan:
         d = self.products.d
         whole = len(self.products.pairs) == len(d.stored)
         made = (torch.empty if whole else torch.zeros)(d.size, dtype=self.dtype, device=x.device)
-        x, y = (side.resolve_conj().contiguous() for side in (x, y))  # a gradient may be expanded
+        x, y = (side.resolve_conj().resolve_neg().contiguous() for side in (x, y))  # a gradient may be any view
         if self._launch is not None:
             self._launch(x, y, made)
         else:  # types and functions that no kernel for groups takes

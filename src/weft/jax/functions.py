@@ -6,7 +6,7 @@ A function is traced by JAX on one element, and its jaxpr is run again on torch'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +66,8 @@ def as_torch(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     of_torch.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("value", *names)])  # type: ignore[attr-defined]
     kinds = (value, *(types[name] for name in names))
-    return TorchFunction(of_torch, f"{closed.jaxpr} {constants} {kinds}", kinds, tuple(names), hook)
+    within = [_number(hook, each) for each in _constants_within(closed.jaxpr)]
+    return TorchFunction(of_torch, f"{closed.jaxpr} {constants} {within} {kinds}", kinds, tuple(names), hook)
 
 
 def _one(dtype: torch.dtype) -> Any:
@@ -89,6 +90,15 @@ def _check(hook: str, jaxpr: Any) -> None:
             _check(hook, inner.jaxpr)
         elif name not in _OPERATIONS:
             raise FunctionError(f"{hook} takes JAX's primitive '{name}', which weft has no operation for")
+
+
+def _constants_within(jaxpr: Any) -> Iterator[Any]:
+    """The constants of functions that a function calls, which its text does not say."""
+    for equation in jaxpr.eqns:
+        inner = _inner(equation)
+        if inner is not None:
+            yield from inner.consts
+            yield from _constants_within(inner.jaxpr)
 
 
 def _inner(equation: Any) -> Any:
