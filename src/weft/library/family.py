@@ -74,6 +74,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 class _Described(NamedTuple):
     scheme: LibraryScheme
+    part: LibraryPart  # all of it
     fold: Folded | None = None  # what is computed of the epilogue beside the scheme
 
     def launch(self, launch: Launch) -> Launch:
@@ -89,8 +90,9 @@ def _described(contraction: Contraction, target: Target, *, whole: bool = True) 
         scheme = scheme_of(fold.contraction, target.kind)._replace(clamps=fold.clamps)
         part = LibraryPart(scheme, Frame.whole(fold.contraction))
         if scheme.form == "product" and not scheme.empty and (part.adds or fold.addend is None):
-            return _Described(scheme, fold._replace(clamps=fold.clamps and not part.clamps))
-    return _Described(scheme_of(contraction, target.kind))
+            return _Described(scheme, part, fold._replace(clamps=fold.clamps and not part.clamps))
+    scheme = scheme_of(contraction, target.kind)
+    return _Described(scheme, LibraryPart(scheme, Frame.whole(contraction)))
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -128,31 +130,22 @@ def _built(contraction: Contraction, target: Target, most: int | None = None) ->
     described = _described(contraction, target)
     usual = _usual(described.scheme)
     most = usual if most is None else min(most, usual)
-    found = cut(described.scheme, most)
+    found = cut(described.scheme, described.part, most)
     if found.extents is not None and described.fold is not None:
         described = _described(contraction, target, whole=False)
-        found = cut(described.scheme, most)
+        found = cut(described.scheme, described.part, most)
     schedule = LibrarySchedule(described.scheme.form, found.extents, found.workspace_bytes)
     return _Built(described, schedule, found.part)
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds on `target`: of a GPU's, those of the device."""
-    return _predicted(contraction, schedule, target).device
-
-
-def waited(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
-    """Seconds that a user waits for: those of the host, if they are more than the device's."""
-    return max(_predicted(contraction, schedule, target))
-
-
-def _predicted(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> gpu_model.Seconds:
-    scheme, parts = _described(contraction, target, whole=schedule.parts is None).scheme, schedule.parts
+    (scheme, part, _), parts = _described(contraction, target, whole=schedule.parts is None), schedule.parts
     if target.kind == "cpu":
-        return gpu_model.Seconds(model.seconds(scheme, _count(contraction, parts), target), 0.0)
-    frame = Frame.whole(scheme.contraction)
-    part = LibraryPart(scheme, frame if parts is None else frame._replace(extents=parts))
-    return gpu_model.contraction_seconds(scheme, _count(contraction, parts), part.work, target)
+        return model.seconds(scheme, _count(contraction, parts), target)
+    if parts is not None:
+        part = LibraryPart(scheme, Frame.whole(contraction)._replace(extents=parts))
+    return gpu_model.contraction_seconds(scheme, _count(contraction, parts), part.work, target).device
 
 
 def _count(contraction: Contraction, parts: tuple[int, ...] | None) -> int:
@@ -164,10 +157,9 @@ def _count(contraction: Contraction, parts: tuple[int, ...] | None) -> int:
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
     described = _described(contraction, target, whole=schedule.parts is None)
-    scheme = described.scheme
     if schedule.parts is not None:
-        return PartsLaunch(scheme, schedule.parts, target)
-    return described.launch(_prepared(LibraryPart(scheme, Frame.whole(scheme.contraction)), target))
+        return PartsLaunch(described.scheme, schedule.parts, target)
+    return described.launch(_prepared(described.part, target))
 
 
 def _prepared(part: LibraryPart, target: Target) -> LibraryPart:

@@ -86,13 +86,12 @@ class PartCut(NamedTuple):
     workspace_bytes: int
 
 
-def cut(scheme: LibraryScheme, most: int) -> PartCut:
-    """How much of each mode a part has so that a run takes at most so many bytes.
+def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
+    """How much of each mode a part has so that a run takes at most so many bytes; `part` is all.
 
     The longest mode is halved first, of those that make it take less.
     """
     frame = Frame.whole(scheme.contraction)
-    part = LibraryPart(scheme, frame)
     found = PartCut(None, part, part.workspace_bytes)
     while not scheme.empty and (found.workspace_bytes > most or _is_long(scheme, frame)):
         if (smaller := _halved(scheme, frame, part)) is None:
