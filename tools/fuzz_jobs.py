@@ -27,6 +27,7 @@ EQUATIONS = (
 TYPES: tuple[tuple[torch.dtype, dict[str, Any]], ...] = (
     (SINGLE, {}), (HALF, {}), (BRAIN, {"out_dtype": SINGLE}), (DOUBLE, {}), (COMPLEX, {}),
     (HALF, {"out_dtype": SINGLE}), (SINGLE, {"precision": "tf32"}), (SINGLE, {"precision": "tf32x3"}),
+    (SINGLE, {"precision": "ieee_bound"}), (COMPLEX, {"precision": "ieee_bound"}),
     (torch.int8, {"out_dtype": torch.int32}),
     (torch.int32, {}), (WIDE, {}), (torch.float8_e4m3fn, {"out_dtype": SINGLE}),
 )  # fmt: skip
