@@ -356,10 +356,13 @@ def _rate(contraction: Contraction, work: KernelWork, by: Coefficients) -> float
 
 def _split_share(work: KernelWork) -> float:
     """The share of the rate that tiles have which are split in registers: these leave room for few programs on an SM,
-    which hide each other's first loads and stores less, and tiles of few rows are not for warp groups."""
+    which hide each other's loads and stores less. Of operands that are copied in whole vectors the first and the last
+    ones count alone; tiles of few rows are not for warp groups, and those of many take two, which wait for each other.
+    """
     rows, columns, depth = work.tile
     share = IN_REGISTERS.get(f"{rows}x{columns}", OTHER_TILES)
-    if rows >= GROUP_ROWS and work.steps > FEW_STEPS:
+    of_vectors = min([access.width for access in work.accesses[:2]]) >= VECTOR
+    if of_vectors and GROUP_ROWS <= rows <= 2 * GROUP_ROWS and work.steps > FEW_STEPS:
         share = 1 - (1 - share) * FEW_STEPS / work.steps
     return share * (SHALLOW if depth <= STEPS[0] else 1.0)
 
