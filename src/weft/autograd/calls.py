@@ -68,7 +68,7 @@ class DifferentiableCall:
         """The result, or None where the call must be read in full."""
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None
-        a, b, c = (each.resolve_neg() if each is not None and each.is_neg() else each for each in (a, b, c))
+        a, b, c = a.resolve_neg(), b.resolve_neg(), None if c is None else c.resolve_neg()
         tensors: Sequence[Any] = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
