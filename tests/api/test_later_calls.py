@@ -92,3 +92,49 @@ def test_views_that_negate_and_conjugate_have_gradients(name: str, kind: str) ->
         grad = torch.randn_like(expected)
         of_found, of_expected = (torch.autograd.grad(each, z, grad, retain_graph=True)[0] for each in (found, expected))
         torch.testing.assert_close(of_found, of_expected)
+
+
+X, W = torch.randn(8, 8), torch.randn(8, 8)
+PLAN, MOVE = weft.plan("mk,kn->mn", X, W), weft.plan_permute(X, "mn->nm")
+NETWORK = weft.network("ab,bc,cd->ad", X, W, X)
+WRITE: dict[str, Callable[[torch.Tensor], object]] = {
+    "a product": lambda out: weft.contract("mk,kn->mn", X, W, out=out, specialize="now"),
+    "a sum": lambda out: weft.contract("mk,kn->mn", X, W, c=out, out=out, specialize="now"),
+    "a plan": lambda out: PLAN(X, W, out=out),
+    "a permutation": lambda out: weft.permute(X, "mn->nm", out=out, specialize="now"),
+    "a plan of one": lambda out: MOVE(X, out=out),
+    "in place": weft.transpose_,
+    "a group": lambda out: weft.grouped("mk,kn->mn", [(X, W)], out=[out]),
+    "a network": lambda out: NETWORK(X, W, X, out=out),
+    "many operands": lambda out: weft.einsum("ab,bc,cd->ad", X, W, X, out=out),
+}
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_torch_hears_of_what_is_written(name: str) -> None:
+    for _ in range(4):
+        place, leaf = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+        product = leaf * place
+        WRITE[name](place)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+    with torch.inference_mode():
+        WRITE[name](torch.randn(8, 8))
+        WRITE[name](place)
+        outside = torch.randn(8, 8)
+    if name not in ("a network", "many operands"):  # the last step is a product of torch's, which refuses it
+        WRITE[name](outside)
+
+
+@pytest.mark.parametrize("specialize", ["library", "now"])
+def test_networks_that_reuse_see_what_weft_wrote(specialize: str) -> None:
+    first = torch.randn(8, 8)
+    network = weft.network("ab,bc,cd->ad", first, W, X, reuse=True)
+    for _ in range(3):
+        torch.testing.assert_close(network(first, W, X), first @ W @ X)
+        weft.contract("mk,kn->mn", torch.randn(8, 8), W, out=first, specialize=specialize)
+    with torch.inference_mode():
+        first = torch.randn(8, 8)
+        for _ in range(3):
+            torch.testing.assert_close(network(first, W, X), first @ W @ X)
+            first.mul_(2)

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import torch
 
-from weft.base.arrays import Array, as_result, is_array, like
+from weft.base.arrays import Array, as_result, is_array, like, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -43,10 +43,13 @@ class _KnownTranspose:
         base = x.storage_offset()
         for offset in self._offsets:
             self._transpose(x.as_strided(self._shape, self._strides, base + offset), 1)
+        if not x.is_inference():
+            _increment_version((x,))  # as `written`
         return x if self._square else x.as_strided(*self._result, base)
 
 
 _KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
+_increment_version = torch._C._increment_version
 _LATELY = Lately(256)  # those of `_KNOWN` that came last
 
 
@@ -119,6 +122,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
             traced = is_traced((tensor,))  # then by operations of torch, which are seen
             chosen = resolve_backend("reference" if traced else backend, tensor.device)
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)
+        if not traced:
+            written((tensor,))
         if key is not None and signature is not None and is_plain(signature) and not described.trivial:
             _KNOWN.put(key, _KnownTranspose(described, _in_place(described, chosen)))
         if described.square:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 import torch._subclasses.schema_check_mode  # which setting modes aside imports: with weft, not in a first call
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import TypeVar
 
@@ -202,6 +203,12 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a contiguous tensor."""
     return flat(tensor).view(torch.uint8)
+
+
+def written(places: Iterable[torch.Tensor]) -> None:
+    """Tell torch that places hold other values: autograd goes not back through what it saved there, and `reuse` of a
+    network sees that they changed. Kernels write without torch; its own operations tell it themselves."""
+    increment_version([each for each in places if not each.is_inference()])
 
 
 def without_neg(tensor: torch.Tensor) -> torch.Tensor:

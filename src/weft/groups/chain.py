@@ -9,7 +9,7 @@ import torch
 
 from weft.api.entry import contraction
 from weft.api.keywords import Equation, signed
-from weft.base.arrays import Array, as_result, as_tensor, returned
+from weft.base.arrays import Array, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
@@ -141,6 +141,7 @@ def _in_one_launch(
         layouts.append(Layout((), tuple(steps), tensor.dtype, Layout.of(tensor).alignment))
     launch = ChainLaunch(extents, tuple(layouts), request.arithmetic, False, request.target)  # type: ignore[arg-type]
     launch(tensors[0], tensors[1], tensors[2], y)
+    written((y,))
     return y
 
 

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from weft.api.entry import contraction
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.base.arrays import as_result, is_transforming, outside_transforms
+from weft.base.arrays import as_result, is_transforming, outside_transforms, written
 from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.base.figures import counted, given, si
@@ -146,6 +146,7 @@ class GroupedPlan:
         a, b = (side.tensors[0] for side in self._sides)
         if self._out is not None:
             self._launch(a, b, self._out.tensors[0])
+            written(self._out.tensors)
             return self._out.tensors
         buffer = new_tensor((self._places.size,), self.dtype, a.device)
         self._launch(a, b, buffer)

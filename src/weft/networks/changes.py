@@ -20,7 +20,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._program: Any = None
-        self._seen: list[tuple[weakref.ref[torch.Tensor], int, int]] = []
+        self._seen: list[tuple[weakref.ref[torch.Tensor], int, int | None]] = []
 
     def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
         """Places of operands that changed since the last call; None where all steps have to run.
@@ -36,7 +36,7 @@ class Changes:
             return set(said)
         return {
             at for at, (tensor, (known, address, version)) in enumerate(zip(operands, self._seen, strict=True))
-            if known() is not tensor or tensor.data_ptr() != address or tensor._version != version
+            if known() is not tensor or tensor.data_ptr() != address or version is None or _version(tensor) != version
         }  # fmt: skip
 
     def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
@@ -44,4 +44,9 @@ class Changes:
         if is_capturing(program.device):
             return
         self._program = program
-        self._seen = [(weakref.ref(tensor), tensor.data_ptr(), tensor._version) for tensor in operands]
+        self._seen = [(weakref.ref(tensor), tensor.data_ptr(), _version(tensor)) for tensor in operands]
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written; None for one of inference mode: torch does not count there."""
+    return None if tensor.is_inference() else tensor._version

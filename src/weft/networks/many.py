@@ -12,7 +12,16 @@ from weft.api.autocast import with_autocast
 from weft.api.einsum import check_functions, describe_einsum, einsum, note_einsum, read_einsum, read_order
 from weft.api.entry import contraction, recalled, words_of
 from weft.api.lookup import said_options
-from weft.base.arrays import any_autocast, as_results, as_tensor, as_tensors, returned, without_memory, without_neg
+from weft.base.arrays import (
+    any_autocast,
+    as_results,
+    as_tensor,
+    as_tensors,
+    returned,
+    without_memory,
+    without_neg,
+    written,
+)
 from weft.base.dispatch import as_operation, is_traced
 from weft.base.factors import addition
 from weft.errors import ShapeError, call_context
@@ -137,6 +146,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
         program = network.program(tensors, keep=False)
         place = out if isinstance(out, torch.Tensor) else network.place()
         program.run(tensors, place)
+        written((place,))
         if key is not None and not network.graph.early.unsigned:
             _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
         return place

@@ -17,6 +17,7 @@ from weft.base.arrays import (
     like,
     outside_transforms,
     source_of,
+    written,
 )
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced
@@ -174,8 +175,10 @@ class Network(DescribedNetwork, Generic[Returned]):
             place = self._place(out, read)
             if self.settings.strip_exponent:
                 exponent = self._run_scaled(self._operands(read), place)
+                written((place,))
                 return (out if out is not None else like(_source(tensors), place)), exponent
             self._run(read, place, changed)
+            written((place,))
         return out if out is not None else like(_source(tensors), place)
 
     def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
@@ -330,6 +333,7 @@ class Network(DescribedNetwork, Generic[Returned]):
             else:
                 call, place = call_with_group(given, group, folder, every)
             found = self._sliced_call(call)
+            written((place,))
         result = out if out is not None else like(_source(tensors), place)
         return (result, found[1]) if self.settings.strip_exponent else result
 

@@ -21,8 +21,9 @@ class BoundCall:
     Made by `bind` of a plan. The tensors are kept, and their addresses were taken when they were bound: each run reads
     the values that they hold then, and writes the same result, `out`. Their shapes, strides and storage stay as they
     are; whoever resizes or frees a storage binds anew. Nothing is checked, traced or counted: functions and factors are
-    those of the moment of binding, no derivative is recorded, and no run is one of the calls after which a better
-    kernel takes over. Where other calls of the plan, or `warm`, change its kernel, the next run changes to it.
+    those of the moment of binding, no derivative is recorded, torch does not hear that `out` was written, and no run is
+    one of the calls after which a better kernel takes over. Where other calls of the plan, or `warm`, change its
+    kernel, the next run changes to it.
 
     Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in several threads and in forked
     processes. A bound call is neither copied nor pickled, as its copy would have other tensors.

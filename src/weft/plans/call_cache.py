@@ -23,6 +23,7 @@ from weft.planner.validity import call_state
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
+_increment_version = torch._C._increment_version
 _new = torch.empty_strided  # takes half as long as torch.empty
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
@@ -143,6 +144,7 @@ class KnownCall(NamedTuple):
                     return None
                 raise
         further: tuple[Tensor, ...] = ()
+        given = out is not None
         if out is None:
             assert self.new is not None, "there is a launch"
             shape, strides, dtype, device = self.new
@@ -166,6 +168,8 @@ class KnownCall(NamedTuple):
             if is_out_of_memory(error):
                 raise workspace_error(out.device, 0, self.variant.workspace_bytes) from error
             raise
+        if given and not out.is_inference():
+            _increment_version((out,))  # as `weft.base.arrays.written`
         return (out, *further) if further else out
 
     def _overlaps(self, out: Any, inputs: Sequence[Any]) -> bool:

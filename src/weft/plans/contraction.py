@@ -24,6 +24,7 @@ from weft.base.arrays import (
     is_subclass,
     returned,
     source_of,
+    written,
 )
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -182,6 +183,7 @@ class Plan(PlanBase, Generic[Returned]):
         if alpha == 0:
             return self._without_products(a, b, c, beta, out, operands)
         variant, device = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1), self._request.device
+        given = () if out is None else each_of(out)
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
         check_room(device, new, variant.workspace_bytes)
         try:
@@ -194,6 +196,8 @@ class Plan(PlanBase, Generic[Returned]):
             if is_out_of_memory(error):
                 raise workspace_error(device, new, variant.workspace_bytes) from error
             raise
+        if given:
+            written(given)
         return out
 
     def bind(

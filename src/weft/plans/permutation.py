@@ -12,7 +12,7 @@ from typing import Any, Unpack, cast, overload
 
 import torch
 
-from weft.base.arrays import Array, as_result, as_tensor, like
+from weft.base.arrays import Array, as_result, as_tensor, like, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
@@ -115,6 +115,7 @@ class PermutePlan(PlanBase):
         variant = self._variant(self._key(x, out, alpha, beta, c))
         if alpha == 0:
             return self._without_x(x, out, beta, c)
+        given = () if out is None else (out,)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
         check_room(self._request.device, new, variant.workspace_bytes)
         try:
@@ -128,6 +129,8 @@ class PermutePlan(PlanBase):
             if is_out_of_memory(error):
                 raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
             raise
+        if given:
+            written(given)
         return out
 
     def bind(
