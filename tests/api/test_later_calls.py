@@ -167,3 +167,13 @@ def test_second_derivatives_of_logarithms_come_again() -> None:
             first = torch.autograd.grad(found.sin().sum(), (a, b), create_graph=True)
             second.append(torch.autograd.grad(sum(each.square().sum() for each in first), (a, b)))
         torch.testing.assert_close(*second)
+
+
+def test_other_data_of_an_operand_are_seen() -> None:
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    network = weft.network("ab,bc,cd->ad", x, y, y)
+    for _ in range(3):
+        torch.testing.assert_close(network(x, y, y), x @ y @ y)
+    x.data = x.data.view(torch.int32)
+    with pytest.raises(weft.DTypeError, match="int32"):
+        network(x, y, y)
