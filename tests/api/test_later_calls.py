@@ -138,3 +138,42 @@ def test_networks_that_reuse_see_what_weft_wrote(specialize: str) -> None:
         for _ in range(3):
             torch.testing.assert_close(network(first, W, X), first @ W @ X)
             first.mul_(2)
+
+
+FACTORS = [1.0]
+
+
+def scaled_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y * FACTORS[0]
+
+
+def test_gradients_of_an_algebra_follow_its_functions() -> None:
+    algebra = weft.Algebra(scaled_product, torch.add, 0.0)
+    for factor in (1.0, 3.0, 3.0, -2.0, 1.0):
+        FACTORS[0] = factor
+        a, b = torch.randn(6, 5).requires_grad_(), torch.randn(5, 7).requires_grad_()
+        found, expected = weft.contract("mk,kn->mn", a, b, algebra=algebra), factor * (a @ b)
+        torch.testing.assert_close(found, expected)
+        grad = torch.randn(6, 7)
+        of_found, of_expected = (torch.autograd.grad(each, (a, b), grad) for each in (found, expected))
+        torch.testing.assert_close(of_found, of_expected)
+
+
+def test_second_derivatives_of_logarithms_come_again() -> None:
+    for _ in range(CALLS):
+        a, b = (torch.randn(60, 60, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        second = []
+        for found in (weft.contract("mk,kn->mn", a, b, algebra="log"), (a[:, :, None] + b).logsumexp(1)):
+            first = torch.autograd.grad(found.sin().sum(), (a, b), create_graph=True)
+            second.append(torch.autograd.grad(sum(each.square().sum() for each in first), (a, b)))
+        torch.testing.assert_close(*second)
+
+
+def test_other_data_of_an_operand_are_seen() -> None:
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    network = weft.network("ab,bc,cd->ad", x, y, y)
+    for _ in range(3):
+        torch.testing.assert_close(network(x, y, y), x @ y @ y)
+    x.data = x.data.view(torch.int32)
+    with pytest.raises(weft.DTypeError, match="int32"):
+        network(x, y, y)

@@ -73,3 +73,27 @@ def test_layouts_of_operands_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -
     first = _layouts(("g", "h"), {"g": rows, "h": columns}, monkeypatch)
     assert first == _layouts(("g", "h"), {"h": columns, "g": rows}, monkeypatch)
     assert first != _layouts(("g", "h"), {"h": rows, "g": columns}, monkeypatch)
+
+
+SCALE = [1.0]
+
+
+def _scaled(s: Tensor) -> Tensor:
+    return weft.softmax(s * SCALE[0], "j")
+
+
+@pytest.mark.parametrize("specialize", ["now", "never"])
+def test_plans_follow_their_functions(specialize: str) -> None:
+    SCALE[0] = 1.0
+    plan = weft.plan_cascade(EQUATION, *_tensors(), between=_scaled, specialize=specialize)
+    other = weft.plan_cascade(EQUATION, *_tensors(), between=lambda s: weft.softmax(s * 1.0, "j"))
+    for scale in (1.0, 2.0, 2.0, -1.0, 1.0):
+        SCALE[0] = scale
+        a, b, c = (each.requires_grad_() for each in _tensors())
+        for found, factor in ((plan(a, b, c), scale), (other(a, b, c), 1.0)):
+            wide = [each.detach().double().requires_grad_() for each in (a, b, c)]
+            expected = torch.softmax(wide[0] @ wide[1].mT * factor, 1) @ wide[2]
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+            grads = torch.autograd.grad(found.square().sum(), (a, b, c))
+            wanted = torch.autograd.grad(expected.square().sum(), wide)
+            torch.testing.assert_close([each.double() for each in grads], list(wanted), rtol=1e-4, atol=1e-4)

@@ -168,3 +168,14 @@ def test_what_does_not_meet() -> None:
         Leg(U1, {(1, 2): 1})
     with pytest.raises(weft.ArgumentError, match="leg 0 was not fused"):
         a.split_leg(0)
+
+
+def test_what_inference_mode_relaid_first_has_gradients() -> None:
+    legs = [Leg(Z2, {0: 2, 1: 5}), Leg(Z2, {0: 3, 1: 2}, sign=-1), Leg(Z2, {0: 1, 1: 4})]
+    made = ChargedTensor.random(legs, seed=3)
+    with torch.inference_mode():
+        made.permute(2, 0, 1).fuse(0, 2)
+    buffer = made.buffer.clone().requires_grad_()
+    found = ChargedTensor(legs, buffer, 0).permute(2, 0, 1).fuse(0, 2)
+    (grad,) = torch.autograd.grad(found.buffer.square().sum(), buffer)
+    torch.testing.assert_close(grad, 2 * buffer.detach())

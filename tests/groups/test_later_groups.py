@@ -57,3 +57,16 @@ def test_autocast_leaves_each_call_as_it_is() -> None:
             with torch.autocast("cpu", torch.bfloat16):
                 found = weft.grouped("mk,kn->mn", group)
             _check(found, group)
+
+
+def test_tensors_whose_memory_was_freed_are_refused() -> None:
+    pairs = [(a.imag.contiguous(), b.real.contiguous()) for a, b in _pairs("conjugate")]
+    plan = weft.plan_grouped("mk,kn->mn", pairs)
+    for _ in range(3):
+        weft.grouped("mk,kn->mn", pairs)
+    pairs[4][1].untyped_storage().resize_(0)
+    for call in (weft.plan_grouped, weft.grouped):
+        with pytest.raises(weft.ShapeError, match="its storage was freed"):
+            call("mk,kn->mn", pairs)
+    with pytest.raises(weft.ShapeError, match="its storage was freed"):
+        plan(pairs)

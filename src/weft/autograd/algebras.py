@@ -76,11 +76,21 @@ def rule(
 
 
 def core(spec: Spec) -> Callable[[Tensor, Tensor], Tensor]:
-    """The differentiable function of A and B of a bare contraction of another algebra."""
-    assert spec.algebra is not None
-    found = _kind(spec.algebra, spec.accumulate)(spec, (True, True, False), False)
+    """The differentiable function of A and B of a bare contraction of another algebra.
+
+    What an algebra of the caller's computes may change: its rule is looked for in each call.
+    """
+    algebra = spec.algebra
+    assert algebra is not None
+
+    def rule_now() -> Rule:
+        return _kind(algebra, spec.accumulate)(spec, (True, True, False), False)
+
+    kept = rule_now()
+    stays = NAMED.get(algebra.name) is algebra
 
     def contracted(a: Tensor, b: Tensor) -> Tensor:
+        found = kept if stays else rule_now()
         if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
             return found.forward(1.0, 1.0, (a, b, None))[0]
         return apply(found, 1.0, 1.0, (a, b, None))[0]

@@ -252,7 +252,9 @@ def written(
     if not is_differentiable(request) or not handed_over(request, metas[C]) or is_overheard():
         return None
     form, places = plain_form(request, metas, "auto")
-    program = handed(form.spec, layouts_of(form.of([metas[at] for at in places])), False, core)
+    # A bare contraction of an algebra would be itself within its program.
+    inner = core if any(form.spec.functions) else None
+    program = handed(form.spec, layouts_of(form.of([metas[at] for at in places])), False, inner)
     if program is None:
         return None
     names = list(operands)

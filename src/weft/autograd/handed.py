@@ -82,10 +82,11 @@ def handed_over(request: Request, c: torch.Tensor | None) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core) -> Program | None:
+def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core | None) -> Program | None:
     """The call in torch's operations, of A, B, C (or None) and the operands; None where weft's own rule serves.
 
-    `moves`: B is a one along new modes. `core` makes the differentiable function of a bare contraction of an algebra.
+    `moves`: B is a one along new modes. `core` makes the differentiable function of a bare contraction of an
+    algebra; without it such a contraction is none of torch's operations.
     """
     if spec.how != Options(specialize="auto", promote=spec.how.promote):
         return None
@@ -160,13 +161,15 @@ class _CallWriter(GraphWriter):
             value = self.product(a, spec.term_a, b, spec.term_b, spec.term_d)
         return self.program(self._finished(value if addend is None else self.plus(value, addend)))
 
-    def of_an_algebra(self, core: Core) -> Program | None:
+    def of_an_algebra(self, core: Core | None) -> Program | None:
         spec = self.spec
         if spec.term_c is not None:
             return None
         a, b = self._through(A_FN, "a", spec.term_a), self._through(B_FN, "b", spec.term_b)
         if (of_pairs := self._of_few_pairs()) is not None:
             value = self._by_pairs(a, b, of_pairs)
+        elif core is None:
+            return None
         else:
             value = self.call(core(replace(spec.without(0, 1, 2, 3), results=(spec.accumulate,), several=False)), a, b)
         return self.program(self._finished(value))

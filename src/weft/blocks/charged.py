@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.blocks.charges import Charge, Leg, Symmetry, exchange_sign
 from weft.blocks.tensor import BlockTensor, Key, Structure
@@ -238,8 +239,9 @@ class ChargedTensor:
         index = _RELAID.get(key)
         if index is None:
             kind = torch.int32 if self.structure.size < 2**31 else torch.int64
-            numbers = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind))
-            index = torch.cat([block.reshape(-1) for block in relaid(numbers)]).to(device)
+            with outside_transforms():
+                numbers = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind))
+                index = torch.cat([block.reshape(-1) for block in relaid(numbers)]).to(device)
             _RELAID.put(key, index)
         legs = tuple(legs)
         return self.over(legs, self.charge, allowed(legs, self.charge), self.buffer.index_select(0, index))
@@ -251,9 +253,10 @@ class ChargedTensor:
         key = (self.legs, self.charge, "signs", words, self.buffer.device)
         signs = _RELAID.get(key)
         if signs is None:
-            each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8)
-            sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes])
-            signs = each.repeat_interleave(sizes).to(self.buffer.device)
+            with outside_transforms():
+                each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8)
+                sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes])
+                signs = each.repeat_interleave(sizes).to(self.buffer.device)
             _RELAID.put(key, signs)
         return self._with(self.buffer * signs)
 

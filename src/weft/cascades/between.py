@@ -118,15 +118,21 @@ def traced(
     given: Mapping[str, tuple[torch.dtype, frozenset[Label]]],
 ) -> Between:
     """`function` of values of that type, and of operands and coordinates with those types and labels."""
-    names = tuple(given)
-    written = _same if function is None else function
-    dtypes = (dtype, *(given[name][0] for name in names))
-    recorded = trace(written, dtypes, names=names, hook="between", reduces=True)
-    if not isinstance(recorded, RecordedFunction):
+    graph = recorded(_same if function is None else function, dtype, given).graph
+    return Between(graph, tuple(given), {name: labels for name, (_, labels) in given.items()}, notation)
+
+
+def recorded(
+    function: Callable[..., Any], dtype: torch.dtype, given: Mapping[str, tuple[torch.dtype, frozenset[Label]]]
+) -> RecordedFunction:
+    """The computation of a function as it is now; arguments as of `traced`."""
+    types = [kind for kind, _ in given.values()]
+    found = trace(function, (dtype, *types), names=tuple(given), hook="between", reduces=True)
+    if not isinstance(found, RecordedFunction):
         raise FunctionError("between: a Triton function cannot stand between two contractions: write it in torch")
-    if recorded.is_complex:
+    if found.is_complex:
         raise FunctionError("between: complex values do not run in a cascade")
-    return Between(recorded.graph, names, {name: given[name][1] for name in names}, notation)
+    return found
 
 
 def _same(value: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,12 @@ class Described:
         """The type of a coordinate along a label."""
         return torch.int32 if self.extents[label] < 2**31 else torch.int64
 
+    @property
+    def given(self) -> dict[str, tuple[torch.dtype, frozenset[Label]]]:
+        """The type and the labels of what the function takes beside its value, by name."""
+        found = {name: (dtype, frozenset(terms)) for name, (terms, _, dtype) in self.operands.items()}
+        return found | {name: (self.place_type(label), frozenset((label,))) for name, label in self.indices.items()}
+
     def own(self, term: Sequence[Label], shape: Sequence[int]) -> tuple[Label, ...]:
         """The labels of an operand along which it does not broadcast."""
         pairs = zip(term, shape, strict=True)

@@ -18,6 +18,7 @@ from weft.cascades.between import Between, check_reductions, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
+from weft.cascades.following import Following
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.product import BlockProducts, arranged, as_it_lies
@@ -49,6 +50,8 @@ class CascadePlan:
     Made by `weft.plan_cascade`.
     """
 
+    following: Following | None = None
+
     def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
         self.said, self.options, self.alpha = said, options, alpha
         self.notation, self.extents = said.notation, said.extents
@@ -59,9 +62,7 @@ class CascadePlan:
                 f"a cascade computes with floating values, not with {dtype_name(said.dtype)}: convert the operands"
             )
         self.types = types
-        given = {name: (dtype, frozenset(terms)) for name, (terms, _, dtype) in said.operands.items()}
-        given |= {name: (said.place_type(label), frozenset((label,))) for name, label in said.indices.items()}
-        between: Between = traced(function, said.notation, types.accumulate, given)
+        between: Between = traced(function, said.notation, types.accumulate, said.given)
         check_reductions(between, said.extents)
         if self.meets and not between.outputs[0].meta["dtype"].is_floating_point:
             raise DTypeError(
@@ -201,6 +202,8 @@ class CascadePlan:
         self, *tensors: Any, operands: Mapping[str, Any] | None = None
     ) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
+        if self.following is not None and (plan := self.following.now()) is not self:
+            return plan(*tensors, operands=operands)
         if (replayed := self._replayed(tensors, operands)) is not None:
             return replayed
         with call_context(lambda: f"CascadePlan({self.notation})"):

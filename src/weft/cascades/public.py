@@ -91,7 +91,8 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     """Plan a cascade without running it; arguments and errors as for `cascade`.
 
     The plan is called with A, B and C of the same shapes and types, and with `operands`, a mapping from names to
-    tensors. Its first call waits for its kernel. Its `explain` says in which form it runs, and why in no better one.
+    tensors. Its first call waits for its kernel. Where `between` computes something else by the time of a call, so does
+    the call. Its `explain` says in which form it runs, and why in no better one.
 
     >>> import torch, weft
     >>> x, w = torch.randn(4, 8), torch.randn(16, 8)
@@ -101,9 +102,12 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     """
     if is_dynamo_compiling():
         return cast("CascadePlan", outside(plan_cascade, equation, a, b, c, **keywords))
+    from weft.cascades.following import followed
+
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("plan_cascade", equation, given)):
-        return _planned("plan_cascade", equation, given, keywords)[0]
+        plan = _planned("plan_cascade", equation, given, keywords)[0]
+        return cast("CascadePlan", followed(plan, keywords.get("between")))
 
 
 def _planned(

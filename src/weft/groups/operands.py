@@ -13,7 +13,8 @@ import torch
 from weft.base.arrays import as_tensor
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
-from weft.plans.checks import reject_gradient
+from weft.plans.call_cache import LOW
+from weft.plans.checks import check_storage, reject_gradient
 from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Term, term_text
@@ -118,7 +119,11 @@ def without_views(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    return np.fromiter(map(torch.Tensor.data_ptr, tensors), np.int64, len(tensors))
+    """Where tensors begin; `ShapeError` where the memory of one was freed."""
+    found = np.fromiter(map(torch.Tensor.data_ptr, tensors), np.int64, len(tensors))
+    for at in np.flatnonzero(found < LOW).tolist():
+        check_storage(f"tensor {at} of the group", tensors[at])
+    return found
 
 
 def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> None:

@@ -42,5 +42,7 @@ class Recent:
 
 
 def _facts(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-    """Attributes of tensors that an operation in place may change in addition to their values."""
-    return [(x.data_ptr(), x.requires_grad, x.shape, x.stride()) for x in tensors]
+    """Attributes of tensors that an operation in place, or other `data`, may change in addition to their values."""
+    return [
+        (x.data_ptr(), x.requires_grad, x.shape, x.stride(), x.dtype, x.is_conj(), x.is_neg()) for x in tensors
+    ]

@@ -25,7 +25,7 @@ from weft.plans.checks import fits
 _STRIDED = torch.strided  # read in every call
 _increment_version = torch._C._increment_version
 _new = torch.empty_strided  # takes half as long as torch.empty
-_LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
+LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
@@ -55,7 +55,7 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
                 return None
             special = _special(tensor, dual)
         address = tensor.data_ptr()
-        if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
+        if address < LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
             return None  # its memory was freed: what has no other fault is refused where it is read
         found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
     return (*found, call_state())

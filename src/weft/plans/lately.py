@@ -17,8 +17,8 @@ from torch.autograd import forward_ad
 
 from weft.base.arrays import dispatch_modes, is_transforming
 from weft.planner.validity import call_state
+from weft.plans.call_cache import LOW
 
-_LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 _ALIGNED = 15  # bits of addresses that are 0 in calls that are kept here
 MOST = 4  # calls that say the same: a layer's equation comes with the weights of several
 PATIENCE = 64  # misses of what says the same, after which another call takes the place of the oldest
@@ -52,7 +52,7 @@ class Lately:
         known = self._calls.get(words)
         if known is None or dispatch_modes() or forward_ad._current_level >= 0:
             return None
-        low, bits = _LOW, 0
+        low, bits = LOW, 0
         try:
             for tensor in tensors:
                 if tensor.is_nested:
