@@ -105,7 +105,7 @@ def test_bound_against_all_compute_types() -> None:
 
 def test_networks_within_the_bound() -> None:
     text = " ".join(page("numbers.md").split())
-    for case in read("h200", "networks-bound", "run.json")["cases"]:
+    for case in read("h200", "tccg-bound", "networks", "run.json")["cases"]:
         weft, theirs = (median(case["results"][name]) for name in ("weft", "cutensornet"))
         found = text[text.index(f"`{case['name']}`") :]
         assert found.removeprefix(f"`{case['name']}` ").removeprefix("took ").startswith(f"{weft / theirs:.2f}")
