@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from pages import ROOT
@@ -109,6 +109,29 @@ def test_networks_within_the_bound() -> None:
         weft, theirs = (median(case["results"][name]) for name in ("weft", "cutensornet"))
         found = text[text.index(f"`{case['name']}`") :]
         assert found.removeprefix(f"`{case['name']}` ").removeprefix("took ").startswith(f"{weft / theirs:.2f}")
+
+
+def test_a_network_chosen_for_again() -> None:
+    text = " ".join(page("numbers.md").split())
+    case = read("h200", "tccg-bound", "peps", "run.json")["cases"][0]
+    ours, theirs = (1e3 * median(case["results"][name]) for name in ("weft", "cutensornet"))
+    assert f"`{case['name']}` took {ours:.1f} ms and cuTensorNet {theirs:.1f}" in text
+
+
+def test_products_of_terms() -> None:
+    text = " ".join(page("numbers.md").split())
+    lines = read("h200", "terms.json")["lines"]
+    for n, said in ((8192, "{} TFLOP/s and with a bias and ReLU at {}"), (4096, "of 4096 x 4096 at {} and {}")):
+        plain, fused = (
+            fmean(float(line.split()[-2]) for line in lines if line.startswith(f"{n} {name} "))
+            for name in ("plain", "bias relu")
+        )
+        assert abs(plain - fused) / plain < 0.06
+        assert said.format(f"{plain:.0f}", f"{fused:.0f}") in text
+    for columns in (16, 32, 64):
+        (line,) = [each for each in lines if each.startswith(f"{columns} ieee_bound ")]
+        assert f"by {columns} columns" in text
+        assert f"{float(line.split()[2]):.2f} ms" in text
 
 
 def test_attention() -> None:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import torch
 
-from weft.base.arrays import Array, as_result, is_array, like, written
+from weft.base.arrays import Array, as_result, increment_version, is_array, like, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -44,12 +44,11 @@ class _KnownTranspose:
         for offset in self._offsets:
             self._transpose(x.as_strided(self._shape, self._strides, base + offset), 1)
         if not x.is_inference():
-            _increment_version((x,))  # as `written`
+            increment_version((x,))  # as `written`
         return x if self._square else x.as_strided(*self._result, base)
 
 
 _KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
-_increment_version = torch._C._increment_version
 _LATELY = Lately(256)  # those of `_KNOWN` that came last
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 import torch._subclasses.schema_check_mode  # which setting modes aside imports: with weft, not in a first call
-from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import TypeVar
 
@@ -54,12 +53,13 @@ dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 #: Whether autocast is on for any kind of device: it changes what torch's operations return, but not what they write.
 #: torch's public question takes a device and costs five times as much.
 any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+#: torch's public function asks first whether it is one tensor. None of them is of inference mode, see `written`.
+increment_version: Callable[[Sequence[torch.Tensor]], None] = torch._C._increment_version
 
 
 def without_autocast() -> AbstractContextManager[Any]:
     """Within, torch's operations compute in the types of their operands."""
     return torch._C._DisableAutocast() if any_autocast() else nullcontext()
-
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

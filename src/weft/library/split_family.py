@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from weft.errors import UnsupportedError
@@ -26,7 +25,6 @@ from weft.planner.program import SLOT_A, SLOT_B, Program, as_called
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.planner.split_schemes import BF16X6, STEPS, refusal
 from weft.spec import Contraction, Layout
-from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -52,8 +50,6 @@ class TermsSchedule:
 def supports(contraction: Contraction, target: Target) -> str | None:
     if not contraction.arithmetic.split:
         return 'products are made of shorter terms where precision is "ieee_bound"'
-    if contraction.arithmetic.product not in (torch.float32, torch.complex64):
-        return f"products of {dtype_name(contraction.arithmetic.product)} are not made of shorter terms"
     return refusal(target)
 
 

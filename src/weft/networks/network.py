@@ -175,11 +175,9 @@ class Network(DescribedNetwork, Generic[Returned]):
             place = self._place(out, read)
             if self.settings.strip_exponent:
                 exponent = self._run_scaled(self._operands(read), place)
-                written((place,))
-                return (out if out is not None else like(_source(tensors), place)), exponent
+                return _result(tensors, out, place), exponent
             self._run(read, place, changed)
-            written((place,))
-        return out if out is not None else like(_source(tensors), place)
+        return _result(tensors, out, place)
 
     def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
         """The call on these very tensors, without arguments: it launches, and does nothing else (`weft.BoundCall`).
@@ -327,14 +325,13 @@ class Network(DescribedNetwork, Generic[Returned]):
                 from weft.networks.by_modes.call import call_by_modes
 
                 if (made := call_by_modes(given, group, way, link, checkpoint)) is not None:
-                    return out if out is not None else like(_source(tensors), made)
+                    return _result(tensors, out, made)
             if group is None:
                 call, place = call_with_checkpoint(given, folder, every)
             else:
                 call, place = call_with_group(given, group, folder, every)
             found = self._sliced_call(call)
-            written((place,))
-        result = out if out is not None else like(_source(tensors), place)
+        result = _result(tensors, out, place)
         return (result, found[1]) if self.settings.strip_exponent else result
 
     def _read_at_length(
@@ -394,6 +391,12 @@ def _key_of(read: Sequence[torch.Tensor]) -> Any:
     """The key of the program for operands like these; None where each call has its own."""
     key = call_signature(*read)
     return key if key is None or is_plain(key) else (key, "special")  # of special ones every call is read anew
+
+
+def _result(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:
+    """The result of a call whose kernels have written to a place: `out`, or the place as an array of theirs."""
+    written((place,))
+    return out if out is not None else like(_source(tensors), place)
 
 
 def _source(tensors: Sequence[Any]) -> Any:

@@ -73,6 +73,7 @@ TILE, NARROW = 128, 64  # rows and columns of an output tile of a joined product
 # Launches of a joined product: terms of both operands and the kernel; and those that look at values besides: zeros,
 # peaks, terms by the other scheme, verdict, the kernel that ends at once.
 LAUNCHES, LOOKS = 3, 7
+PROCESSORS = 132  # of the devices whose matrix units are known
 PARTIALS = 9 << 20  # bytes of shared sums: no more than a tile on each SM
 
 _FITTED = fitted("split")
@@ -147,7 +148,7 @@ def refusal(target: Target) -> str | None:
     return f"how the matrix units of {target.name or target.kind} cut off sums is known of compute capability 9.0 alone"
 
 
-def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme, processors: int = 132) -> float:
+def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme) -> float:
     """Predicted seconds of a joined product by a scheme, its passes included.
 
     float16 terms have values looked at before. Tiles of the kernel are whole, and each SM has as many of them.
@@ -155,9 +156,9 @@ def seconds(batch: int, m: int, n: int, k: int, scheme: SplitScheme, processors:
     factors, results = batch * (m + n) * padded_length(k), batch * m * n
     width = NARROW if n <= NARROW else TILE
     tiles = batch * -(-m // TILE) * -(-n // width)
-    splits = min(max(processors // tiles, 1), -(-k // RUN))
-    rounds = -(-tiles * splits // processors)
-    arithmetic = rounds * (processors * 2.0 * TILE * width * k / splits / RATES[scheme.name] + ROUND)
+    splits = min(max(PROCESSORS // tiles, 1), -(-k // RUN))
+    rounds = -(-tiles * splits // PROCESSORS)
+    arithmetic = rounds * (PROCESSORS * 2.0 * TILE * width * k / splits / RATES[scheme.name] + ROUND)
     term = scheme.terms * scheme.term.itemsize
     shared = 2 * splits * results if splits > 1 else 0
     read = factors * (4 + term + (4 if scheme is FP16X3 else 0)) + 4 * shared

@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.arrays import (
+    any_autocast,
+    dispatch_modes,
+    increment_version,
+    is_transformed,
+    is_transforming,
+    without_memory,
+)
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
 from weft.planner.schedule import Make, NewTensor
@@ -23,7 +30,6 @@ from weft.planner.validity import call_state
 from weft.plans.checks import fits
 
 _STRIDED = torch.strided  # read in every call
-_increment_version = torch._C._increment_version
 _new = torch.empty_strided  # takes half as long as torch.empty
 LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
@@ -169,7 +175,7 @@ class KnownCall(NamedTuple):
                 raise workspace_error(out.device, 0, self.variant.workspace_bytes) from error
             raise
         if given and not out.is_inference():
-            _increment_version((out,))  # as `weft.base.arrays.written`
+            increment_version((out,))  # as `weft.base.arrays.written`
         return (out, *further) if further else out
 
     def _overlaps(self, out: Any, inputs: Sequence[Any]) -> bool:

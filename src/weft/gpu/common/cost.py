@@ -91,7 +91,7 @@ _recording: list[tuple[Contraction, Target, KernelWork]] | None = None
 class Access(NamedTuple):
     """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes contiguous along one axis
     of a tile, and in the whole tile; and bytes that one can take wherever the rows of the tile start. `far`: neighbours
-    along an axis are on different pages."""
+    that no sector holds together are on different pages."""
 
     bytes: int
     width: int
@@ -107,7 +107,7 @@ class Access(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        lines = self.bytes / min(LINE, self.stretch) * (FAR if self.far and self.stretch < SECTOR else 1.0)
+        lines = self.bytes / min(LINE, self.stretch) * (FAR if self.far else 1.0)
         return max(self.bytes / (32 * min(VECTOR, self.width)), lines)
 
     @property
@@ -172,7 +172,8 @@ def tile_access(
     together = max(stretch, run_of(modes_in_tile(own, tensor)))
     copied = min(width, divisor)
     return Access(
-        tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size, far=far
+        tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size,
+        far=far and stretch * size < SECTOR,
     )  # fmt: skip
 
 
