@@ -5,9 +5,11 @@ What weft's plans will launch is known from the cases alone; compiling it takes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,15 +26,16 @@ from weft_bench.cases.everyday import EverydayCase
 from weft_bench.cases.small import SmallCase
 from weft_bench.entry import Entry
 from weft_bench.everyday.calls import planned
+from weft_bench.peers.registry import invariant_modes
 
 
 @contextmanager
 def compiling_ahead(
-    entries: Sequence[Entry], device: torch.device, tune: str | None = None
+    entries: Sequence[Entry], device: torch.device, tune: str | None = None, invariant: bool = False
 ) -> Iterator[list[Future[str | None]]]:
     """Within, the kernels that weft needs for `entries` are being compiled in the background, on NVIDIA GPUs.
 
-    Yields a future for each, of None or of what went wrong.
+    Yields a future for each, of None or of what went wrong. With `invariant`, those of `weft-invariant` too.
     A kernel that is not ready when its case comes is compiled there; what is still open at the end is given up.
     """
     if device.type != "cuda" or tune == "measure":  # a tuner compiles for itself
@@ -40,20 +43,22 @@ def compiling_ahead(
         return
     target = target_of("triton", device)
     with Compiler(target, "triton") as compiler:
-        yield [compiler.submit(*task) for task in tasks(entries, target, tune)]
+        yield [compiler.submit(*task) for task in tasks(entries, target, tune, invariant)]
 
 
-def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> Iterator[tuple[Description, Ranked]]:
+def tasks(
+    entries: Sequence[Entry], target: Target, tune: str | None = None, invariant: bool = False
+) -> Iterator[tuple[Description, Ranked]]:
     """The plans that weft will make for each entry; unsupported cases and matrices in place are left out."""
     for entry in entries:
         try:
-            for described in _described(entry.case):
+            for described in _described(entry.case, invariant):
                 yield described, select(described, "triton", target, tune=tune).best
         except WeftError:
             continue
 
 
-def _described(case: Any) -> Sequence[Description]:
+def _described(case: Any, invariant: bool = False) -> Sequence[Description]:
     """The contractions and permutations that plans for the case are made of; none for what is not planned here."""
     from weft.api.contract import plan
     from weft.api.permute import plan_permute
@@ -78,7 +83,12 @@ def _described(case: Any) -> Sequence[Description]:
         meta(shape, dtype, layout, flag)
         for shape, dtype, layout, flag in zip(case.shapes, case.dtypes, case.layouts, case.conjugate, strict=False)
     )
-    return [plan(case.equation, a, b, backend="reference", **options).contraction]
+    plain = plan(case.equation, a, b, backend="reference", **options).contraction
+    rows = invariant_modes(case) if invariant else ()
+    if not rows:
+        return [plain]
+    others = [case.extents[label] for label in case.notation.output if label not in rows]
+    return [plain, replace(plain, invariant=math.prod(others))]
 
 
 def _everyday(case: EverydayCase) -> Sequence[Description]:

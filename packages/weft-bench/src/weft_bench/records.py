@@ -23,10 +23,11 @@ from weft_bench.entry import Entry
 FORMAT = 1
 MODEL = "weft-model"  # weft itself with plans that its cost model alone has chosen
 SAME = "weft-same"  # weft by the schedule that the case without its functions has
+INVARIANT = "weft-invariant"  # weft, no bit of D depending on the extents of A's own modes
 CONTRACT = "weft-contract"  # weft.contract in the place of a plan
 NOW_TIER, LIBRARY_TIER, NEVER_TIER = "weft-now", "weft-library", "weft-never"  # plans by what `specialize` says
 PEAK = "peak bytes"  # that a call takes, in what a result says about itself
-VARIANTS = (MODEL, SAME, CONTRACT, NOW_TIER, LIBRARY_TIER, NEVER_TIER)  # weft too, in another way: no peers
+VARIANTS = (MODEL, SAME, INVARIANT, CONTRACT, NOW_TIER, LIBRARY_TIER, NEVER_TIER)  # weft too, in another way: no peers
 RUN_FILE = "run.json"
 CSV_FILE = "run.csv"
 COLUMNS = (

@@ -223,7 +223,7 @@ def _measure(
     from weft_bench.environment import disclose
     from weft_bench.machine.energy import sensor_of
     from weft_bench.peers.cutensor_ahead import compile_kernels
-    from weft_bench.records import RUN_FILE, Run, continued, load, save
+    from weft_bench.records import INVARIANT, RUN_FILE, Run, continued, load, save
     from weft_bench.report import summary as reports
     from weft_bench.runner import Runner, Sampling
     from weft_bench.suites import suite as find
@@ -241,7 +241,7 @@ def _measure(
     if resume and (folder / RUN_FILE).exists():
         run = continued(run, load(folder))
     left = run.missing(chosen)
-    ahead = compiling_ahead([] if run.host else left, place, tune)
+    ahead = compiling_ahead([] if run.host else left, place, tune, INVARIANT in names)
     with ahead, progress(f"bench {suite}", len(left)) as step:
         compile_kernels(sides, [entry.case for entry in left], place)
         keep = partial(_keep, folder=folder)

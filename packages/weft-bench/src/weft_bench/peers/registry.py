@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from weft.errors import UnsupportedError, WeftError
+from weft.spec import Label
 from weft_bench.cases import Case
-from weft_bench.records import CONTRACT, MODEL, SAME
+from weft_bench.records import CONTRACT, INVARIANT, MODEL, SAME
 
 if TYPE_CHECKING:
     from weft.plans.contraction import Plan
@@ -93,6 +94,7 @@ class Weft:
         name = case.c_as
         given = case.with_operand(c) if name and c is not None else case.options()
         options: dict[str, Any] = {**given, "backend": self._backend, "tune": self._tune, "schedule": self._schedule}
+        options |= self.more(case)
         alpha, beta = options.pop("alpha"), options.pop("beta")
         try:
             planned = plan(case.equation, a, b, c=None if name else c, out=d, **options)
@@ -114,6 +116,10 @@ class Weft:
             return Prepared([Way("", run_with_operand, about)])
         allocating = (lambda a, b, c, d: run(a, b, c, None)) if self._allocates else None
         return Prepared([Way("", run, about, allocating)])
+
+    def more(self, case: Case) -> dict[str, Any]:
+        """Options of the plan besides the case's own."""
+        return {}
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -151,6 +157,24 @@ class WeftSame(Weft):
             return plain
         self._schedule = plain.ways[0].about["schedule"]
         return super().prepare(case, tensors)
+
+
+class WeftInvariant(Weft):
+    """weft with the same bits of D whatever the extents of A's own modes."""
+
+    name = INVARIANT
+
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        return super().prepare(case, tensors) if invariant_modes(case) else "A has no mode of its own in D"
+
+    def more(self, case: Case) -> dict[str, Any]:
+        return {"invariant": invariant_modes(case)}
+
+
+def invariant_modes(case: Case) -> list[Label]:
+    """The modes of A and D that B does not have."""
+    (first, second), output = case.notation.inputs, case.notation.output
+    return [label for label in first if label in output and label not in second]
 
 
 def contender(name: str, kind: str = "contraction", *, tune: str | None = None, quick: bool = False) -> Contender:
@@ -198,6 +222,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
         SAME: ("registry", "WeftSame"),
+        INVARIANT: ("registry", "WeftInvariant"),
     },
     "gradient": {
         "weft": ("gradients", "WeftGradients"),

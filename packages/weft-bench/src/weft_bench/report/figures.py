@@ -10,6 +10,8 @@ over weft's, so that more is better; ``x_over_y`` is time x over time y, so that
     tccg.fp16_fp32.time_over_floor     weft's time over the roofline floor, geometric mean
     tccg.fp16_fp32.cutensor_over_floor the peer's
     tccg.fp16_fp32.untuned_vs_tuned    weft's time over its time with the model's choice alone (weft-model)
+    tccg.fp16_fp32.invariant_over_plain  weft's time with bits that depend on no extent of A's modes (weft-invariant)
+                                       over its time, geometric mean; worst_invariant_over_plain the largest
     beyond.geomean_vs_best_peer        the fastest peer's time, case by case, over weft's
     fusion.leaky_relu_vs_cutensor      with a function: the peer's time over weft's, geometric mean
     fusion.geomean_over_plain          weft's time with functions over its time without, geometric mean
@@ -24,7 +26,7 @@ from __future__ import annotations
 import re
 
 from weft.machine.statistics import Interval
-from weft_bench.records import MODEL, SAME, Run
+from weft_bench.records import INVARIANT, MODEL, SAME, Run
 from weft_bench.report.ratios import (
     Ratio,
     best_peer,
@@ -50,7 +52,8 @@ _IN_WORDS = (
     (r"(.+)_over_floor", "the same of {0}"),
     (r"geomean_over_plain", "time with functions over the time without, geometric mean"),
     (r"same_schedule_over_plain", "the mean of the same where the schedule is the one without functions"),
-    (r"worst_over_plain", "the same in the worst case"),
+    (r"invariant_over_plain", "time with bits that depend on no extent of A's own modes over the time without"),
+    (r"worst_(?:invariant_)?over_plain", "the same in the worst case"),
     (r"vs_(.+)", "times as fast as {0}"),
     (r"bytes_over_(.+)", "memory that a call takes over that of {0}"),
     (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
@@ -110,6 +113,9 @@ def group_figures(run: Run, group: str | None) -> dict[str, Interval]:
         found["geomean_vs_best_peer"] = geomean(best)
     if untuned := relative(run, MODEL, group):
         found["untuned_vs_tuned"] = geomean([Ratio(mine, model) for model, mine in untuned])
+    if invariant := relative(run, INVARIANT, group):
+        found["invariant_over_plain"] = geomean(invariant)
+        found["worst_invariant_over_plain"] = largest(invariant)
     for contender in (run.ours, *run.peers):
         if above := over_floor(run, contender, group):
             found["time_over_floor" if contender == run.ours else f"{contender}_over_floor"] = geomean(above)
