@@ -87,7 +87,7 @@ def _programs(jax: Any, equation: str, extents: dict[str, int]) -> Row:
 
 
 def _seconds(jax: Any, call: Callable[[], Any]) -> float:
-    """Of one program, many in a row: the median of some rows."""
+    """The time of one program, many in a row: the median of some rows."""
     rows = []
     begun = time.perf_counter()
     jax.block_until_ready(call())
