@@ -34,22 +34,19 @@ from weft.machine.timing import measure
 
 Row = dict[str, Any]
 CALLS = 10  # of a JAX program
-PROGRAMS = (  # of TCCG, with its extents, and matrices
-    ("gdab,efgc->abcdef", {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}),
-    ("ea,ebcd->abcd", {"a": 72, "b": 72, "c": 72, "d": 72, "e": 72}),
-    ("dbea,ec->abcd", {"a": 72, "b": 72, "c": 24, "d": 72, "e": 72}),
-    ("efab,cdef->abcd", {"a": 72, "b": 72, "c": 24, "d": 24, "e": 24, "f": 24}),
-    ("gc,abg->acb", {"a": 312, "b": 312, "c": 24, "g": 312}),
-    ("mk,kn->mn", {"m": 2048, "n": 2048, "k": 2048}),
-)  # fmt: skip
+CASES = (1, 7, 13, 20, 25, 31, 36, 40, 43, 46)  # of TCCG
 HOST = ("mk,kn->mn", {"m": 64, "n": 64, "k": 64})
 
 
 def by_jax(small: bool, device: str) -> Iterator[Row]:
     import jax
+    from weft_bench.cases import tccg
 
-    chosen = [(equation, dict.fromkeys(extents, 4)) for equation, extents in PROGRAMS] if small else [*PROGRAMS]
-    for equation, extents in [*chosen, HOST]:
+    cases = [tccg()[number - 1] for number in CASES]
+    chosen = [(str(case.equation), {name: 4 if small else extent for name, extent in case.extents.items()})
+              for case in cases]  # fmt: skip
+    square = [] if small else [(HOST[0], dict.fromkeys("mnk", 2048))]
+    for equation, extents in [*chosen, *square, HOST]:
         yield {"equation": equation, "extents": extents, **_programs(jax, equation, extents)}
 
 
@@ -128,21 +125,21 @@ def _jagged(lengths: list[int], features: int, seed: int, device: str) -> torch.
 def _linear(x: torch.Tensor, w: torch.Tensor) -> tuple[Ways, torch.Tensor]:
     """One matrix and a ReLU for all lists; the values of the result."""
     compiled = torch.compile(lambda x, w: torch.relu(x @ w))
-    offsets = x.offsets()
+    offsets, rows = x.offsets(), x.values()
     return {
-        "weft": lambda: weft.contract("bjd,de->bje", x.values(), w, ragged={"j": offsets}, epilogue=torch.relu),
+        "weft": lambda: weft.contract("bjd,de->bje", rows, w, ragged={"j": offsets}, epilogue=torch.relu),
         "jagged, compiled": lambda: compiled(x, w),
-    }, torch.relu(x.values().double() @ w.double())
+    }, torch.relu(rows.double() @ w.double())
 
 
 def _own_matrices(x: torch.Tensor, w: torch.Tensor) -> tuple[Ways, torch.Tensor]:
     """A matrix and a ReLU for each list."""
     compiled = torch.compile(lambda x, w: torch.relu(torch.bmm(x, w)))
-    offsets, mask = x.offsets(), _mask(x)
+    offsets, rows, mask = x.offsets(), x.values(), _mask(x)
     strided, matrices = _strided(x.unbind()), _strided(w)
     exact = torch.cat([torch.relu(a.double() @ b.double()) for a, b in zip(x.unbind(), w, strict=True)])
     return {
-        "weft": lambda: weft.contract("bjd,bde->bje", x.values(), w, ragged={"j": offsets}, epilogue=torch.relu),
+        "weft": lambda: weft.contract("bjd,bde->bje", rows, w, ragged={"j": offsets}, epilogue=torch.relu),
         "jagged, compiled": lambda: compiled(x, w),
         "padded, compiled": lambda: compiled(torch.nested.to_padded_tensor(x, 0.0), w)[mask],
         "strided": lambda: torch.relu(torch.bmm(strided, matrices)),
@@ -152,8 +149,9 @@ def _own_matrices(x: torch.Tensor, w: torch.Tensor) -> tuple[Ways, torch.Tensor]
 def _scores(q: torch.Tensor, k: torch.Tensor) -> tuple[Ways, torch.Tensor]:
     """Products of all rows with all rows of each list, scaled."""
     scale = q.shape[-1] ** -0.5
-    offsets, rows = q.offsets(), _mask(q)
-    mask = rows[:, :, None] & rows[:, None, :]
+    offsets, there = q.offsets(), _mask(q)
+    left, right = q.values(), k.values()
+    mask = there[:, :, None] & there[:, None, :]
     whole = torch.compile(lambda q, k: torch.bmm(q, k.transpose(1, 2)) * scale)
     both = _strided(q.unbind()), _strided(k.unbind())
     jagged = torch.compile(lambda q, k: (q @ k.transpose(1, 2)) * scale)
@@ -166,7 +164,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor) -> tuple[Ways, torch.Tensor]:
 
     return {
         "weft": lambda: weft.contract(
-            "bqd,bkd->bqk", q.values(), k.values(), ragged={"q": offsets, "k": offsets},
+            "bqd,bkd->bqk", left, right, ragged={"q": offsets, "k": offsets},
             epilogue=lambda sum: sum * scale,
         ),
         "jagged, compiled": lambda: jagged(q, k),
@@ -263,12 +261,17 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--from-c", action="store_true", help="launch kernels of JAX's calls from C")
+    parser.add_argument("--recorded", action="store_true", help="record them in CUDA graphs")
     parser.add_argument("--out", type=Path, help="a JSON file, too")
     given = parser.parse_args()
     if given.from_c:
         import weft.jax.handler
 
         weft.jax.handler.LAUNCHES_KERNELS = True
+    if given.recorded:
+        import weft.jax.operation
+
+        weft.jax.operation.RECORDS = True
     found: Row = {"command": command(), "commit": commit(), "machine": device_stamp(given.device), "found": []}
     for row in WHAT[given.what](given.small, given.device):
         found["found"].append(row)

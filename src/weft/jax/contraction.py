@@ -53,6 +53,7 @@ class ContractOperation:
     operands: tuple[tuple[str, str], ...] = ()  # name and modes, in the order of the arrays
     indices: tuple[tuple[str, str], ...] = ()
     keywords: tuple[tuple[str, Any], ...] = ()
+    recorded = True  # what it launches goes into XLA's CUDA graphs
 
     @property
     def text(self) -> str:

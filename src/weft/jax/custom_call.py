@@ -3,7 +3,8 @@
 XLA calls a handler of C's calling convention, on a CPU in one of its threads, for a GPU when it comes to the call in
 the stream (https://openxla.org/xla/custom_call; the structures are those of `xla/ffi/api/c_api.h`, whose layout is
 stable). The handler looks at XLA's buffers as torch tensors and launches weft's kernels on XLA's stream. What it has
-bound to buffers is launched without Python when they come again: see `handler`.
+bound to buffers is launched without Python when they come again: see `handler`. Where XLA records a program as a CUDA
+graph, the launches of a call become part of it: see `_Recorded`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the re
 
 _KNOWN = 256  # sets of buffers of one call, by their addresses
 _EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
+_IN_GRAPHS = 1  # a trait: what a call launches may be recorded
 _HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _thread = threading.local()
 _handlers: list[Any] = []  # XLA keeps their addresses for ever
@@ -54,7 +56,7 @@ class _Metadata(ctypes.Structure):
 
     _fields_ = (
         ("size", ctypes.c_size_t), ("version_head", ctypes.c_int64 * 2), ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
+        ("minor", ctypes.c_int), ("traits", ctypes.c_uint32),
     )  # fmt: skip
 
 
@@ -93,19 +95,23 @@ def _function(at: Address) -> Any:
 
 
 def register(
-    name: str, platform: str, operands: Sequence[Spec], results: Sequence[Spec], run: Run, bound: Run
+    name: str, platform: str, operands: Sequence[Spec], results: Sequence[Spec], run: Run, bound: Run,
+    recorded: bool = False,
 ) -> None:  # fmt: skip
     """Make a custom call of this name, which is for ever.
 
-    `run` computes; `bound` makes a callable that computes on these very tensors, for buffers that come again.
+    `run` computes; `bound` makes a callable that computes on these very tensors, for buffers that come again. Where it
+    is `recorded`, XLA may take what `bound` launches into a CUDA graph, as one of several calls of a program.
     """
     known = BoundedCache(_KNOWN)
     counts = len(operands), len(results)
+    traits = _IN_GRAPHS if recorded and all(math.prod(each.shape) for each in results) else 0
+    graphs: dict[Any, _Recorded] = {}
 
     def handle(frame_at: Address) -> int | None:
         frame = _Words.from_address(frame_at)
         if frame.extension:
-            _tell(frame)
+            _tell(frame, traits)
             return None
         if frame.stage & 0xFFFFFFFF != _EXECUTE:
             return None
@@ -115,15 +121,19 @@ def register(
         try:
             stream = None if platform == "cpu" else _stream(api, frame.ctx)
             key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
-            call = known.get(key)
+            recording = traits and stream is not None and _on(stream, torch.cuda.is_current_stream_capturing)
+            call = graphs.get(key) if recording else known.get(key)
             if call is None:
                 device = torch.device("cpu") if stream is None else stream.device
                 both = [
                     [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
                     for specs, found in zip((operands, results), key[:2], strict=True)
                 ]
-                call = _Call(partial(run, *both), partial(bound, *both))
-                known.put(key, call)
+                if recording:
+                    call = graphs[key] = _Recorded(partial(bound, *both), device)
+                else:
+                    call = _Call(partial(run, *both), partial(bound, *both))
+                    known.put(key, call)
             made = call() if stream is None else _on(stream, call)
             if made is not None and site is not None:
                 site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
@@ -158,16 +168,32 @@ class _Call:
         return made
 
 
+class _Recorded:
+    """A call that XLA has recorded in a CUDA graph, which nobody tells when the graph is gone: it stays for good, as do
+    the workspaces of its kernels, in memory of its own."""
+
+    def __init__(self, bound: Callable[[], Callable[[], Any]], device: torch.device) -> None:
+        self._bound, self._device = bound, device
+        self._pool = torch.cuda.MemPool()
+        self._run: Callable[[], Any] | None = None
+
+    def __call__(self) -> None:
+        with torch.cuda.use_mem_pool(self._pool, self._device):
+            if self._run is None:
+                self._run = self._bound()
+            self._run()
+
+
 def _stay() -> None:
     """Keep Python's state of this thread, which is XLA's: made anew for each call it takes longer than a launch."""
     ctypes.pythonapi.PyGILState_Ensure()
     _thread.stays = True
 
 
-def _tell(frame: _Words) -> None:
+def _tell(frame: _Words, traits: int) -> None:
     """The version of the interface, which is that of XLA itself: what is read here is in every one."""
     metadata = _Metadata.from_address(ctypes.c_uint64.from_address(frame.extension + 24).value)
-    metadata.major, metadata.minor = 0, 1
+    metadata.major, metadata.minor, metadata.traits = 0, 1, traits
 
 
 def _places(buffers: Address, count: int) -> tuple[Address, ...]:

@@ -27,6 +27,7 @@ typedef struct {
 } config_t; /* CUlaunchConfig */
 
 typedef int (*launch_t)(const config_t *, void *function, void **parameters, void **extra);
+typedef int (*capturing_t)(void *stream, int *capturing);
 
 typedef struct {
     void *buffers[BUFFERS], *stream;
@@ -41,6 +42,7 @@ typedef struct {
     pthread_mutex_t lock;
     XLA_FFI_Handler *python;
     launch_t launch;
+    capturing_t capturing;
     int arguments, buffers, used;
     call_t *calls[CALLS];
 } site_t;
@@ -97,6 +99,9 @@ static XLA_FFI_Error *handle(site_t *site, XLA_FFI_CallFrame *frame)
         if (frame->api->XLA_FFI_Stream_Get(&asked) != NULL)
             return site->python(frame);
         stream = asked.stream;
+        int capturing = 0;
+        if (site->capturing(stream, &capturing) != 0 || capturing)
+            return site->python(frame); /* it keeps what a graph needs */
     }
     pthread_mutex_lock(&site->lock);
     call_t *call = site->calls[place_of(buffers, site->buffers, stream)];
@@ -127,8 +132,9 @@ MANY(1)
 #define ONE(n) handler_##n,
 static XLA_FFI_Handler *const handlers[SITES] = {MANY(0) MANY(1)};
 
-/* The number of a new site, -1 where there are no more. `launch`: cuLaunchKernelEx, NULL for a CPU. */
-int weft_site(XLA_FFI_Handler *python, void *launch, int arguments, int results)
+/* The number of a new site, -1 where there are no more. `launch`: cuLaunchKernelEx, NULL for a CPU; `capturing`:
+ * cuStreamIsCapturing. */
+int weft_site(XLA_FFI_Handler *python, void *launch, void *capturing, int arguments, int results)
 {
     int found = -1;
     pthread_mutex_lock(&making);
@@ -137,6 +143,7 @@ int weft_site(XLA_FFI_Handler *python, void *launch, int arguments, int results)
         pthread_mutex_init(&site->lock, NULL);
         site->python = python;
         site->launch = (launch_t)launch;
+        site->capturing = (capturing_t)capturing;
         site->arguments = arguments;
         site->buffers = arguments + results;
     }

@@ -58,12 +58,14 @@ def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None
     library = _library() if LAUNCHES_KERNELS or not gpu else None
     if library is None:
         return None
-    launch = None
+    launch = capturing = None
     if gpu:
         from weft.gpu.common.driver import loaded_driver
 
-        launch = ctypes.cast(loaded_driver().cuLaunchKernelEx, ctypes.c_void_p)
-    number = library.weft_site(ctypes.c_void_p(handler), launch, operands, results)
+        driver = loaded_driver()
+        launch = ctypes.cast(driver.cuLaunchKernelEx, ctypes.c_void_p)
+        capturing = ctypes.cast(driver.cuStreamIsCapturing, ctypes.c_void_p)
+    number = library.weft_site(ctypes.c_void_p(handler), launch, capturing, operands, results)
     return Site(library, number) if number >= 0 else None
 
 

@@ -68,8 +68,7 @@ def tuning(
         with progress(f"bench {SUITE}", len(jobs)) as step:
             studies.go(study, jobs, samples, deadline, step, lambda: _save(study, folder))
             if counters:
-                _count(study, entries(suite, types, only, most), place, deadline, step)
-                _save(study, folder)
+                _count(study, entries(suite, types, only, most), place, deadline, step, lambda: _save(study, folder))
         _say(study, folder)
 
 
@@ -111,9 +110,10 @@ def _time_peer(study: dict[str, Any], entries: list[Entry], place: torch.device,
 
 
 def _count(
-    study: dict[str, Any], entries: list[Entry], place: torch.device, deadline: float, begun: Callable[[str], None]
-) -> None:
-    """L2 hits of the orders that have none, until the deadline."""
+    study: dict[str, Any], entries: list[Entry], place: torch.device, deadline: float, begun: Callable[[str], None],
+    kept: Callable[[], None],
+) -> None:  # fmt: skip
+    """L2 hits of the orders that have none, until the deadline; `kept` may save after each case."""
     from weft_bench.profiling.hits import add_hits
 
     for each in entries:
@@ -121,6 +121,7 @@ def _count(
         if orders and "hits" not in orders and time.monotonic() < deadline:
             begun(f"{_label(each)}: L2 hits")
             add_hits(orders, each.case, place)
+            kept()
 
 
 def _label(each: Any) -> str:
