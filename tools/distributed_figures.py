@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 import weft
+from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft_bench.cases.networks import circuit, whole_networks
 from weft_bench.networks import ssa_tree
@@ -287,12 +287,6 @@ def print_from(rank: int, found: dict[str, Any]) -> dict[str, Any]:
     if rank == 0:
         print(json.dumps(found, default=str), flush=True)
     return found
-
-
-def commit() -> str:
-    command = ["git", "describe", "--always", "--abbrev=10", "--dirty=+changes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -260,18 +260,8 @@ def main() -> None:
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--from-c", action="store_true", help="launch kernels of JAX's calls from C")
-    parser.add_argument("--recorded", action="store_true", help="record them in CUDA graphs")
     parser.add_argument("--out", type=Path, help="a JSON file, too")
     given = parser.parse_args()
-    if given.from_c:
-        import weft.jax.handler
-
-        weft.jax.handler.LAUNCHES_KERNELS = True
-    if given.recorded:
-        import weft.jax.operation
-
-        weft.jax.operation.RECORDS = True
     found: Row = {"command": command(), "commit": commit(), "machine": device_stamp(given.device), "found": []}
     for row in WHAT[given.what](given.small, given.device):
         found["found"].append(row)

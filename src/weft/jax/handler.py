@@ -25,7 +25,6 @@ from weft.base.log import log
 from weft.machine.store import Store
 
 ROOM = "jax"  # of the store
-LAUNCHES_KERNELS = False  # on a GPU: not until that has been measured on one
 _SOURCE = Path(__file__).with_name("handler.c")
 
 
@@ -55,7 +54,7 @@ class Site:
 
 def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None:
     """A site for Python's handler at that address; None where there is none: see above."""
-    library = _library() if LAUNCHES_KERNELS or not gpu else None
+    library = _library()
     if library is None:
         return None
     launch = capturing = None

@@ -39,8 +39,6 @@ class Operation(Hashable, Protocol):
         each index is computed by itself."""
 
 
-RECORDS = False  # in CUDA graphs: not until that has been measured
-
 weft_p = jax.extend.core.Primitive("weft")
 weft_p.multiple_results = True
 
@@ -90,7 +88,7 @@ def _registered(platform: str, operation: Operation, operands: tuple[Spec, ...],
     """The name of the custom call, which says all that it computes: programs that JAX keeps on disk have it."""
     text = f"{operation.text} {operands} {results}"
     name = f"weft_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    recorded = RECORDS and getattr(operation, "recorded", False)
+    recorded = getattr(operation, "recorded", False)
     register(name, platform, operands, results, operation.run, operation.bound, recorded)
     return name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,9 +184,36 @@ def test_the_command_lists_shows_climbs_and_writes(tmp_path: Path) -> None:
     assert [step.number for step in read(tmp_path)[0].steps] == [14, 21]
 
 
+def test_the_command_goes_on_with_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("multiply", "--size", "5", "--device", "cpu", "--out", str(tmp_path), "--resume")
+    ended: list[int] = []
+
+    def cut_off(bench: Any, name: str, number: int, flight: Flight, rung: Rung) -> Step:
+        if number == 17 and not ended:
+            ended.append(number)
+            raise KeyboardInterrupt
+        return climbed(bench, name, number, flight, rung)
+
+    climbed = climbing_module._Bench.step
+    monkeypatch.setattr(climbing_module._Bench, "step", cut_off)
+    assert invoke(*words, "--rung", "14,17")[0] != 0
+    assert [step.number for step in read(tmp_path)[0].steps] == [14]
+    monkeypatch.setattr("weft_bench.ladder.multiply.library.run", wrong)  # the rung that is there is not run again
+    assert invoke(*words, "--rung", "14,17")[0] == 0
+    assert [step.number for step in read(tmp_path)[0].steps] == [14, 17]
+    assert invoke(*words, "--rung", "21")[0] == 0
+    assert [step.number for step in read(tmp_path)[0].steps] == [14, 17, 21]
+    file = tmp_path / "ladder-multiply.json"
+    file.write_text(file.read_text().replace('"commit": "', '"commit": "another-'))
+    code, said = invoke(*words, "--rung", "16")
+    assert code != 0
+    assert "the ladder 'multiply' to continue is of" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("multiply", "--resume"), "name it with --out"),
         (("multipy",), "no ladder is called 'multipy'"),
         (("multiply", "--rung", "x"), "'x' in --rung is not of the form 3 or 8-11"),
         (("all", "--rung", "3"), "--rung is of one ladder"),

@@ -40,6 +40,7 @@ def ladder(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each rung.")] = 0.3,
     out: Annotated[Path | None, typer.Option(help="Folder for JSON files and index.html.", file_okay=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the ladders in the folder, if any.")] = False,
     page: Annotated[Path | None, typer.Option(help="Write the page of such a folder anew.", exists=True)] = None,
 ) -> None:
     """Climb a ladder of kernels: each is checked, timed, and held against the roof and the one before."""
@@ -59,7 +60,9 @@ def ladder(
         if show:
             _shown(wanted[0] if len(wanted) == 1 else None, numbers)
             return
-        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile, energy), out)
+        if resume and out is None:
+            raise UnsupportedError("--resume goes on with ladders in a folder: name it with --out")
+        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile, energy), out, resume)
         if wrong := [f"{each.ladder} {step.number}" for each in found for step in each.steps if step.wrong]:
             end(f"wrong: {', '.join(wrong)}", WRONG)
 
@@ -105,17 +108,24 @@ def _how(
     return How(Size(size, stored), place, known, budget, profile, energy)
 
 
-def _climbed(wanted: list[Ladder], numbers: tuple[int, ...], how: How, out: Path | None) -> list[Climb]:
-    """Each is printed, and written where that is asked, before the next one begins."""
+def _climbed(
+    wanted: list[Ladder], numbers: tuple[int, ...], how: How, out: Path | None, resume: bool
+) -> list[Climb]:  # fmt: skip
+    """Each is printed before the next one begins, and written after every rung where that is asked."""
     from dataclasses import replace
 
     from weft_bench.ladder.climbing import climb
     from weft_bench.ladder.page import save
+    from weft_bench.ladder.record import begun
 
     found = []
     for each in wanted:
+        before = begun(out, each.name, how.device) if resume and out is not None else None
         with progress(f"ladder {each.name}", len(numbers or each.rungs)) as step:
-            found.append(climb(each, replace(how, begun=step), numbers))
+            at = replace(how, begun=step)
+            if out is not None:
+                at = replace(at, kept=lambda climb: save([climb], out))
+            found.append(climb(each, at, numbers, before))
         _printed(found[-1])
         if out is not None:
             typer.echo(f"wrote {save(found[-1:], out)}")

@@ -29,6 +29,7 @@ from weft_bench.profiling.subject import Subject
 from weft_bench.timed_sets import Sampling, TimedSets
 
 BUDGET = 0.3  # seconds of samples for each rung
+NOT_YET = "the climb ended before they were read"
 ENERGY = (0.5, 3)  # seconds of calls whose joules are measured, and how many times
 
 
@@ -47,6 +48,7 @@ class How:
     profile: bool = False
     energy: bool = False
     begun: Callable[[str], None] = lambda name: None
+    kept: Callable[[Climb], object] = lambda climb: None  # may save what is known after each rung
     on: str = "cuda"  # the kind of device that times are of
 
     @property
@@ -69,8 +71,10 @@ class RungRecipe:
         return problem.call(rung.run), problem.tensors(torch.device(self.device))
 
 
-def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
+def climb(which: Ladder, how: How, numbers: Sequence[int] = (), before: Climb | None = None) -> Climb:
     """Check and measure the rungs of those numbers, or all: a `Climb`. One that cannot run says why; others go on.
+
+    What `before` has, a climb that was cut off or one of other rungs, is taken over.
 
     Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type they do not have.
 
@@ -95,14 +99,27 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
         which.name, which.says, str(device_stamp(how.device)["name"]), datetime.now(UTC).isoformat(timespec="seconds"),
         how.timed, environment=_disclosed(which, how),
     )  # fmt: skip
-    at_work = _Bench(how)
+    at_work, here = _Bench(how), None
+    known = {step.number: step for step in before.steps if _is_whole(step, how)} if before else {}
     for number, flight, rung in which:
-        if number in wanted:
+        if number in known:
+            found.steps.append(known[number])
+        elif number in wanted:
+            if here not in (None, flight.name):
+                at_work.count()
+            here = flight.name
             how.begun(f"{flight.name}: {rung.name}")
             found.steps.append(at_work.step(which.name, number, flight, rung))
+            _add_gains(found)
+            how.kept(found)
     at_work.count()
-    _add_gains(found)
+    how.kept(found)
     return found
+
+
+def _is_whole(step: Step, how: How) -> bool:
+    """Whether a rung has all that is asked for."""
+    return not how.profile or step.state != "right" or step.profile.get("missing", {}).get("counters") != NOT_YET
 
 
 class _Bench:
@@ -165,6 +182,8 @@ class _Bench:
         subject = Subject(found.name, problem.call(run), problem.tensors(how.device), how.device, recipe, None,
                           problem.text)  # fmt: skip
         taken = profiled(subject, sampling=Sampling(budget=how.budget), ceilings=how.ceilings, counters=False)
+        if how.profile:
+            taken.missing["counters"] = NOT_YET
         taken.flops, taken.bytes, taken.floor = found.flops, found.bytes, found.floor
         if how.energy:
             try:
@@ -178,13 +197,14 @@ class _Bench:
             self._waiting.append((found, taken, subject.recipe_bytes()))
 
     def count(self) -> None:
-        """Read the counters of all rungs that were profiled, after all were timed."""
+        """Read the counters of the rungs that were profiled, after a flight was timed."""
         if not self._waiting:
             return
         self._how.begun("counters")
         add_counters([(taken, sent) for _, taken, sent in self._waiting], self._how.device)
         for found, taken, _ in self._waiting:
             found.profile = taken.to_dict()
+        self._waiting = []
 
 
 def floor_of(problem: LadderProblem, known: Ceilings | None) -> Floor | None:

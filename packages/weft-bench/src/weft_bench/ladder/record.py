@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from weft.errors import WeftError
+from weft.machine.provenance import commit
+from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval
 
 FORMAT = 1
@@ -91,15 +95,29 @@ class Climb:
         return next((each for each in self.steps if (each.flight, each.name) == (flight, name)), None)
 
 
+def begun(folder: Path, name: str, device: torch.device) -> Climb | None:
+    """The climb of that ladder in a folder, if any. `WeftError` where it is of another device or commit."""
+    file = folder / f"{PREFIX}{name}.json"
+    if not file.exists():
+        return None
+    found = _read(file)
+    here = str(device_stamp(device)["name"]), commit()
+    there = found.device, found.environment.get("artifacts", {}).get("commit")
+    if here != there:
+        raise WeftError(f"the ladder '{name}' to continue is of {there[0]} and commit {there[1]}")
+    return found
+
+
 def read(folder: Path) -> list[Climb]:
     """All climbs that were written to a folder, by name; `WeftError` where there are none."""
     files = sorted(folder.glob(f"{PREFIX}*.json"))
     if not files:
         raise WeftError(f"{folder} holds no ladder: no file {PREFIX}*.json")
-    found = []
-    for file in files:
-        try:
-            found.append(Climb.from_dict(json.loads(file.read_text())))
-        except (ValueError, KeyError, TypeError) as error:
-            raise WeftError(f"{file} is no ladder of weft: {error}") from error
-    return found
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> Climb:
+    try:
+        return Climb.from_dict(json.loads(file.read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise WeftError(f"{file} is no ladder of weft: {error}") from error
