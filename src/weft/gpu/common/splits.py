@@ -25,6 +25,7 @@ from weft.spec import Contraction
 # the fewest products of a run, or of one where rows are short. None of them is the device's, so that no bit is.
 PROGRAMS, WIDTH, FEWEST, OF_SHORT = 64, 64, 1024, 256
 SHORT = 4 * WIDTH
+RUN_DEPTH = {1: 128, 2: 64, 4: 32, 8: 16}  # products that a run is a multiple of, by their bytes
 
 
 def product_bytes(contraction: Contraction) -> int:
@@ -38,6 +39,12 @@ def run_count(contraction: Contraction) -> int:
     tiles = -(-contraction.invariant // WIDTH)
     fewest = OF_SHORT if contraction.invariant < SHORT else FEWEST
     return max(min(-(-PROGRAMS // tiles), contraction.k // fewest), 1)
+
+
+def runs_of(contraction: Contraction, depth: int) -> int:
+    """Runs of each sum, of whole tiles of so many products along k."""
+    steps = -(-contraction.k // depth)
+    return -(-steps // -(-steps // run_count(contraction)))
 
 
 class TailSplits(NamedTuple):

@@ -12,7 +12,7 @@ from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
 from weft.gpu.common.cost import KernelWork, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS
-from weft.gpu.common.splits import product_bytes, run_count, split_counts
+from weft.gpu.common.splits import RUN_DEPTH, product_bytes, run_count, runs_of, split_counts
 from weft.gpu.common.tiling import (
     TENSORS,
     A,
@@ -122,7 +122,6 @@ _NARROW = (
     TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
 )  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
-_ONE_DEPTH = {1: 128, 2: 64, 4: 32, 8: 16}  # a tile along k, by bytes of a product
 _RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
 
 
@@ -194,7 +193,7 @@ def _tiles(contraction: Contraction) -> Sequence[TileShape]:
     if not contraction.invariant:
         return shapes
     if contraction.arithmetic.precision in ("tf32x3", "bf16x6") or size == 1 or run_count(contraction) > 1:
-        shapes = tuple(shape for shape in shapes if shape.k == _ONE_DEPTH[size])
+        shapes = tuple(shape for shape in shapes if shape.k == RUN_DEPTH[size])
     return tuple(shape for shape in shapes if shape.m >= GROUP_ROWS) if narrow else shapes
 
 
@@ -223,8 +222,7 @@ def _split(contraction: Contraction, schedule: GettSchedule, tiles: int, target:
 
 def _in_runs(contraction: Contraction, schedule: GettSchedule, tiles: int) -> Iterator[GettSchedule]:
     """The tiles with every sum in runs of one length, added up by one program or shared by as many programs."""
-    steps = -(-contraction.k // schedule.tile[2])
-    runs = -(-steps // -(-steps // run_count(contraction)))
+    runs = runs_of(contraction, schedule.tile[2])
     yield replace(schedule, runs=runs)
     if runs > 1:
         tile_m, tile_n, _ = schedule.tile

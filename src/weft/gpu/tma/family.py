@@ -23,7 +23,7 @@ from weft.gpu.common.launch import (
 )
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
-from weft.gpu.common.splits import product_bytes, run_count
+from weft.gpu.common.splits import RUN_DEPTH, product_bytes, run_count, runs_of
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B
@@ -101,9 +101,13 @@ FINDS_PEAKS = True
 
 
 def adds_in_order(contraction: Contraction, schedule: TmaSchedule) -> bool:
-    """Whether products enter a sum as those of `gett` do: along one mode of k, in one run."""
-    alone = len(contraction.of_role(Role.K)) == 1 and run_count(contraction) == 1 and product_bytes(contraction) > 1
-    return alone and schedule.splits == 1 and contraction.arithmetic.precision != "tf32x3"
+    """Whether products enter a sum as those of `gett` do: along one mode of k, in the same runs."""
+    size, depth = product_bytes(contraction), schedule.tile[2]
+    if size == 1 or len(contraction.of_role(Role.K)) > 1 or contraction.arithmetic.precision == "tf32x3":
+        return False
+    if run_count(contraction) == 1:
+        return schedule.splits == 1
+    return depth == RUN_DEPTH[size] and schedule.splits == runs_of(contraction, depth)
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

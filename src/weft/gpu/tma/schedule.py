@@ -10,6 +10,7 @@ from itertools import product
 from operator import attrgetter
 
 from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR, sm_count
+from weft.gpu.common.splits import runs_of
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B, D, TiledAxis, by_stride
 from weft.planner.schedule import Candidates, Target
@@ -304,12 +305,17 @@ def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> 
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     sms = sm_count(target)
     tiles = contraction.batch * dim_tiles(whole.a, tile_m) * dim_tiles(whole.b, tile_n)
-    if tiles >= sms:
-        return
     partial_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in split_counts(steps, tiles, sms):
+    for splits in _split_counts(contraction, tile_k, steps, tiles, sms):
         split = replace(whole, splits=splits, workspace_bytes=splits * tiles * partial_bytes)
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
+
+
+def _split_counts(contraction: Contraction, tile_k: int, steps: int, tiles: int, sms: int) -> Sequence[int]:
+    """Numbers of partials that are worth a try; where bits are not to depend on extents, that of the runs."""
+    if contraction.invariant:
+        return [runs] if (runs := runs_of(contraction, tile_k)) > 1 else []
+    return split_counts(steps, tiles, sms) if tiles < sms else []
 
 
 def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:

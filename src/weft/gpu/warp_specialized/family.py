@@ -112,8 +112,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def adds_in_order(contraction: Contraction, schedule: WsSchedule | StationarySchedule) -> bool:
-    """As `tma`; a stationary operand has an order of its own."""
-    return not isinstance(schedule, StationarySchedule) and tma.adds_in_order(contraction, schedule)
+    """As `tma`, of whole sums; a stationary operand has an order of its own."""
+    whole = not isinstance(schedule, StationarySchedule) and schedule.splits == 1
+    return whole and tma.adds_in_order(contraction, schedule)
 
 
 def predict(contraction: Contraction, schedule: WsSchedule | StationarySchedule, target: Target) -> float:

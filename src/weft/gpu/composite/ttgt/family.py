@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
 
-__all__ = ["NAME", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 NAME = "ttgt"
 KEPT = 4  # schedules of the product that are proposed for each way to pack, besides the best of each family
@@ -99,7 +99,14 @@ def _function_seconds(step: Choice) -> float:
     return elements * (READING_SLOTS + permutation.fn.issue_slots) / FUNCTION_RATE
 
 
+def adds_in_order(contraction: Contraction, schedule: Program) -> bool:
+    """As its product, of operands that are packed with the modes of k in order: `packings` has no others then."""
+    return True
+
+
 def supports(contraction: Contraction, target: Target) -> str | None:
+    if contraction.invariant and (contraction.a_fn is not None or contraction.b_fn is not None):
+        return "the bits of a function might depend on the kernel that applies it"
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} multiplies nothing that packing would speed up"
     if contraction.arithmetic.product.is_complex:
@@ -117,7 +124,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: list[Program] = []
     excluded: dict[str, None] = {}
     by_tma = reads_by_tma(contraction, target)
-    finish = choose(last, "triton", target) if (last := epilogue_on_d(contraction)) is not None else None
+    last = epilogue_on_d(contraction) if not contraction.invariant else None
+    finish = choose(last, "triton", target) if last is not None else None
     for packed in dict.fromkeys(packings(contraction, by_tma)):
         try:
             a, b = (choose(each.permutation, "triton", target) if each is not None else None for each in packed)

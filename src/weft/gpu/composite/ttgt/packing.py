@@ -11,6 +11,7 @@ import torch
 
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import LEAST_DOT, LINE, SECTOR, VECTOR
+from weft.gpu.common.splits import product_bytes
 from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
@@ -185,7 +186,7 @@ class PackingWay(NamedTuple):
 def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
     """The ways to pack operands."""
     k = contraction.of_role(Role.K)
-    orders = [by_stride(k, operand) for operand in (A, B)]
+    orders = [k[::-1] if contraction.invariant else by_stride(k, operand) for operand in (A, B)]
     own = [applied(contraction, operand) for operand in (A, B)]
     for order in orders:
         rows = [matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
@@ -209,7 +210,7 @@ def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: C
     """The product that is left with operands packed, by the families that may be best at it."""
     rest = product_of(contraction, packed)
     if any(packed):
-        gathered = not by_tma or _worth_gathering(contraction, packed)
+        gathered = not by_tma or contraction.invariant > 0 or _worth_gathering(contraction, packed)
         yield PackingWay(rest, _OTHERS if gathered else (*_OTHERS, "gett"))
     if finish is not None and rest.a_fn is None and rest.b_fn is None:
         yield PackingWay(replace(rest, epilogue=None), (*_OTHERS, *_TILED), finish)
@@ -250,6 +251,8 @@ def epilogue_on_d(contraction: Contraction) -> Permutation | None:
 def reads_by_tma(contraction: Contraction, target: Target) -> bool:
     """Whether TMA can load packed operands, which is faster than gathering them."""
     arithmetic = contraction.arithmetic
+    if contraction.invariant and product_bytes(contraction) == 1:
+        return False  # `gett` alone adds them in one order
     short = arithmetic.precision == "tf32" and arithmetic.accumulate is torch.float32
     stored = MATRIX_SUMS.get(arithmetic.product) is arithmetic.accumulate
     if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:

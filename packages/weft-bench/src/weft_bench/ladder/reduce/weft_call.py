@@ -9,4 +9,4 @@ from weft.api.einsum import einsum
 
 
 def run(x, d):
-    return einsum("mn->m", x, out=d)
+    return einsum("mn->m", x, out=d, specialize="now")
