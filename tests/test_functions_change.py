@@ -46,6 +46,11 @@ def gradient(call: Callable[..., Any], *others: torch.Tensor) -> Callable[[], to
     return found
 
 
+def into(plan: Callable[..., torch.Tensor], *given: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Results in a place that held no numbers."""
+    return lambda: plan(*given, out=torch.full((3, 3), torch.nan, dtype=torch.float64))
+
+
 def first_of(plan: Any) -> Callable[[], torch.Tensor]:
     return lambda: plan()[0]
 
@@ -60,6 +65,8 @@ CALLS: dict[str, Callable[[], Callable[[], torch.Tensor]]] = {
     "plan": lambda: partial(weft.plan(E, A, B, epilogue=scaled), A, B),
     "reference plan": lambda: partial(weft.plan(E, A, B, b_fn=scaled, backend="reference"), A, B),
     "plan of an algebra": lambda: partial(weft.plan(E, A, B, algebra=OWN), A, B),
+    "plan that writes": lambda: into(weft.plan(E, A, B, epilogue=scaled), A, B),
+    "plan of a permutation that writes": lambda: into(weft.plan_permute(A[:, :3], "ij->ji", fn=scaled), A[:, :3]),
     "plan of a permutation": lambda: partial(weft.plan_permute(A, "ij->ji", fn=scaled), A),
     "plan of a group": lambda: first_of(weft.plan_grouped(E, [(A, B)], epilogue=scaled)),
     "network": lambda: partial(weft.network("ij,jk,kl->il", A, B, A, **TWICE), A, B, A),

@@ -52,6 +52,15 @@ def test_the_order_of_sums_is_that_of_the_equation():
     assert torch.equal(weft.contract("mxy,xyn->mn", turned, b, invariant=["m"]), expected)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 2), (3, 0, 2), (3, 3, 0)])
+@pytest.mark.parametrize("specialize", ["auto", "now", "never"])
+def test_a_batch_may_be_empty(shape, specialize):
+    m, k, n = shape
+    words = {"invariant": "m", "specialize": specialize}
+    found = weft.contract("mk,kn->mn", torch.ones(m, k), torch.ones(k, n), c=torch.ones(m, n), **words)
+    assert torch.equal(found, torch.ones(m, n))
+
+
 def test_kernels_of_a_gpu_add_alike():
     """Runs in one program, and shared by as many; one row, and many."""
     a, b = torch.randn(33, 3000), torch.randn(3000, 20)

@@ -106,7 +106,7 @@ class Pair:
             others["scale"] = (scale, self.tensor(scale, scale))
         found = self._call(a, b, others, lambda x, term: x, options)
         for _ in range(parts):
-            few = {label: sorted(self.draw.sample(range(self.extents[label] + 1), 2)) for label in self.invariant}
+            few = {label: sorted(self.draw.choices(range(self.extents[label] + 1), k=2)) for label in self.invariant}
 
             def fewer(x: torch.Tensor, term: str, few: dict[str, list[int]] = few) -> torch.Tensor:
                 for at, label in enumerate(term):

@@ -197,6 +197,20 @@ def product(a=A, b=B, **words):
         (lambda: product(optimise=1), ArgumentError, "no keyword 'optimise': it takes out_dtype"),
         (lambda: product(epilogue=lambda s: s if s > 0 else -s), FunctionError, "jnp.where"),
         (lambda: product(epilogue=lambda s: jnp.sort(s[None])[0]), FunctionError, "primitive 'sort'"),
+        (
+            lambda: product(epilogue=lambda s: jax.lax.fori_loop(0, 3, lambda _, x: 2 * x, s)),
+            FunctionError, "primitive 'scan'",
+        ),
+        (lambda: product(epilogue=lambda s: {"double": s}), FunctionError, "a tuple of values, not dict"),
+        (lambda: product(epilogue="gelu"), FunctionError, "no function of jax.numpy: 'str' object is not callable"),
+        (lambda: product(epilogue=lambda s, x: s, operands={"x": A}), FunctionError, "'x' is a pair .modes, tensor."),
+        (lambda: product(out_dtype="float64"), DTypeError, "a result of float64 is for programs with .*x64"),
+        (lambda: product(invariant=3), ArgumentError, "invariant is text or a sequence of labels, not int"),
+        (lambda: weft.jax.softmax(jnp.asarray(A), "k"), FunctionError, "weft.jax.softmax is for functions of"),
+        (lambda: weft.jax.einsum("ab,bc,cd->ad", A, B, A), ShapeError, "'c' has extent 5 in operand 1 and 3 in"),
+        (lambda: weft.jax.einsum("ab,bc,cd->ad", A, B, B.T, invariant="a"), UnsupportedError, "two arrays alone"),
+        (lambda: weft.jax.network("ab,bc->ac", A, B, reuse=True), UnsupportedError, "XLA says not which arrays"),
+        (lambda: weft.jax.network("ab,bc->ac", A, B, strip_exponent=True), UnsupportedError, "it has one result"),
         (lambda: product(epilogue=lambda s: s + jnp.asarray(A)), FunctionError, "elements alone"),
         (lambda: product(operands={"x": ("m", A[:, 0])}), FunctionError, "no function takes 'x'"),
         (lambda: product(invariant="k"), NotationError, "invariant names 'k'"),
@@ -275,3 +289,84 @@ def test_values_that_inner_functions_close_over_are_read_in_each_call():
     for value in (1.0, 2.0, -3.0, 1.0):
         for _ in range(3):  # buffers that come again are bound
             assert_close(weft.jax.contract("mk,kn->mn", x, w, epilogue=shifted(value)), (x @ w - value) * 2)
+
+
+def test_functions_are_told_apart_by_the_names_that_they_take():
+    x, w, u, v = drawn(12, (4, 3), (3, 6), (4,), (4,))
+    given = {"u": ("m", u), "v": ("m", v)}
+    for own, other in (("u", "v"), ("v", "u")):
+        a_fn, epilogue = ((lambda a, u: a + u), (lambda s, v: s * v)) if own == "u" else (
+            (lambda a, v: a + v), (lambda s, u: s * u))  # fmt: skip
+        found = weft.jax.contract("mk,kn->mn", x, w, a_fn=a_fn, epilogue=epilogue, operands=given)
+        assert_close(found, (x + given[own][1][:, None]) @ w * given[other][1][:, None])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s: jnp.where(jnp.less(2.0, s), s, 0.0), lambda s: jnp.arctan2(1.0, s), lambda s: jnp.arctan2(s, 1.0),
+        lambda s: jnp.fmod(7.0, 1.5 + jnp.abs(s)), lambda s: s // 2.0, lambda s: jnp.round(s, 1),
+        lambda s: jax.lax.round(s * 2) / 2, lambda s: jnp.where(True, s, 0.0),
+        lambda s: jax.lax.clamp(-1.0, s, jnp.abs(s)), lambda s: 7 // (1 + jnp.abs(s).astype(jnp.int32)) * s,
+        lambda s: jax.lax.select_n(jnp.where(s > 0, 1, 0) + jnp.where(s > 1, 1, 0), s, s * 2, s * 3),
+        lambda s: 1.5,
+    ],
+)  # fmt: skip
+def test_numbers_stand_anywhere_in_a_function(function):
+    x, w = drawn(13, (4, 3), (3, 6))
+    ours = lambda x: weft.jax.contract("mk,kn->mn", x, w, epilogue=function)  # noqa: E731
+    plain = lambda x: jnp.broadcast_to(function(x @ w), (4, 6)).astype(x.dtype)  # noqa: E731
+    assert_close(ours(x), plain(x))
+    assert_close(jax.grad(loss(ours))(x), jax.grad(loss(plain))(x), 1e-3)
+
+
+def test_gradients_of_complex_networks_and_of_real_operands_among_complex_ones():
+    real, other = drawn(14, (3, 4), (4, 5))
+    x, w = real + 1j * real[::-1], other - 2j * other
+    for call in (weft.jax.contract, weft.jax.network, weft.jax.einsum):
+        pairs = ((x, w), (real, w), (x, other)) if call is not weft.jax.network else ((x, w),)
+        for pair in pairs:
+            ours = lambda a, b, call=call: (jnp.abs(call("mk,kn->mn", a, b)) ** 2).sum()  # noqa: E731
+            for at in range(2):
+                expected = jax.grad(lambda a, b: (jnp.abs(a @ b) ** 2).sum(), at)(*pair)
+                assert_close(jax.grad(ours, at)(*pair), expected, 1e-3)
+
+
+@pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "min_max", "log"])
+def test_einsum_of_one_array_and_of_three_in_another_algebra(algebra):
+    reduced = {"max_plus": jnp.max, "min_plus": jnp.min, "min_max": jnp.min, "log": jax.nn.logsumexp}[algebra]
+    combine = jnp.maximum if algebra == "min_max" else jnp.add
+    x, w, v = drawn(15, (4, 3), (3, 6), (6, 2))
+    assert_close(weft.jax.einsum("ij->i", x, algebra=algebra), reduced(x, 1))
+    ours = lambda x: weft.jax.einsum("ij,jk,kl->il", x, w, v, algebra=algebra)  # noqa: E731
+    first = lambda x: reduced(combine(x[:, :, None], w), 1)  # noqa: E731
+    plain = lambda x: reduced(combine(first(x)[:, :, None], v), 1)  # noqa: E731
+    assert_close(ours(x), plain(x))
+    assert_close(jax.grad(loss(ours))(x), jax.grad(loss(plain))(x))
+
+
+def test_types_of_intermediates_are_those_of_networks():
+    x, w, v = jnp.full((2, 4), 200.0), jnp.full((4, 5), 200.0), jnp.full((5, 3), 1e-4)
+    halves = [each.astype(jnp.float16) for each in (x, w, v)]
+    found = weft.jax.einsum("ab,bc,cd->ad", *halves)  # intermediates leave the range of float16
+    assert found.dtype == jnp.float16
+    np.testing.assert_allclose(found, x @ w @ v, rtol=2e-3)
+    assert weft.jax.einsum("ab,bc,cd->ad", *halves, out_dtype=jnp.float32).dtype == jnp.float32
+    with pytest.raises(DTypeError, match="3 arrays, one of them int8: intermediate results do not fit"):
+        weft.jax.einsum("ab,bc,cd->ad", *[jnp.ones((2, 2), jnp.int8)] * 3, out_dtype="int32")
+    assert_close(weft.jax.einsum(x, (0, 1), w, (1, 2), (0, 2)), x @ w)
+    several = weft.jax.contract("mk,kn->mn", x, w, epilogue=lambda s: (s, s), out_dtype=(jnp.bfloat16, None))
+    assert [each.dtype for each in several] == [jnp.bfloat16, jnp.float32]
+
+
+def test_algebras_compute_what_they_did_when_the_call_was_traced():
+    x, w = drawn(16, (4, 3), (3, 6))
+    box = [1.0]
+    distance = weft.Algebra(lambda p, q: (p - q).abs() * box[0], lambda p, q: p + q, 0.0, "distance")
+    compiled = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, algebra=distance))
+    right = jnp.abs(x[:, :, None] - w).sum(1)
+    for value in (1.0, 2.0, 1.0):
+        box[0] = value
+        for _ in range(4):  # Python's calls, and those that are launched from C
+            assert_close(compiled(x, w), right)
+            assert_close(weft.jax.contract("mk,kn->mn", x, w, algebra=distance), right * value)

@@ -184,6 +184,14 @@ def test_empty_sums(equation: str, device: str) -> None:
     check(case(equation, extents, algebra="max_plus"), device)
 
 
+def test_empty_results_are_not_cut() -> None:
+    """Of operands that would be cut where there was anything to compute."""
+    a, b = torch.ones(3000, 900), torch.ones(900, 0)
+    for words in ({"a_fn": torch.exp}, {"algebra": "max_plus"}):
+        for specialize in ("now", "library"):
+            assert weft.contract("mk,kn->mn", a, b, specialize=specialize, **words).shape == (3000, 0)  # type: ignore[call-overload]
+
+
 @on_each
 def test_conjugates(device: str) -> None:
     x, y = (random_operand(shape, COMPLEX, 1) for shape in ((5, 7), (7, 6)))

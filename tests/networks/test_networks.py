@@ -367,3 +367,16 @@ def test_an_equal_einsum_is_found_by_one_look_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(many, "read_einsum", None)  # a call that is read again fails
     again = [tensor.clone() for tensor in net.tensors]
     torch.testing.assert_close(weft.einsum(net.equation, *again), net.expected)
+
+
+@pytest.mark.parametrize("constants", [(1,), (1, 2)])
+def test_networks_that_inference_mode_made_have_gradients(constants: tuple[int, ...]) -> None:
+    """Of negative views too, and of what is made of constants alone."""
+    a, b, c = torch.randn(3, 4), torch.randn(4, 5, dtype=torch.complex64).conj().imag, torch.randn(5, 2)
+    with torch.inference_mode():
+        net = weft.network("ab,bc,cd->ad", a, b, c, constants=constants, optimize=[(0, 1), (0, 1)])
+        net(*(a, c)[: 3 - len(constants)])
+    x = a.clone().requires_grad_()
+    net(*(x, c)[: 3 - len(constants)]).square().sum().backward()
+    expected = torch.autograd.grad((x @ b @ c).square().sum(), x)[0]
+    torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-4)

@@ -31,16 +31,23 @@ is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 @contextmanager
-def outside_transforms() -> Iterator[None]:
-    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside.
+def outside_inference() -> Iterator[None]:
+    """Whatever is made here may be kept: tensors of inference mode no later gradient could save, nor anything write to
+    outside of it."""
+    grad = torch.is_grad_enabled()  # which leaving inference mode would turn on
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        yield
 
-    So is inference mode, whose tensors no later gradient could save, nor anything write to outside of it.
-    """
-    layers, grad = [], torch.is_grad_enabled()  # which leaving inference mode would turn on
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside, and so
+    is inference mode."""
+    layers = []
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())
     try:
-        with _disable_current_modes(), torch.inference_mode(False), torch.set_grad_enabled(grad):
+        with _disable_current_modes(), outside_inference():
             yield
     finally:
         while layers:

@@ -12,7 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
-from weft.base.arrays import dispatch_modes, outside_transforms
+from weft.base.arrays import dispatch_modes, outside_inference, outside_transforms
 
 Value = TypeVar("Value")
 _Key: TypeAlias = tuple[int, torch.dtype, torch.device]
@@ -54,13 +54,15 @@ class Kept(Generic[Value]):
         self._device = device
         self._known: Value | None = None
         if not is_capturing(device):
-            self._known, self._make = make(), None
+            with outside_inference():
+                self._known, self._make = make(), None
 
     @property
     def value(self) -> Value:
         if self._make is None:
             return self._known  # type: ignore[return-value]
-        made = self._make()
+        with outside_inference():
+            made = self._make()
         if not is_capturing(self._device):
             self._known, self._make = made, None
         return made
@@ -84,7 +86,7 @@ def forget() -> None:
 
 def _made(key: _Key) -> torch.Tensor:
     value, dtype, device = key
-    with outside_transforms(), torch.inference_mode(False):  # so that any call may have it, whatever this one is in
+    with outside_transforms():  # so that any call may have it, whatever this one is in
         made = torch.full((), value, dtype=dtype, device=device)
     if is_capturing(device):
         return made

@@ -15,7 +15,7 @@ from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
 from weft.base.dispatch import is_dynamo_compiling, taken_by
-from weft.base.factors import addition
+from weft.base.factors import addition, factor_again
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.cascades import spelled_cascade, sums_of_cascade
@@ -83,8 +83,8 @@ def contract(
                 return unread(instead[0], *instead[1], **instead[2])
             hooks = dict(zip(HOOKS, functions, strict=True))
             return unread(
-                public_contract, equation, a, b, c=c, alpha=alpha, beta=beta, out=out, return_arg=return_arg,
-                validate=validate, **hooks, **options,
+                public_contract, equation, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
+                return_arg=return_arg, validate=validate, **hooks, **options,
             )  # fmt: skip
     a_fn, b_fn, c_fn, epilogue = taken
     text, structure = spelled(
@@ -143,7 +143,10 @@ def plan(
                 planned.request.arithmetic.accumulate,
             )
         if taken is None or (algebra is None and planned.request.raw_algebra is not None):
-            return unread(planned, a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate)
+            return unread(
+                planned, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out, operands=operands,
+                validate=validate,
+            )  # fmt: skip
     text, structure, names, layouts = planned.text_of_call(c is not None, validate, taken, algebra)
     for name, tensor, layout in (("a", a, layouts[0]), ("b", b, layouts[1])):
         _check_planned(name, tensor, layout)
@@ -172,8 +175,9 @@ def permute(
         taken = capture(fn, (), (x.dtype,))
         if is_unread(taken):
             return unread(
-                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=beta, out=out, extents=extents, **options
-            )
+                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
+                extents=extents, **options,
+            )  # fmt: skip
     text, by_place = spelled_move(
         equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, taken
     )
@@ -206,7 +210,7 @@ def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: A
     if is_dynamo_compiling() and planned.follows:
         taken = capture(planned.request.functions.raw[0], (), (x.dtype,))
         if is_unread(taken):
-            return unread(planned, x, c=c, alpha=alpha, beta=beta, out=out)
+            return unread(planned, x, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out)
     text, extents, layout = planned.text_of_call(taken)
     _check_planned("x", x, layout)
     return _moved(text, x, c, alpha, beta, list(extents), out)

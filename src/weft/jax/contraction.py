@@ -1,4 +1,4 @@
-"""`weft.jax.contract` and `einsum`: contractions of arrays of JAX, with functions of `jax.numpy` fused in.
+"""`weft.jax.contract`: contractions of arrays of JAX, with functions of `jax.numpy` fused in.
 
 A contraction without functions is linear in both operands, and its derivatives are contractions of the same kind, to
 any order. One with functions is derived as JAX derives the program without weft: the functions are applied by XLA
@@ -13,19 +13,19 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-import opt_einsum
 import torch
 
 import jax
 from weft.api.contract import plan
+from weft.api.lookup import read_notation
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.compiled.letters import letters, spelled_equation
-from weft.errors import ArgumentError, UnsupportedError, call_context
+from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import TorchFunction, as_torch
-from weft.jax.operation import apply, by_torch, name_of, spec_of
+from weft.jax.operation import apply, by_torch, given_operands, name_of, said_keywords, spec_of
 from weft.planner.options import read_indices
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options
@@ -33,7 +33,7 @@ from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
 from weft.spec.contraction import output_shape
-from weft.spec.notation import expand, from_sequences
+from weft.spec.notation import expand
 
 #: Keywords that are handed on to a plan as they are.
 PLAIN = (
@@ -130,13 +130,19 @@ class ContractOperation:
         """The gradient of an operand, of a contraction without functions."""
         term, with_other, d = self.terms[at], self.terms[1 - at], self.terms[2]
         left = "".join(dict.fromkeys(label for label in term if label in d + with_other))
-        keywords = {**dict(self.keywords), "out_dtype": name_of(spec_of(aval).dtype), "promote": True}
+        keywords = {**dict(self.keywords), "out_dtype": _gradient_type(cotangent, other, aval), "promote": True}
         keywords.pop("invariant", None)
         operation = ContractOperation(f"{d},{with_other}->{left}", keywords=tuple(sorted(keywords.items())))
         return _spread(apply(operation, cotangent, other)[0], left, term, aval)
 
 
 _PLANS = BoundedCache(1024)
+
+
+def _gradient_type(cotangent: Any, other: Any, aval: Any) -> str:
+    """The type in which the gradient of an operand is made: a complex one where a real operand met complex values."""
+    complex_ = any(jnp.issubdtype(each.dtype, jnp.complexfloating) for each in (cotangent, other))
+    return (jnp.promote_types(aval.dtype, jnp.complex64) if complex_ else jnp.dtype(aval.dtype)).name
 
 
 def _spread(found: Any, left: str, term: str, aval: Any) -> Any:
@@ -154,6 +160,7 @@ def _spread(found: Any, left: str, term: str, aval: Any) -> Any:
         if first != at:
             same = jax.lax.broadcasted_iota(int, aval.shape, first) == jax.lax.broadcasted_iota(int, aval.shape, at)
             found = jnp.where(same, found, 0)
+    found = found if jnp.issubdtype(aval.dtype, jnp.complexfloating) else found.real
     return found.astype(aval.dtype)
 
 
@@ -182,9 +189,9 @@ def contract(
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     with call_context(lambda: describe_call("jax.contract", equation, a=a, b=b)):
-        _check_keywords(keywords)
+        check_keywords("jax.contract", keywords)
         functions = dict(zip(("a_fn", "b_fn", "epilogue"), (a_fn, b_fn, epilogue), strict=True))
-        given = {name: (modes, jnp.asarray(array)) for name, (modes, array) in (operands or {}).items()}
+        given = given_operands(operands)
         plain, order = _read(equation, (a, b), given, read_indices(indices), keywords)
         arrays = (a, b, *(given[name][1] for name in order))
         if not any(functions.values()):
@@ -202,11 +209,12 @@ def _one(results: tuple[Any, ...]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def _check_keywords(keywords: Mapping[str, Any]) -> None:
+def check_keywords(call: str, keywords: Mapping[str, Any]) -> None:
+    """`ArgumentError` for a keyword that a call does not take."""
     for name in keywords:
-        if name not in PLAIN:
+        if name not in (*PLAIN, "a_fn", "b_fn", "epilogue", "operands", "indices"):
             hint = ": it is a term of the epilogue" if name in ("c", "alpha", "beta", "c_fn") else ""
-            raise ArgumentError(f"jax.contract takes no keyword {name!r}{hint or ': it takes ' + ', '.join(PLAIN)}")
+            raise ArgumentError(f"{call} takes no keyword {name!r}{hint or ': it takes ' + ', '.join(PLAIN)}")
 
 
 def _read(
@@ -214,12 +222,13 @@ def _read(
     keywords: Mapping[str, Any],
 ) -> tuple[ContractOperation, tuple[str, ...]]:  # fmt: skip
     """The contraction without its functions, in letters, and the order of what they take beside their values."""
-    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
-    notation = expand(notation, tuple(each.ndim for each in arrays))
+    notation = expand(read_notation(equation), tuple(each.ndim for each in arrays))
     named = {name: read_modes(name, modes, array.ndim) for name, (modes, array) in operands.items()}
     names = letters((*notation.inputs, notation.output, *named.values(), tuple(indices.values())))
     spelled = tuple((name, "".join(names[label] for label in term)) for name, term in named.items())
-    said = {name: _plain(names, name, value) for name, value in keywords.items() if value is not None}
+    said = said_keywords(keywords, arrays)
+    if isinstance(said.get("invariant"), (str, tuple)):
+        said["invariant"] = "".join(names.get(label, str(label)) for label in said["invariant"])
     found = ContractOperation(
         spelled_equation(notation, names), operands=spelled, keywords=tuple(sorted(said.items())),
         indices=tuple((name, names[label]) for name, label in indices.items()),
@@ -227,21 +236,15 @@ def _read(
     return found, tuple(named)
 
 
-def _plain(names: Mapping[Any, str], name: str, value: Any) -> Any:
-    """An option as text says it."""
-    if name == "invariant":
-        return "".join(names.get(label, str(label)) for label in value)
-    if name in ("out_dtype", "precision", "accumulate") and not isinstance(value, (str, tuple)):
-        return jnp.dtype(value).name
-    return value
-
-
 def _fused(
     plain: ContractOperation, arrays: Sequence[Any], functions: Mapping[str, Function | None]
 ) -> tuple[ContractOperation, dict[str, tuple[str, ...]]]:
     """The contraction with its functions as torch has them, and the names that each of them takes."""
     specs = [spec_of(each) for each in arrays]
-    bare = replace(plain, operands=(), indices=()).request(specs[:2])
+    keywords, asked = dict(plain.keywords), dict(plain.keywords).get("out_dtype")
+    if isinstance(asked, tuple):  # of several results
+        keywords["out_dtype"] = asked[0]
+    bare = replace(plain, operands=(), indices=(), keywords=tuple(keywords.items())).request(specs[:2])
     types = dict(zip(HOOKS, hook_types((specs[0].dtype, specs[1].dtype), bare.arithmetic), strict=True))
     beside = {name: spec.dtype for (name, _), spec in zip(plain.operands, specs[2:], strict=True)}
     beside |= {name: torch.int32 for name, _ in plain.indices}
@@ -285,7 +288,8 @@ def _apart(
         value = arrays[at]
         if function is not None:
             named = _beside(fused, taken[hook], terms[at], value.shape, arrays[2:])
-            value = function(value.astype(name_of(types[at])), **named).astype(name_of(types[at]))
+            made = function(value.astype(name_of(types[at])), **named)
+            value = jnp.broadcast_to(made, value.shape).astype(name_of(types[at]))
         factors.append(value)
     keywords = {**dict(fused.keywords), "accumulate": name_of(request.arithmetic.accumulate)}
     if epilogue is not None:
@@ -294,8 +298,9 @@ def _apart(
     if epilogue is None:
         return (sums,)
     found = epilogue(sums, **_beside(fused, taken["epilogue"], terms[2], sums.shape, arrays[2:]))
-    each = found if isinstance(found, tuple) else (found,)
-    return tuple(value.astype(name_of(spec.dtype)) for value, spec in zip(each, results, strict=True))
+    each = found if isinstance(found, (tuple, list)) else (found,)
+    pairs = zip(each, results, strict=True)
+    return tuple(jnp.broadcast_to(value, spec.shape).astype(name_of(spec.dtype)) for value, spec in pairs)
 
 
 def _beside(
@@ -313,40 +318,3 @@ def _beside(
             found[name] = jax.lax.broadcasted_iota(jnp.int32, tuple(shape), term.index(label))
     return found
 
-
-def einsum(equation: str, *arrays: Any, optimize: Any = "auto", **keywords: Any) -> Any:
-    """Einstein summation over any number of arrays of JAX, pair by pair along a path of opt_einsum.
-
-    Keywords are those of `contract`, functions for two arrays alone. It may stand under all of JAX's transformations.
-
-    >>> import jax, weft.jax
-    >>> weft.jax.einsum("ab,bc,cd->ad", *[jax.numpy.ones((2, 2))] * 3)[0, 0].item()
-    4.0
-    """
-    values = [jnp.asarray(each) for each in arrays]
-    if not values:
-        raise ArgumentError("jax.einsum needs arrays after the equation")
-    if len(values) == 2:
-        return contract(equation, *values, **keywords)
-    for name in ("a_fn", "b_fn", "epilogue", "operands", "indices"):
-        if keywords.get(name) is not None:
-            raise UnsupportedError(f"jax.einsum takes {name} with two arrays alone, {len(values)} are given")
-    notation = expand(parse(equation), tuple(each.ndim for each in values))
-    names = letters((*notation.inputs, notation.output))
-    inputs, output = spelled_equation(notation, names).split("->")
-    terms = inputs.split(",")
-    if len(values) == 1:
-        return contract(f"{terms[0]},->{output}", values[0], jnp.ones((), values[0].dtype), **keywords)
-    shapes = [each.shape for each in values]
-    path, _ = opt_einsum.contract_path(f"{inputs}->{output}", *shapes, shapes=True, optimize=optimize)
-    for places in path:
-        group = [(terms.pop(at), values.pop(at)) for at in sorted(places, reverse=True)]
-        while len(group) > 1:
-            (first, x), (second, y), *group = group
-            needed = {*output, *"".join(terms), *"".join(term for term, _ in group)}
-            left = "".join(dict.fromkeys(label for label in first + second if label in needed))
-            left = output if not terms and not group else left
-            group.insert(0, (left, contract(f"{first},{second}->{left}", x, y, **keywords)))
-        terms.append(group[0][0])
-        values.append(group[0][1])
-    return values[0]

@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax.extend
 import numpy as np
 import torch
+from jax.interpreters import mlir
 
 import jax
 from weft.errors import FunctionError
@@ -49,10 +51,18 @@ def as_torch(
     """A function of a value of this type, and of what it takes beside it by name; `FunctionError` for what torch has
     no operation for."""
     avals = [_one(value), *(_one(types[name]) for name in names)]
+
+    def of_jax(value: Any, *beside: Any) -> Any:
+        return function(value, **dict(zip(names, beside, strict=True)))
+
     try:
-        closed = jax.make_jaxpr(lambda value, *beside: function(value, **dict(zip(names, beside, strict=True))))(*avals)
+        closed, made = jax.make_jaxpr(of_jax, return_shape=True)(*avals)
     except jax.errors.ConcretizationTypeError:
         raise FunctionError(f"{hook} asks for the value of an element: choose by jnp.where") from None
+    except TypeError as error:
+        raise FunctionError(f"{hook} is no function of jax.numpy: {error}") from error
+    if not jax.tree_util.all_leaves(made if type(made) in (tuple, list) else [made]):
+        raise FunctionError(f"{hook} returns a value, or a tuple of values, not {type(made).__name__}")
     if any(out.aval.shape for out in closed.jaxpr.outvars):
         raise FunctionError(f"{hook} makes an array of an element: a function is of elements alone")
     constants = [_number(hook, each) for each in closed.consts]
@@ -67,7 +77,8 @@ def as_torch(
     of_torch.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("value", *names)])  # type: ignore[attr-defined]
     kinds = (value, *(types[name] for name in names))
     within = [_number(hook, each) for each in _constants_within(closed.jaxpr)]
-    return TorchFunction(of_torch, f"{closed.jaxpr} {constants} {within} {kinds}", kinds, tuple(names), hook)
+    text = f"{closed.jaxpr} {constants} {within} {kinds} {tuple(names)}"
+    return TorchFunction(of_torch, text, kinds, tuple(names), hook)
 
 
 def _one(dtype: torch.dtype) -> Any:
@@ -101,9 +112,16 @@ def _constants_within(jaxpr: Any) -> Iterator[Any]:
             yield from _constants_within(inner.jaxpr)
 
 
+#: Primitives that call a function once, as it is.
+_CALLS = frozenset((
+    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "checkpoint", "remat", "remat2",
+))  # fmt: skip
+
+
 def _inner(equation: Any) -> Any:
     """The function that an equation calls; None where it calls none."""
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if equation.primitive.name in _CALLS else ():
         found = equation.params.get(key)
         if found is not None:
             return found if hasattr(found, "jaxpr") else jax.extend.core.ClosedJaxpr(found, ())
@@ -141,7 +159,11 @@ def _said(equation: Any) -> dict[str, Any]:
     if name == "convert_element_type":
         return {"dtype": _dtype(equation.outvars[0])}
     if name == "weft_word":
-        return dict(params)
+        return {**params, "dtype": _dtype(equation.outvars[0])}
+    if name == "select_n":
+        return {"dtype": _dtype(equation.outvars[0])}
+    if name == "round":
+        return {"even": int(params["rounding_method"]) == 1}
     return {"exponent": params["y"]} if name == "integer_pow" else {}
 
 
@@ -158,12 +180,48 @@ def _extreme(of_tensors: Function, bound: str) -> Function:
 def _divided(x: Any, y: Any) -> Any:
     types = [each.dtype for each in (x, y) if isinstance(each, torch.Tensor)]
     whole = not any(dtype.is_floating_point or dtype.is_complex for dtype in types)
-    return torch.div(x, y, rounding_mode="trunc") if whole else x / y
+    return _filled(partial(torch.div, rounding_mode="trunc"))(x, y) if whole else x / y
 
 
-def _selected(which: Any, *cases: Any) -> Any:
-    no, yes = cases
-    return torch.where(which, yes, no)
+def _filled(of_tensors: Function) -> Function:
+    """An operation that torch has of tensors alone, of tensors and numbers of one type."""
+
+    def filled(*values: Any) -> Any:
+        like = next(value for value in values if isinstance(value, torch.Tensor))
+        return of_tensors(*(x if isinstance(x, torch.Tensor) else torch.full_like(like, x) for x in values))
+
+    return filled
+
+
+def _selected(which: Any, *cases: Any, dtype: torch.dtype) -> Any:
+    """The case of that number; False and True are the first two."""
+    if not isinstance(which, torch.Tensor):
+        return cases[int(which)]
+    values = [x if isinstance(x, torch.Tensor) else torch.full_like(which, x, dtype=dtype) for x in cases]
+    if which.dtype == torch.bool:
+        return torch.where(which, values[1], values[0])
+    found = values.pop()
+    while values:
+        found = torch.where(which < len(values), values.pop(), found)
+    return found
+
+
+def _rounded(x: torch.Tensor, even: bool) -> torch.Tensor:
+    """The nearest whole number; of two the even one, or that which is farther from zero."""
+    if even:
+        return torch.round(x)
+    whole = torch.trunc(x)
+    return whole + torch.sign(x) * (torch.abs(x - whole) >= 0.5)
+
+
+def _clamped(low: Any, x: Any, high: Any) -> Any:
+    return _filled(lambda low, x, high: torch.minimum(torch.maximum(x, low), high))(low, x, high)
+
+
+def _reduced(x: torch.Tensor, kind: str, modes: str, dtype: torch.dtype) -> torch.Tensor:
+    """A word of `weft.jax`, in the type that JAX gives it: torch adds up integers in int64."""
+    found: torch.Tensor = getattr(reductions, kind)(x, modes)
+    return found if found.dtype == dtype else found.to(dtype)
 
 
 def _same(x: Any, **_: Any) -> Any:
@@ -172,6 +230,14 @@ def _same(x: Any, **_: Any) -> Any:
 
 word_p = jax.extend.core.Primitive("weft_word")
 word_p.def_abstract_eval(lambda value, *, kind, modes: value)
+
+
+def _misplaced(*_: Any, kind: str, **__: Any) -> Any:
+    raise FunctionError(f"weft.jax.{kind} is for functions of weft.jax.cascade: here there are no modes to reduce")
+
+
+word_p.def_impl(_misplaced)
+mlir.register_lowering(word_p, _misplaced)
 
 
 def _word(kind: str) -> Function:
@@ -189,18 +255,19 @@ softmax, log_softmax, logsumexp, sum, mean, amax, amin = map(
 #: By the name of JAX's primitive.
 _OPERATIONS: dict[str, Function] = {
     **{name: getattr(torch, name) for name in (
-        "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "digamma", "eq",
-        "erf", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "le", "lgamma", "log", "log1p", "lt", "ne", "neg",
-        "pow", "rsqrt", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "real", "imag",
+        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2",
+        "expm1", "floor", "lgamma", "log", "log1p", "neg", "pow", "rsqrt", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+        "real", "imag",
     )},
+    **{name: _filled(getattr(torch, name)) for name in ("atan2", "eq", "ge", "gt", "le", "lt", "ne")},
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": _divided,
-    "add_any": lambda x, y: x + y, "rem": torch.fmod, "square": lambda x: x * x,
+    "add_any": lambda x, y: x + y, "rem": _filled(torch.fmod), "round": _rounded, "square": lambda x: x * x,
     "integer_pow": lambda x, exponent: x**exponent, "logistic": torch.sigmoid, "erf_inv": torch.erfinv,
     "is_finite": torch.isfinite, "conj": lambda x: torch.conj(x), "select_n": _selected,
     "max": _extreme(torch.maximum, "min"), "min": _extreme(torch.minimum, "max"),
-    "clamp": lambda low, x, high: torch.clamp(x, low, high),
+    "clamp": _clamped,
     "and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y, "not": lambda x: ~x,
-    "weft_word": lambda x, kind, modes: getattr(reductions, kind)(x, modes),
+    "weft_word": _reduced,
     "convert_element_type": lambda x, dtype: x.to(dtype),
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "squeeze", "reshape"), _same),
 }  # fmt: skip

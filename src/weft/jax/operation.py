@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Protocol
@@ -14,8 +14,12 @@ import torch
 from jax.interpreters import ad, batching, mlir
 
 import jax
-from weft.errors import UnsupportedError
+from weft.algebra import Algebra
+from weft.errors import DTypeError, UnsupportedError
+from weft.jax.algebras import fixed
 from weft.jax.custom_call import Spec, Tensors, register
+from weft.planner.options import operand_pairs
+from weft.planner.validity import default_precision
 from weft.spec.type_names import read_dtype
 
 
@@ -51,6 +55,8 @@ def apply(operation: Operation, *operands: Any) -> tuple[Any, ...]:
 
 def spec_of(value: Any) -> Spec:
     """The shape and type of an array, or of what stands for one."""
+    if not all(isinstance(extent, int) for extent in value.shape):
+        raise UnsupportedError(f"extents {value.shape} are left open: weft plans for extents that are known")
     return Spec(tuple(value.shape), read_dtype("an operand", value.dtype.name))
 
 
@@ -58,10 +64,37 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def given_operands(operands: Any) -> dict[str, tuple[Any, Any]]:
+    """The operands of functions: names, each with its modes and an array of JAX."""
+    return {name: (modes, jax.numpy.asarray(array)) for name, (modes, array) in operand_pairs(operands)}
+
+
+def said_keywords(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
+    """Keywords of a call of these arrays as text says them: what they say when JAX traces it."""
+    found = {name: _said(name, value) for name, value in keywords.items() if value is not None}
+    if "precision" not in found and default_precision() != "ieee":
+        found["precision"] = default_precision()
+    if isinstance(found.get("algebra"), Algebra):
+        found["algebra"] = fixed(found["algebra"], [spec_of(each).dtype for each in arrays], found)
+    return found
+
+
+def _said(name: str, value: Any) -> Any:
+    if name in ("out_dtype", "precision", "accumulate") and not (value is None or isinstance(value, str)):
+        if isinstance(value, (tuple, list)):
+            return tuple([_said(name, each) for each in value])
+        return name_of(value) if isinstance(value, torch.dtype) else jax.numpy.dtype(value).name
+    return tuple(value) if isinstance(value, list) else value
+
+
 @weft_p.def_abstract_eval
 def _abstract(*avals: Any, operation: Operation) -> list[Any]:
     found = operation.results([spec_of(each) for each in avals])
-    return [jax.core.ShapedArray(each.shape, np.dtype(jax.numpy.dtype(name_of(each.dtype)))) for each in found]
+    types = [np.dtype(jax.numpy.dtype(name_of(each.dtype))) for each in found]
+    for dtype in types:
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise DTypeError(f'a result of {dtype} is for programs with jax.config.update("jax_enable_x64", True)')
+    return [jax.core.ShapedArray(each.shape, dtype) for each, dtype in zip(found, types, strict=True)]
 
 
 @lru_cache(maxsize=1024)
@@ -169,12 +202,13 @@ class Gradient:
         with torch.enable_grad():
             found = self.of.computed(leaves)
             asked = [each for each in leaves if each.requires_grad]
-            grads: tuple[torch.Tensor | None, ...] = torch.autograd.grad(found, asked, cotangents, allow_unused=True)
+            given = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
+            grads: tuple[torch.Tensor | None, ...] = torch.autograd.grad(found, asked, given, allow_unused=True)
         for place, grad in zip(results, grads, strict=True):
             if grad is None:
                 place.zero_()
             else:
-                place.copy_(grad)
+                place.copy_(grad.conj())
 
     def bound(self, operands: Tensors, results: Tensors) -> Callable[[], None]:
         return partial(self.run, operands, results)

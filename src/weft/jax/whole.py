@@ -14,19 +14,27 @@ from weft.base.describe import describe_many
 from weft.cascades import notation as cascades
 from weft.cascades.public import plan_cascade
 from weft.compiled.letters import letters, spelled_equation
-from weft.errors import ArgumentError, call_context
+from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import TorchFunction, as_torch
-from weft.jax.operation import by_torch, spec_of
+from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
+from weft.plans.keywords import refuse_unknown
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 
 _BATCH = ("batch",)  # a label that no user has
+_TENSORS = "arrays of JAX are its operands, and make its results"
+#: Keywords of `weft.network` that are not for arrays of JAX, and why.
+_NOT_HERE = {
+    "strip_exponent": "it has one result", "reduce": "it has one result", "reuse": "XLA says not which arrays changed",
+    "functions": "weft.jax.contract and weft.jax.cascade take functions", "output": "the equation says it",
+    **dict.fromkeys(("constants", "dtype", "device"), _TENSORS),
+}  # fmt: skip
 
 
 def _with(letter: str, term: str, at: int | None) -> str:
@@ -180,9 +188,13 @@ def network(equation: str, *arrays: Any, **keywords: Any) -> Any:
     """
     values = [jnp.asarray(each) for each in arrays]
     with call_context(lambda: describe_many("jax.network", equation, ())):
+        refuse_unknown("network", keywords)
+        for name in keywords:
+            if name in _NOT_HERE:
+                raise UnsupportedError(f"{name} is not for jax.network: {_NOT_HERE[name]}")
         notation = expand(parse(equation), tuple(each.ndim for each in values))
         inputs, output = spelled_equation(notation, letters((*notation.inputs, notation.output))).split("->")
-        operation = NetworkOperation(tuple(inputs.split(",")), output, _said(keywords))
+        operation = NetworkOperation(tuple(inputs.split(",")), output, _sorted(keywords, values))
         operation.plan([spec_of(each) for each in values], torch.device("cpu"))  # tells now what is wrong
     return by_torch(operation, *values)[0]
 
@@ -204,8 +216,8 @@ def cascade(
     1.0
     """
     values = [jnp.asarray(each) for each in (a, b, c) if each is not None]
-    given = {name: (modes, jnp.asarray(array)) for name, (modes, array) in (operands or {}).items()}
     with call_context(lambda: describe_many("jax.cascade", equation, ())):
+        given = given_operands(operands)
         notation = cascades.read(equation, [each.ndim for each in values])
         terms = tuple(term for term in (notation.a, notation.b, notation.s, notation.c, notation.d) if term is not None)
         named = {name: read_modes(name, modes, array.ndim) for name, (modes, array) in given.items()}
@@ -221,17 +233,11 @@ def cascade(
         operation = CascadeOperation(
             tuple("".join(names[label] for label in term) for term in terms), function,
             tuple((name, "".join(names[label] for label in term)) for name, term in named.items()),
-            tuple((name, names[label]) for name, label in places.items()), _said(keywords),
+            tuple((name, names[label]) for name, label in places.items()), _sorted(keywords, values),
         )  # fmt: skip
         found = by_torch(operation, *values, *(array for _, array in given.values()))
     return found[0] if len(found) == 1 else found
 
 
-def _said(keywords: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Keywords as text says them."""
-    found = {}
-    for name, value in keywords.items():
-        if name in ("out_dtype", "precision", "accumulate") and not (value is None or isinstance(value, str)):
-            value = jnp.dtype(value).name
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return tuple(sorted(found.items()))
+def _sorted(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(said_keywords(keywords, arrays).items()))

@@ -89,11 +89,11 @@ class PartCut(NamedTuple):
 def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
     """How much of each mode a part has so that a run takes at most so many bytes; `part` is all.
 
-    The longest mode is halved first, of those that make it take less.
+    The longest mode is halved first, of those that make it take less. Where a mode is empty there is nothing to cut.
     """
     frame = Frame.whole(scheme.contraction)
     found = PartCut(None, part, part.workspace_bytes)
-    while not scheme.empty and (found.workspace_bytes > most or _is_long(scheme, frame)):
+    while all(frame.extents) and (found.workspace_bytes > most or _is_long(scheme, frame)):
         if (smaller := _halved(scheme, frame, part)) is None:
             break
         frame, part = smaller

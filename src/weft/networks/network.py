@@ -8,17 +8,7 @@ from typing import Any, Generic, overload
 
 import torch
 
-from weft.base.arrays import (
-    Array,
-    One,
-    Returned,
-    Scaled,
-    is_scalar,
-    like,
-    outside_transforms,
-    source_of,
-    written,
-)
+from weft.base.arrays import Array, One, Returned, Scaled, is_scalar, like, outside_transforms, source_of, written
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced
 from weft.base.figures import counted
@@ -40,12 +30,7 @@ from weft.networks.path import Found
 from weft.networks.program import NetworkProgram
 from weft.networks.recent import Recent
 from weft.networks.scheme import scheme_of, sliced_tree
-from weft.networks.settings import (
-    Settings,
-    check_signs,
-    node_dtypes,
-    read_functions,
-)
+from weft.networks.settings import Settings, check_signs, node_dtypes, read_functions
 from weft.networks.slicing import read_slices
 from weft.networks.tree import Tree
 from weft.networks.watching import watched

@@ -11,7 +11,7 @@ import torch
 from weft.api.einsum import einsum as einsum_of_two
 from weft.api.einsum import einsum_again
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
-from weft.base.arrays import Array, Scaled, as_tensors, is_array, without_neg
+from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference, without_neg
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
@@ -127,7 +127,8 @@ def _read_operands(
     tensors: Iterator[torch.Tensor] = iter(())
     if not all(is_shape):
         arrays = [one for one, shape in zip(operands, is_shape, strict=True) if not shape]
-        tensors = iter([without_neg(tensor) for tensor in as_tensors(arrays, promote)[0]])
+        with outside_inference():  # constants are kept
+            tensors = iter([without_neg(tensor) for tensor in as_tensors(arrays, promote)[0]])
     given = [None if shape else next(tensors) for shape in is_shape]
     shapes = [tuple(one if tensor is None else tensor.shape) for one, tensor in zip(operands, given, strict=True)]
     types = [plain if tensor is None else tensor.dtype for tensor in given]

@@ -6,7 +6,7 @@ gradient, a network or a rank makes those of its steps by `dataclasses.replace`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,21 +125,27 @@ def types_of(types: Arithmetic) -> tuple[Any, torch.dtype]:
 
 def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
     """``{"bias": ("n", bias)}`` with tensors that a kernel sees as they are, and modes that can be looked up."""
+    read: dict[str, tuple[Hashable, torch.Tensor]] = {}
+    for name, (modes, value) in operand_pairs(operands):
+        tensor = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
+        read[name] = (tuple(modes) if isinstance(modes, list) else modes, tensor)
+        _check_hashable(f"the modes of operand '{name}'", read[name][0])
+    return read
+
+
+def operand_pairs(operands: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The names of operands, each with its modes and its array."""
     if operands is None:
-        return {}
+        return
     if not isinstance(operands, Mapping):
         raise FunctionError(f"operands come as a mapping from names to (modes, tensor), not {type(operands).__name__}")
-    read: dict[str, tuple[Hashable, torch.Tensor]] = {}
     for name, pair in operands.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise FunctionError(f"operand '{name}' is a pair (modes, tensor), not {type(pair).__name__}")
         modes, value = pair
         if is_array(modes) and not is_array(value):
             raise ArgumentError(f"operand '{name}' is a pair (modes, tensor), in that order: the two are swapped")
-        tensor = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
-        read[name] = (tuple(modes) if isinstance(modes, list) else modes, tensor)
-        _check_hashable(f"the modes of operand '{name}'", read[name][0])
-    return read
+        yield name, (modes, value)
 
 
 def read_indices(indices: Any) -> dict[str, Label]:

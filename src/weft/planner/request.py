@@ -175,10 +175,19 @@ class Request:
         wide = self.arithmetic.accumulate is torch.int64 and self.arithmetic.product in NARROW
         return wide and self.algebra is None and self.functions.epilogue is None
 
-    def _elements_of_a_row(self, extents: dict[Label, int]) -> int:
-        """Elements of D for each index of the labels whose extents no bit may depend on; 0 where there are none."""
-        others = [extents[label] for label in self.notation.output if label not in self.invariant]
-        return max(math.prod(others), 1) if self.invariant else 0
+    def _elements_of_a_row(self, extents: dict[Label, int], c: Layout | None) -> int:
+        """Elements of D for each index of the labels whose extents no bit may depend on; 0 where there are none, and
+        where any kernel makes the same bits."""
+        if not self.invariant or self._is_exact(extents, c):
+            return 0
+        return max(math.prod([extents[label] for label in self.notation.output if label not in self.invariant]), 1)
+
+    def _is_exact(self, extents: dict[Label, int], c: Layout | None) -> bool:
+        """Whether nothing is rounded but C times its factor: D is empty, or sums are."""
+        if not all(extents[label] for label in self.notation.output):
+            return True
+        computes = any(function is not None for function in (self.functions.c, self.functions.epilogue))
+        return not all(extents.values()) and not computes and (c is None or not c.dtype.is_complex)
 
     def _narrowed(self, c: Layout | None, extents: dict[Label, int]) -> Arithmetic:
         short = c is None and fits_int32(self.arithmetic.product, summed(self.notation, extents))
@@ -245,7 +254,7 @@ class Request:
                 algebra=self.algebra,
                 text=self.text,
                 peak=self.peak,
-                invariant=self._elements_of_a_row(extents),
+                invariant=self._elements_of_a_row(extents, c),
             )
         )
 

@@ -115,14 +115,15 @@ class Plan(PlanBase, Generic[Returned]):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        watched = None if self._watched is None or is_dynamo_compiling() else self._watched
+        if watched is not None and (plan := self._current(watched)) is not self:
+            return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         if beta is None:
             beta = 1.0
         elif c is None and out is not None:
             c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
-        if self._watched is not None and (plan := self._current(self._watched)) is not self:
-            return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         signature = key = known = None
         said, beside = said_operands(operands) if operands is not None else ((), ())
         if said is not None and validate is False and not unknown:

@@ -73,12 +73,13 @@ class PermutePlan(PlanBase):
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
+        watched = None if self._watched is None or is_dynamo_compiling() else self._watched
+        if watched is not None and (plan := self._current(watched)) is not self:
+            return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         plain = c is None and beta is None and type(alpha) is float and alpha == 1.0 and not unknown
         c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
-        if self._watched is not None and (plan := self._current(self._watched)) is not self:
-            return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         words, tensors = late_words((), x, None, None, (), out)
         known = self._lately.find(words, tensors) if plain else None
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
