@@ -14,6 +14,7 @@ from weft.api.entry import made
 from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
+from weft.autograd.dependence import depends
 from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import plan_with_factors, with_factors
 from weft.autograd.function import Rule, apply
@@ -225,12 +226,13 @@ def called(
     with outside_transforms():
         metas = [None if each is None else meta(each) for each in ordered]
         form, places = plain_form(request, metas, backend)
-        viewed = form.of([metas[at] for at in places])
+        viewed, needed = form.of([metas[at] for at in places]), tuple([needs[at] for at in places])
         program = None
         if not (ahead or return_arg or is_overheard()) and handed_over(request, metas[C]):
             program = handed(form.spec, layouts_of(viewed), permutes, core)
+            program = program if program is not None and depends(form.spec, needed) else None
     shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
-    make = partial(rule, form.spec, tuple([needs[at] for at in places]), shapes, a.device, ahead, permutes)
+    make = partial(rule, form.spec, needed, shapes, a.device, ahead, permutes)
     order = tuple(names.index(name) for name in form.given)
     call = DifferentiableCall(form, make, program, order)
     if return_arg:
