@@ -23,7 +23,7 @@ from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.product import Product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import C, Plain, is_differentiable, is_smooth
+from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
 from weft.planner.options import Options
@@ -223,6 +223,8 @@ def called(
     named = [each.name for each in request.named if each.layout is not None]
     ordered = (a, b, c, *(operands[names.index(name)] for name in named))
     needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
+    if any(needs):
+        check_differentiable(request)
     with outside_transforms():
         metas = [None if each is None else meta(each) for each in ordered]
         form, places = plain_form(request, metas, backend)

@@ -1,4 +1,4 @@
-"""What results of a call depend on, as autograd sees it when the call is written in torch's operations."""
+"""The tensors that results of a call depend on, as autograd sees it where torch's operations make them."""
 
 from __future__ import annotations
 
