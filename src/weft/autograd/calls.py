@@ -30,7 +30,7 @@ from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import target_of
-from weft.plans.checks import aux_tensors
+from weft.plans.checks import aux_tensors, check_devices
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
@@ -105,6 +105,7 @@ def contract(
     if any_tensor(alpha, beta):
         return with_factors(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     refuse_out(out)
+    check_devices(a, b, c, options.tensors)
     c = None if c is None else c.resolve_neg()
     with outside_transforms():
         request = meta_request(read_notation(equation), str(equation), a, b, options, a.device)
