@@ -10,6 +10,7 @@ from weft.autograd.backward import Needs
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, A, B, C, Spec, is_smooth
 from weft.fn import Pointwise
 from weft.fn.derivative import pull
+from weft.fn.surroundings import set_aside
 
 
 def depends(spec: Spec, needs: Needs) -> bool:
@@ -39,11 +40,11 @@ def _through(spec: Spec, hook: int, value: set[int]) -> list[set[int]]:
 @lru_cache(maxsize=1024)
 def _differentiated(function: Pointwise) -> tuple[tuple[int, ...], ...]:
     """The inputs that each result has a derivative by."""
-    inputs = [torch.empty(1, dtype=dtype, device="meta") for dtype in function.dtypes]
-    count = len(function.results)
-    found = []
-    for at in range(count):
-        of_one = [torch.empty(1, device="meta") if at == other else None for other in range(count)]
-        grads, _ = pull(function, inputs, of_one)
-        found.append(tuple(place for place, grad in enumerate(grads) if grad is not None))
+    count, found = len(function.results), []
+    with set_aside():
+        inputs = [torch.empty(1, dtype=dtype, device="meta") for dtype in function.dtypes]
+        for at in range(count):
+            of_one = [torch.empty(1, device="meta") if at == other else None for other in range(count)]
+            grads, _ = pull(function, inputs, of_one)
+            found.append(tuple(place for place, grad in enumerate(grads) if grad is not None))
     return tuple(found)
