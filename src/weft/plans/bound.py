@@ -26,9 +26,9 @@ class BoundCall:
     one of the calls after which a better kernel takes over. Where other calls of the plan, or `warm`, change its
     kernel, the next run changes to it.
 
-    Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in forked processes and in several
-    threads, where they take turns. They write one result: who reads it while another thread runs sees it half made. A
-    bound call is neither copied nor pickled, as its copy would have other tensors.
+    Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in forked processes and
+    in several threads, where they take turns. They write one result: who reads it while another thread runs sees
+    it half made. A bound call is neither copied nor pickled, as its copy would have other tensors.
     """
 
     def __init__(self, text: str, launch: Any, arguments: tuple[Any, ...], result: Any) -> None:
