@@ -159,8 +159,12 @@ def test_a_layers_module_may_change() -> None:
 
 
 @pytest.mark.parametrize("epilogue", [torch.relu, lambda value: torch.sigmoid(value) * 1.5, torch.nn.Softplus(2)])
-def test_checkpoints_that_stop_early_leave_functions_alone(epilogue: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("tiers", ["0", "1"])
+def test_checkpoints_that_stop_early_leave_functions_alone(
+    epilogue: Callable[..., Any], tiers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A first call of the function within the checkpoint: what weft derives is none of its tensors."""
+    monkeypatch.setenv("WEFT_TIERS", tiers)
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, 7, requires_grad=True)
 
     def call(t: torch.Tensor) -> Any:

@@ -177,3 +177,34 @@ def test_other_data_of_an_operand_are_seen() -> None:
     x.data = x.data.view(torch.int32)
     with pytest.raises(weft.DTypeError, match="int32"):
         network(x, y, y)
+
+
+def _leaf(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().requires_grad_()
+
+
+ONE_DEVICE: dict[str, Callable[..., object]] = {
+    "a product": lambda a, b, s: weft.contract("mk,kn->mn", a, b),
+    "a product with a gradient": lambda a, b, s: weft.contract("mk,kn->mn", _leaf(a), b),
+    "a sum with a gradient": lambda a, b, s: weft.contract("mk,kn->mn", a, b, c=_leaf(s)[None]),
+    "an operand with a gradient": lambda a, b, s: weft.contract(
+        "mk,kn->mn", a, _leaf(b), epilogue=lambda d, s: d + s, operands={"s": ("n", s)}
+    ),
+    "a logarithm with a gradient": lambda a, b, s: weft.contract("mk,kn->mn", _leaf(a), b, algebra="log"),
+    "a group": lambda a, b, s: weft.grouped("mk,kn->mn", [(a, b), (a, b)]),
+    "a group with a gradient": lambda a, b, s: weft.grouped("mk,kn->mn", [(_leaf(a), b), (a, b)]),
+    "many operands": lambda a, b, s: weft.einsum("mk,kn,n->m", a, b, s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_DEVICE)
+def test_tensors_of_another_device_are_refused(name: str) -> None:
+    """`torch.mm` of a tensor of the CPU and one without memory returns what lies in its result's memory."""
+    given = [torch.randn(shape) for shape in ((2, 3), (3, 4), (4,))]
+    for calls in (0, 3, CALLS):
+        for _ in range(calls):
+            ONE_DEVICE[name](*given)
+        for at in (0, 1):
+            odd = [each.to("meta") if place == at else each for place, each in enumerate(given)]
+            with pytest.raises(weft.WeftError, match=r"is on (meta|cpu)"):
+                ONE_DEVICE[name](*odd)

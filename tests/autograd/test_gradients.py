@@ -192,6 +192,22 @@ def test_low_precision(dtype: torch.dtype, out_dtype: torch.dtype | None) -> Non
         assert (have - wide).abs().max() <= 1.5 * (torchs - wide).abs().max() + scale
 
 
+@pytest.mark.parametrize("hook", ["a_fn", "b_fn"])
+@pytest.mark.parametrize("algebra", ["min_plus", "log"])
+def test_a_function_of_one_half_is_wider_than_the_other_operand(algebra: str, hook: str) -> None:
+    halves = [torch.randn(shape).half() for shape in ((6, 9), (9, 7))]
+    given, wide = ([each.to(kind).requires_grad_() for each in halves] for kind in (torch.half, torch.float64))
+    found = weft.contract("mk,kn->mn", *given, algebra=algebra, **{hook: torch.sin})
+    a, b = (torch.sin(each) if name == hook else each for name, each in zip(("a_fn", "b_fn"), wide, strict=True))
+    pairs = a[:, :, None] + b
+    expected = pairs.amin(1) if algebra == "min_plus" else pairs.logsumexp(1)
+    grad = torch.randn(6, 7).half()
+    assert found.dtype is torch.half
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+    of_found, of_expected = torch.autograd.grad(found, given, grad), torch.autograd.grad(expected, wide, grad.double())
+    torch.testing.assert_close([each.double() for each in of_found], list(of_expected), rtol=2e-3, atol=2e-3)
+
+
 def test_gradients_that_are_poisoned_reach_only_what_they_belong_to() -> None:
     """One NaN in dD: one row of dA, one column of dB, and every element beside them is right."""
     a, b = (torch.randn(shape, dtype=F64, requires_grad=True) for shape in ((5, 6), (6, 7)))

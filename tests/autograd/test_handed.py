@@ -95,6 +95,37 @@ def test_of_what_is_absent_log_has_no_gradient(rows: int) -> None:
         torch.testing.assert_close([each.double() for each in grads], list(wanted), rtol=1e-3, atol=1e-4)
 
 
+INDEPENDENT: dict[str, Callable[..., Any]] = {
+    "of A and B": lambda a, b, c, how: weft.contract("mk,kn->mn", a, b, epilogue=torch.ones_like, **how),
+    "of A": lambda a, b, c, how: weft.contract("mk,kn->mn", a, b, a_fn=lambda value: value > 0, **how),
+    "of C": lambda a, b, c, how: weft.contract("mk,kn->mn", a, b, c=c, c_fn=torch.zeros_like, **how),
+    "of an operand that is compared": lambda a, b, c, how: weft.contract(
+        "mk,kn->mn", a, b, epilogue=lambda value, c: torch.where(value > c, value, 0), operands={"c": ("mn", c)}, **how
+    ),
+    "of others, each result": lambda a, b, c, how: weft.contract(
+        "mk,kn->mn", a, b, epilogue=lambda value, c: (value * 2, c * 2, value > c), operands={"c": ("mn", c)}, **how
+    ),
+    "of A, in an algebra": lambda a, b, c, how: weft.contract(
+        "mk,kn->mn", a, b, algebra="log", a_fn=torch.zeros_like, **how
+    ),
+    "of X": lambda a, b, c, how: weft.permute(a, "mk->km", fn=torch.ones_like, **how),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", INDEPENDENT)
+def test_gradients_of_what_a_result_does_not_depend_on_are_zeros(form: str) -> None:
+    """As of every operation of torch whose derivative is zero, whichever way a call takes."""
+    found = []
+    for how in ({}, {}, {"specialize": "library"}):
+        given = [each.clone().requires_grad_() for each in (A, B, A @ B)]
+        results = INDEPENDENT[form](*given, how)
+        results = [each for each in (results if isinstance(results, tuple) else (results,)) if each.dtype is A.dtype]
+        found.append([torch.autograd.grad(each.sum(), given, allow_unused=True, retain_graph=True) for each in results])
+    torch.testing.assert_close(found[0], found[2])
+    torch.testing.assert_close(found[1], found[2])
+    assert any(grad is not None and not grad.any() for grads in found[0] for grad in grads)
+
+
 @pytest.fixture
 def medium() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()

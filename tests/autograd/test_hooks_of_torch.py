@@ -194,6 +194,29 @@ def test_places_come_without_a_gradient_and_values_with_one() -> None:
     assert [each.requires_grad for each in results] == [True, False]
 
 
+WHOLE: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
+    "sums of products": (torch.int32, {}),
+    "largest sums": (torch.int64, {"algebra": "max_plus"}),
+    "parities": (torch.bool, {"algebra": "gf2"}),
+    "truth values and C": (torch.bool, {"algebra": "or_and", "c": torch.rand(3, 6) > 0.5}),
+    "functions": (torch.int64, {"algebra": "min_max", "a_fn": lambda x: x * 3 - 1, "epilogue": lambda s: (s, s > 1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_vmap_of_whole_numbers_and_truth_values(name: str) -> None:
+    """They have no derivatives, and vmap needs none."""
+    dtype, how = WHOLE[name]
+    x, y = (torch.randint(0, 2, shape).to(dtype) for shape in ((4, 3, 5), (5, 6)))
+
+    def call(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = weft.contract("mk,kn->mn", a, y, **how)
+        return found if isinstance(found, tuple) else (found,)
+
+    for found, each in zip(func.vmap(call)(x), zip(*map(call, x), strict=True), strict=True):
+        assert torch.equal(found, torch.stack(each))
+
+
 BAD: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     "out": (lambda x: weft.contract("mk,kn->mn", x, B, out=torch.empty(3, 5, dtype=F64)), weft.UnsupportedError,
             "out= has no derivative: leave it out"),

@@ -70,3 +70,14 @@ def test_tensors_whose_memory_was_freed_are_refused() -> None:
             call("mk,kn->mn", pairs)
     with pytest.raises(weft.ShapeError, match="its storage was freed"):
         plan(pairs)
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_results_of_pairs_that_need_no_gradient_need_none(count: int) -> None:
+    pairs = [(torch.randn(3, 4), torch.randn(4, 5)) for _ in range(count)]
+    pairs[1][0].requires_grad_()
+    for _ in range(4):
+        found = weft.grouped("mk,kn->mn", pairs)
+        assert [each.requires_grad for each in found] == [at == 1 for at in range(count)]
+        (grad,) = torch.autograd.grad(found[1].sum(), pairs[1][0])
+        torch.testing.assert_close(grad, pairs[1][1].sum(1).expand(3, 4))

@@ -211,16 +211,23 @@ def test_a_better_kernel_is_taken_once_the_plan_has_it(monkeypatch: pytest.Monke
     torch.testing.assert_close(out, torch.sin(a @ b))
 
 
-def test_threads_share_a_bound_call() -> None:
+@pytest.mark.parametrize("tiers", ["0", "1"])
+def test_threads_share_a_bound_call(tiers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the result, which is one for all, waits until all have run."""
+    monkeypatch.setenv("WEFT_TIERS", tiers)
     a, b, out = filled((64, 64), (64, 64), (64, 64), dtype=torch.float64)
-    run = weft.plan("mk,kn->mn", a, b, specialize="now").bind(a, b, out)
+    plans = (weft.plan("mk,kn->mn", a, b, specialize=kind).bind(a, b, out.clone()) for kind in ("now", "library"))
     net = weft.network("ab,bc,cd->ad", a, b, a).bind(a, b, a)
-    expected, wrong = (a @ b, a @ b @ a), []
+    calls, expected, wrong = (*plans, net), (a @ b, a @ b, a @ b @ a), []
+    turn = threading.Barrier(4)
 
     def work() -> None:
-        for _ in range(100):
-            for call, value in zip((run, net), expected, strict=True):
-                if not torch.allclose(call(), value):
+        for _ in range(60):
+            for call, value in zip(calls, expected, strict=True):
+                turn.wait()
+                found = call()
+                turn.wait()
+                if not torch.allclose(found, value):
                     wrong.append(call)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -23,6 +23,7 @@ from weft.autograd.product import product
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain
 from weft.autograd.summation import Summation
+from weft.autograd.whole import Whole
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import compute, converted, recorded
@@ -69,6 +70,8 @@ def rule(
     """The rule of a contraction. `needs`: which gradients may be requested; `ahead`: whether tangents may be."""
     if spec.algebra is None:
         return product(spec, needs, shapes, device, ahead, permutes)
+    if not any(needs):
+        return Whole(spec)
     made = _kind(spec.algebra, spec.accumulate)
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
         return Composed(spec, needs, ahead)
@@ -140,9 +143,11 @@ class Composed:
     def call(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec, accumulate = self.spec, self.spec.accumulate
         a, b = (self._values(side, tensors) for side in (A, B))
+        product = torch.promote_types(a.dtype, b.dtype)
+        a, b = a.to(value_type(a.dtype, product)), b.to(value_type(b.dtype, product))  # one may have a wider function
         core = replace(
             spec.without(0, 1, 2, 3), term_c=None, storage=(a.dtype, b.dtype, accumulate), results=(accumulate,),
-            arithmetic=replace(spec.arithmetic, product=torch.promote_types(a.dtype, b.dtype)), several=False,
+            arithmetic=replace(spec.arithmetic, product=product), several=False,
         )  # fmt: skip
         shapes = (tuple(a.shape), tuple(b.shape), None)
         value = apply(rule(core, (True, True, False), shapes, a.device, self.ahead), 1.0, 1.0, (a, b, None))[0]

@@ -14,6 +14,7 @@ from weft.api.entry import made
 from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
+from weft.autograd.dependence import depends
 from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import plan_with_factors, with_factors
 from weft.autograd.function import Rule, apply
@@ -22,14 +23,14 @@ from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.product import Product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import C, Plain, is_differentiable, is_smooth
+from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import target_of
-from weft.plans.checks import aux_tensors
+from weft.plans.checks import aux_tensors, check_devices
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
@@ -104,6 +105,7 @@ def contract(
     if any_tensor(alpha, beta):
         return with_factors(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     refuse_out(out)
+    check_devices(a, b, c, options.tensors)
     c = None if c is None else c.resolve_neg()
     with outside_transforms():
         request = meta_request(read_notation(equation), str(equation), a, b, options, a.device)
@@ -222,15 +224,18 @@ def called(
     named = [each.name for each in request.named if each.layout is not None]
     ordered = (a, b, c, *(operands[names.index(name)] for name in named))
     needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
+    if any(needs):
+        check_differentiable(request)
     with outside_transforms():
         metas = [None if each is None else meta(each) for each in ordered]
         form, places = plain_form(request, metas, backend)
-        viewed = form.of([metas[at] for at in places])
+        viewed, needed = form.of([metas[at] for at in places]), tuple([needs[at] for at in places])
         program = None
         if not (ahead or return_arg or is_overheard()) and handed_over(request, metas[C]):
             program = handed(form.spec, layouts_of(viewed), permutes, core)
+            program = program if program is not None and depends(form.spec, needed) else None
     shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
-    make = partial(rule, form.spec, tuple([needs[at] for at in places]), shapes, a.device, ahead, permutes)
+    make = partial(rule, form.spec, needed, shapes, a.device, ahead, permutes)
     order = tuple(names.index(name) for name in form.given)
     call = DifferentiableCall(form, make, program, order)
     if return_arg:

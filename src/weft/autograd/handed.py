@@ -26,7 +26,7 @@ from weft.api.entry import FEW
 from weft.autograd.graphs import GraphWriter, Groups, Program
 from weft.autograd.logarithm import total_of_pairs
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, Spec
-from weft.base.arrays import any_autocast
+from weft.base.arrays import any_autocast, dispatch_modes
 from weft.fn.pointwise import RecordedFunction
 from weft.machine.exactness import shortened
 from weft.machine.store import Store
@@ -64,8 +64,9 @@ def layouts_of(tensors: Sequence[torch.Tensor | None]) -> Layouts:
 
 
 def serves() -> bool:
-    """Whether torch's products are those of weft now: in their own type, and of factors that are not rounded."""
-    return not any_autocast() and not shortened()
+    """Whether torch's products are those of weft now: in their own type, of factors that are not rounded, and seen by
+    no mode, which hears of weft's operations."""
+    return not (dispatch_modes() or any_autocast() or shortened())
 
 
 def handed_over(request: Request, c: torch.Tensor | None) -> bool:

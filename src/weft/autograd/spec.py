@@ -166,11 +166,7 @@ class Plain:
 
 
 def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend: str) -> Plain:
-    """A request in plain form; `c` is the shape and type of C. `backend` is the requested one.
-
-    Raises `DTypeError` where the result has no derivative.
-    """
-    check_differentiable(request)
+    """A request in plain form; `c` is the shape and type of C. `backend` is the requested one."""
     extents, letter = request.extents(), Letters(request)
     functions = request.functions
     named = {each.name: each for each in request.named}

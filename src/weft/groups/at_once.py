@@ -44,14 +44,14 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
     if dispatch_modes() or is_transforming() or any_autocast() or _may_round(first):
         return None
     try:
-        if not set(map(type, operands)) <= _KINDS or len(set(map(_DTYPE, operands))) > 1:
-            return None
+        if not set(map(type, operands)) <= _KINDS or len(set(map(_ALIKE, operands))) > 1:
+            return None  # torch.mm of a tensor that holds numbers and one of meta returns memory as it is
         return [product(a, b) for a, b in zip(operands[::2], operands[1::2], strict=True)]
     except (RuntimeError, IndexError, TypeError):
         return None
 
 
-_DTYPE = attrgetter("dtype")
+_ALIKE = attrgetter("dtype", "device")
 _KINDS = frozenset((Tensor, torch.nn.Parameter))
 
 

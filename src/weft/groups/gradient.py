@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
@@ -58,6 +59,10 @@ class _Grouped(torch.autograd.Function):
         ctx.run, ctx.notation, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
+        if not is_transforming() and forward_ad._current_level < 0:
+            needs = zip(ctx.needs_input_grad[2 : 2 + len(output)], ctx.needs_input_grad[2 + len(output) :], strict=True)
+            alone = [one for one, need in zip(output, needs, strict=True) if not any(need)]
+            ctx.mark_non_differentiable(*alone)  # of pairs that need no gradient
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:

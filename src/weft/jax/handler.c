@@ -29,13 +29,15 @@ typedef struct {
 typedef int (*launch_t)(const config_t *, void *function, void **parameters, void **extra);
 typedef int (*capturing_t)(void *stream, int *capturing);
 
-typedef struct {
+typedef struct call {
     void *buffers[BUFFERS], *stream;
     void *function;
     config_t config;
     size_t size; /* bytes of words of a CPU's function, 0 of a kernel */
     int parameters;
     char *words; /* a slot for each parameter */
+    int inside; /* threads that are in a CPU's function */
+    struct call *next; /* of those whose place is another's */
 } call_t;
 
 typedef struct {
@@ -44,7 +46,7 @@ typedef struct {
     launch_t launch;
     capturing_t capturing;
     int arguments, buffers, used;
-    call_t *calls[CALLS];
+    call_t *calls[CALLS], *replaced;
 } site_t;
 
 static site_t sites[SITES];
@@ -59,22 +61,21 @@ static unsigned place_of(void *const *buffers, int count, void *stream)
     return found >> 56;
 }
 
-static void drop(call_t *call)
+/* Run a CPU's function without the lock, which others need not wait for. */
+static void run(site_t *site, call_t *call)
 {
-    if (call != NULL)
-        free(call->words);
-    free(call);
+    int64_t words[call->size / 8];
+    memcpy(words, call->words, call->size);
+    call->inside++;
+    pthread_mutex_unlock(&site->lock);
+    ((void (*)(void *))call->function)(words);
+    pthread_mutex_lock(&site->lock);
+    call->inside--;
 }
 
-/* Whether it was launched. */
-static int run(site_t *site, call_t *call)
+/* Whether a kernel was launched. */
+static int launch(site_t *site, call_t *call)
 {
-    if (call->size > 0) {
-        int64_t words[call->size / 8];
-        memcpy(words, call->words, call->size);
-        ((void (*)(void *))call->function)(words);
-        return 1;
-    }
     attribute_t follows = {.id = 6, .value = 1}; /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
     void *parameters[call->parameters];
     for (int at = 0; at < call->parameters; at++)
@@ -107,14 +108,10 @@ static XLA_FFI_Error *handle(site_t *site, XLA_FFI_CallFrame *frame)
     call_t *call = site->calls[place_of(buffers, site->buffers, stream)];
     if (call != NULL && call->stream == stream && !memcmp(call->buffers, buffers, sizeof(void *) * site->buffers)) {
         if (call->size == 0)
-            done = run(site, call);
-        else { /* it takes as long as it takes: others do not wait for it */
-            call_t own = *call;
-            char words[own.size];
-            own.words = memcpy(words, call->words, own.size);
-            pthread_mutex_unlock(&site->lock);
-            run(site, &own);
-            return NULL;
+            done = launch(site, call);
+        else {
+            run(site, call);
+            done = 1;
         }
     }
     pthread_mutex_unlock(&site->lock);
@@ -153,11 +150,11 @@ int weft_site(XLA_FFI_Handler *python, void *launch, void *capturing, int argume
 
 void *weft_handler(int site) { return (void *)handlers[site]; }
 
-/* Launch this from now on for these buffers: the number of its place, whose earlier call is gone; -1 without memory. Of a
- * kernel `words` are its parameters, of so many bytes each; of a
- * function of a CPU `words` are all that it is given, and `sizes` has their bytes. */
-int weft_keep(int number, void *const *buffers, void *stream, void *function, const unsigned *grid, unsigned threads,
-               unsigned shared, int follows, void *const *words, const int *sizes, int count)
+/* Launch this from now on for these buffers: the kept call; NULL without memory. It is until `weft_gone` returns it. Of a
+ * kernel `words` are its parameters, of so many bytes each; of a function of a CPU `words` are all that it is given, and
+ * `sizes` has their bytes. */
+void *weft_keep(int number, void *const *buffers, void *stream, void *function, const unsigned *grid, unsigned threads,
+                unsigned shared, int follows, void *const *words, const int *sizes, int count)
 {
     site_t *site = &sites[number];
     call_t *call = calloc(1, sizeof *call);
@@ -165,7 +162,7 @@ int weft_keep(int number, void *const *buffers, void *stream, void *function, co
     char *held = NULL;
     if (call == NULL || posix_memalign((void **)&held, SLOT, bytes)) {
         free(call);
-        return -1;
+        return NULL;
     }
     memcpy(call->buffers, buffers, sizeof(void *) * site->buffers);
     call->stream = stream;
@@ -184,10 +181,31 @@ int weft_keep(int number, void *const *buffers, void *stream, void *function, co
             memcpy(held + at * SLOT, words[at], sizes[at]);
     }
     pthread_mutex_lock(&site->lock);
-    unsigned place = place_of(call->buffers, site->buffers, stream);
-    drop(site->calls[place]);
-    site->calls[place] = call;
+    call_t **place = &site->calls[place_of(call->buffers, site->buffers, stream)];
+    if (*place != NULL) {
+        (*place)->next = site->replaced;
+        site->replaced = *place;
+    }
+    *place = call;
     site->used = 1;
     pthread_mutex_unlock(&site->lock);
-    return (int)place;
+    return call;
+}
+
+/* A kept call whose place is another's and which no thread is in, freed; NULL where there are no more. */
+void *weft_gone(int number)
+{
+    site_t *site = &sites[number];
+    pthread_mutex_lock(&site->lock);
+    call_t **from = &site->replaced;
+    while (*from != NULL && (*from)->inside > 0)
+        from = &(*from)->next;
+    call_t *call = *from;
+    if (call != NULL) {
+        *from = call->next;
+        free(call->words);
+        free(call);
+    }
+    pthread_mutex_unlock(&site->lock);
+    return call;
 }

@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 import zlib
 from collections.abc import Sequence
 from functools import cache
@@ -34,7 +35,8 @@ class Site:
     def __init__(self, library: Any, number: int) -> None:
         self._library, self._number = library, number
         self.address = library.weft_handler(number)
-        self._kept: dict[int, Any] = {}  # what the words of each place point to
+        self._lock = threading.Lock()
+        self._kept: dict[int, Any] = {}  # what the words of each kept call point to
 
     def keep(self, buffers: Sequence[int], stream: int, bound: Any) -> None:
         """Launch what a call of these buffers has bound, where that is one kernel, or one function on one thread."""
@@ -43,13 +45,17 @@ class Site:
         if call is None:
             return
         count = len(call.words)
-        grid, stream_at = (ctypes.c_uint * 3)(*call.grid), ctypes.c_void_p(stream)
-        place = self._library.weft_keep(
-            self._number, (ctypes.c_void_p * len(buffers))(*buffers), stream_at, ctypes.c_void_p(call.function), grid,
-            call.threads, call.shared, int(call.follows), (ctypes.c_void_p * count)(*call.words),
-            (ctypes.c_int * count)(*call.sizes), count,
-        )  # fmt: skip
-        self._kept[place] = bound
+        places, grid = (ctypes.c_void_p * len(buffers))(*buffers), (ctypes.c_uint * 3)(*call.grid)
+        with self._lock:
+            kept = self._library.weft_keep(
+                self._number, places, ctypes.c_void_p(stream), ctypes.c_void_p(call.function), grid, call.threads,
+                call.shared, int(call.follows), (ctypes.c_void_p * count)(*call.words),
+                (ctypes.c_int * count)(*call.sizes), count,
+            )  # fmt: skip
+            if kept is not None:
+                self._kept[kept] = bound
+            while (gone := self._library.weft_gone(self._number)) is not None:
+                del self._kept[gone]
 
 
 def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None:
@@ -82,7 +88,8 @@ def _library() -> Any:
     except (OSError, subprocess.SubprocessError) as error:
         log.info("custom calls of JAX are run by Python: %s", error)
         return None
-    library.weft_handler.restype = ctypes.c_void_p
+    for function in (library.weft_handler, library.weft_keep, library.weft_gone):
+        function.restype = ctypes.c_void_p
     return library
 
 

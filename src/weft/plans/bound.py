@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from typing import Any, NoReturn
 
 import torch
@@ -25,14 +26,16 @@ class BoundCall:
     one of the calls after which a better kernel takes over. Where other calls of the plan, or `warm`, change its
     kernel, the next run changes to it.
 
-    Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in several threads and in forked
-    processes. A bound call is neither copied nor pickled, as its copy would have other tensors.
+    Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in forked processes and
+    in several threads, where they take turns. They write one result: who reads it while another thread runs sees
+    it half made. A bound call is neither copied nor pickled, as its copy would have other tensors.
     """
 
     def __init__(self, text: str, launch: Any, arguments: tuple[Any, ...], result: Any) -> None:
         """`launch` of a plan's variant, or what has a method `bound` as launches do; its `arguments`; what a run
         returns."""
         self.text, self.result, self._arguments = text, result, arguments
+        self._turn = Lock()  # what adds up in the result's memory, as products of torch do, would add what another adds
         self._promoting = launch if isinstance(launch, PromotingLaunch) else None
         self._take(launch if self._promoting is None else self._promoting.now)
 
@@ -41,7 +44,8 @@ class BoundCall:
         promoting = self._promoting
         if promoting is not None and promoting.now is not self._launch:
             self._take(promoting.now)
-        self._run()
+        with self._turn:
+            self._run()
         return self.result
 
     @property

@@ -67,6 +67,19 @@ def aligned_as(tensors: Sequence[torch.Tensor], planned: Sequence[Layout | None]
     return () if found == tuple(layout.alignment for layout in planned if layout is not None) else found
 
 
+def check_devices(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, operands: Mapping[str, torch.Tensor]
+) -> None:
+    """All tensors of a call lie on one device."""
+    if a.device != b.device:
+        raise ShapeError(f"a is on {a.device}, b is on {b.device}")
+    if c is not None and c.device != a.device:
+        raise ShapeError(f"c is on {c.device}, a and b are on {a.device}")
+    for name, tensor in operands.items():
+        if tensor.device != a.device:
+            raise ShapeError(f"operand '{name}' is on {tensor.device}, a and b are on {a.device}")
+
+
 def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtype, device: torch.device) -> None:
     """C has D's modes in D's order; an extent of 1 broadcasts."""
     if c.device != device:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from weft.base.figures import counted
-from weft.errors import DTypeError, FunctionError, NotationError, ShapeError
+from weft.errors import DTypeError, FunctionError, NotationError
 from weft.fn import Pointwise, trace
 from weft.fn.binding import bind
 from weft.planner.options import Options, OutDtype
 from weft.planner.request import HOOKS, Functions, Request, hook_types
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.checks import reject_gradient
+from weft.plans.checks import check_devices, reject_gradient
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents, summed
@@ -31,8 +31,7 @@ def resolved(
     """Check everything that does not need C or the result. `longest`: a sum's length where that is not in `a` and `b`,
     which stand for others."""
     notation = expand(notation, (a.dim(), b.dim()))
-    if a.device != b.device:
-        raise ShapeError(f"a is on {a.device}, b is on {b.device}")
+    check_devices(a, b, None, options.tensors)
     extents = mode_extents(notation, (a.shape, b.shape))
     for name, tensor in (("a", a), ("b", b)):
         reject_gradient(name, tensor)
@@ -42,7 +41,7 @@ def resolved(
         a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None, options.promote,
         results=results_of(options.out_dtype, storage), count=longest or summed(notation, extents),
     )  # fmt: skip
-    named, names = _named(notation, extents, a.device, options)
+    named, names = _named(notation, extents, options)
     traced = _traced(options.functions, names, named, (a.dtype, b.dtype), arithmetic)
     backend = resolve_backend(options.backend, a.device)
     d_dtype, outputs = _results(storage, options.out_dtype, traced.epilogue, arithmetic.accumulate)
@@ -84,7 +83,7 @@ def _invariant(notation: Notation, options: Options) -> tuple[Label, ...]:
 
 
 def _named(
-    notation: Notation, extents: dict[Label, int], device: torch.device, options: Options
+    notation: Notation, extents: dict[Label, int], options: Options
 ) -> tuple[tuple[AuxInput, ...], dict[str, tuple[str, ...]]]:
     """Operands and coordinates in the order in which functions take them, and the names that each hook takes."""
     for name in options.operands:
@@ -94,8 +93,6 @@ def _named(
     bound = bind(functions, [*options.operands, *options.indices])
     known = {name: aux_operands.coordinate(name, label, extents) for name, label in options.indices.items()}
     for name, (modes, tensor) in options.operands.items():
-        if tensor.device != device:
-            raise ShapeError(f"operand '{name}' is on {tensor.device}, a and b are on {device}")
         reject_gradient(f"operand '{name}'", tensor)
         term = aux_operands.read_modes(name, modes, tensor.dim())
         known[name] = aux_operands.operand(name, term, Layout.of(tensor), extents)
