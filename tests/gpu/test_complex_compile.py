@@ -25,6 +25,7 @@ def test_accesses_are_of_16_bytes(name: str, kind: str, report: dict[str, dict[s
     assert found["ld.global"] == found["ld.global.16"] > 0
     assert found["st.global"] == found["st.global.16"] > 0
     assert not found["local"]
+    assert not found["unread"]
 
 
 @pytest.mark.parametrize("name", ["gate complex64", "gate complex128", "thin tf32", "thin complex128"])
@@ -34,6 +35,7 @@ def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]
     assert found["st.global"] == found["st.global.16"] > 0
     assert found["ld.global.16"] + found["cp.async.16"] > 0
     assert not found["local"]
+    assert not found["unread"]
     if name == "thin tf32":
         assert found["wgmma"] + found["mma"] > 0
 

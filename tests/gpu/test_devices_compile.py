@@ -67,4 +67,5 @@ def test_nothing_spills_and_nothing_comes_too_early(report: Report) -> None:
     for device, kernels in report.items():
         for name, found in kernels.items():
             assert found["local"] == found["unawaited"] == found["unfenced"] == found["unmet"] == 0, (device, name)
+            assert found["unread"] == 0, (device, name)
             assert found["waits"] == (device in ("sm_90", "sm_100")), (device, name)

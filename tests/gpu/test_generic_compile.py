@@ -19,7 +19,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 def test_every_kernel_compiles_everywhere_and_spills_nothing(report: Report) -> None:
     assert report
     for name, found in report.items():
-        assert found["local"] == 0, name
+        assert found["local"] == found.get("unread", 0) == 0, name
 
 
 def test_extents_are_no_part_of_what_triton_compiles(report: Report) -> None:

@@ -18,7 +18,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 def test_every_kernel_compiles_everywhere_and_spills_nothing(report: Report) -> None:
     assert report
-    assert not [name for name, found in report.items() if found["local"]]
+    assert not [name for name, found in report.items() if found["local"] or found["unread"]]
 
 
 @pytest.mark.parametrize("dtype", ["float16", slow("bfloat16"), slow("float64")])

@@ -16,7 +16,7 @@ def test_what_is_compiled(name: str) -> None:
     assert found["spilled"] == 0
     assert found["passes"] == 8  # of zeros, of peaks, of terms by two schemes, and the verdict
     assert not found["serialized"]
-    assert found["local"] == found["unfenced"] == found["unmet"] == found["unawaited"] == 0
+    assert found["local"] == found["unfenced"] == found["unmet"] == found["unawaited"] == found["unread"] == 0
     # Of the first step of a run and of all others, by two consumers.
     assert found["wgmma"] == 4 * found["products"] * found["depth"] // 16
     assert found["unwritten"] == []

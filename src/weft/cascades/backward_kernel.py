@@ -142,7 +142,7 @@ def _rows(form: BackwardForm) -> list[str]:
             lines += indented([
                 "n = n0 + tl.arange(0, BN)", "n_in = n < N", *_of_columns(form, ("n_in[:, None]", inside)),
                 *_pulled(form, inside),
-                "found = tl.dot(ds.to(PRODUCT), keys, found, input_precision=PRECISION, out_dtype=SUMS)",
+                "found = settled(tl.dot(ds.to(PRODUCT), keys, found, input_precision=PRECISION, out_dtype=SUMS))",
             ])  # fmt: skip
     lines += [f"tl.store(dx{at}_to + batch * M + m, of_x{at}, mask=m_in)" for at in form.wanted]
     return [*lines, _stored("da", "batch * M + m", "found * alpha", "m_in", "k", "K")]
@@ -153,13 +153,14 @@ def _columns(form: BackwardForm) -> list[str]:
     lines += [f"of_x{at} = tl.zeros([BN], SUMS)" for at in form.wanted]
     if form.step.meets:
         lines.append("of_c = tl.zeros([BN, BE], SUMS)")
+    added = "{0} = settled(tl.dot({1}.to(PRODUCT), {2}, {0}, input_precision=PRECISION, out_dtype=SUMS))"
     for at, inside in enumerate((False, True, False)):
         if form.stretches[at]:
             lines.append(f"for m0 in tl.range(at{at}, at{at + 1}, BM):")
             body = ["m = m0 + tl.arange(0, BM)", "m_in = m < M", *_of_rows(form), *_pulled(form, inside)]
             if form.step.meets:
-                body.append("of_c = tl.dot(p.to(PRODUCT), do, of_c, input_precision=PRECISION, out_dtype=SUMS)")
-            body.append("found = tl.dot(ds.to(PRODUCT), q, found, input_precision=PRECISION, out_dtype=SUMS)")
+                body.append(added.format("of_c", "p", "do"))
+            body.append(added.format("found", "ds", "q"))
             lines += indented(body)
     lines += [f"tl.store(dx{at}_to + batch * N + n, of_x{at}, mask=n_in)" for at in form.wanted]
     lines.append(_stored("db", "batch * N + n", "found * alpha", "n_in", "k", "K"))

@@ -16,6 +16,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS, namespace
 from weft.cascades.hopper_backward import hopper_backward_text
 from weft.cascades.hopper_sums_backward import hopper_sums_backward_text
+from weft.cascades.kernel import names
 from weft.cascades.program import Program
 from weft.cascades.serving import LEAST, LEAST_E, unserved
 from weft.cascades.step import StepForm
@@ -132,7 +133,7 @@ class _Kernel:
             step = step._replace(scaled=False)  # the products of terms have the factor
         form = BackwardForm(step, columns, factor, stretches.present, (of_a, of_b, of_c), whole, wanted)
         text = hopper_backward_text if both else hopper_sums_backward_text if tile.terms else backward_text
-        self.kernel = jit_function(text(form), namespace if tile.hopper else dict)
+        self.kernel = jit_function(text(form), namespace if tile.hopper else names)
         self._tables = [stretches.first()] if both else []
         self._tables.append(stretches.shared(1))
 

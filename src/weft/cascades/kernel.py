@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.cascades import step
 from weft.cascades.step import TRITON, StepForm, Words
@@ -76,6 +76,13 @@ def offsets(outer: Sequence[int]) -> list[str]:
     """A, B and C of an index of the batch."""
     pairs = [(name, at) for name, count in zip("abc", outer, strict=True) for at in range(count)]
     return [f"{name} += batch // {name}_div{at} % {name}_ext{at} * {name}_step{at}" for name, at in pairs]
+
+
+def names() -> dict[str, Any]:
+    """The names in the text of a kernel of Triton, besides Triton's own."""
+    from weft.gpu.common.tiles import settled
+
+    return {"settled": settled}
 
 
 def indented(lines: Sequence[str], depth: int = 1) -> list[str]:
@@ -196,9 +203,10 @@ def _multiply(form: KernelForm, value: str, inside: bool) -> list[str]:
             f"acc = {scaled} + {total}",
         ]
     there = mask(("n_in[:, None]", inside), ("(e[None, :] < E)", form.whole[2]))
+    dot = f"tl.dot({weight}.to(PRODUCT), third.to(PRODUCT), {scaled}, input_precision=PRECISION, out_dtype=SUMS)"
     return [
         f"third = tl.load(c + n.to(tl.int64)[:, None] * sc_n + e[None, :] * sc_e{there})",
-        f"acc = tl.dot({weight}.to(PRODUCT), third.to(PRODUCT), {scaled}, input_precision=PRECISION, out_dtype=SUMS)",
+        f"acc = settled({dot})",
     ]
 
 

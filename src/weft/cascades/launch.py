@@ -20,7 +20,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
 from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.join import join_text
-from weft.cascades.kernel import KernelForm, kernel_text
+from weft.cascades.kernel import KernelForm, kernel_text, names
 from weft.cascades.program import Program
 from weft.cascades.replay import Launched, Replay, Room, Slot, in_order
 from weft.cascades.serving import FEW, CascadeTile
@@ -244,7 +244,7 @@ class CascadeLaunch:
         factor = None if functions.factor is None or not form.fused else functions.factor.jit
         own = form._replace(fused=form.fused and tile.splits == 1)
         text = kernel_text if not tile.hopper else hopper_sums_text if tile.terms else hopper_text
-        kernel = jit_function(text(own), namespace) if tile.hopper else jit_function(text(own))
+        kernel = jit_function(text(own), namespace if tile.hopper else names)
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
             "SETTLED": functions.rest(settled),

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.tiles import settled
 
 
 @triton.jit
@@ -81,6 +82,7 @@ def chain_kernel(
         u = tl.dot(left, middle, input_precision=PRECISION, out_dtype=ACCUMULATE).to(MIDDLE)
         right = load_or_zero(m_columns + c[:, None] * numbers[10], inside[:, None] & r_inside[None, :])
         acc = tl.dot(u, right.to(PRODUCT).to(MIDDLE), acc, input_precision=MIDDLE_PRECISION, out_dtype=ACCUMULATE)
+        acc = settled(acc)
 
     # (4) Store.
     value = acc * scalar(alpha, ACCUMULATE)

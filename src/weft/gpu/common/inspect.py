@@ -104,7 +104,8 @@ def instructions(text: str) -> dict[str, int]:
         "waits": r"griddepcontrol\.wait",  # for the launches before
     }
     found = {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}
-    return found | {"unfenced": unfenced(text), "unawaited": unawaited(text), "unmet": unmet(text)}
+    faults = {"unfenced": unfenced(text), "unawaited": unawaited(text), "unmet": unmet(text), "unread": unread(text)}
+    return found | faults
 
 
 def unawaited(text: str) -> int:
@@ -132,6 +133,26 @@ def unfenced(text: str) -> int:
         elif "wgmma.mma_async" in line and state:
             count += state == "late"
             state = ""
+    return count
+
+
+def unread(text: str) -> int:
+    """How many groups of wgmmas in PTX may still be reading a factor in registers when a loop begins anew, which then
+    writes the next one: assemblers before CUDA 13.3 may give both the same registers."""
+    count, made = 0, False
+    flying: list[bool] = []  # groups under way: whether a factor of theirs is in registers
+    labels: set[str] = set()
+    for line in text.splitlines():
+        if found := re.match(r"(\$L\w+):", line):
+            labels.add(found[1])
+        elif found := re.search(r"wgmma\.mma_async\S* \{[^}]*\},\s*(\{)?", line):
+            made = made or found[1] is not None
+        elif "wgmma.commit_group" in line:
+            flying, made = [*flying, made], False
+        elif found := re.search(r"wgmma\.wait_group\S*\s+(\d+)", line):
+            flying = flying[max(len(flying) - int(found[1]), 0) :]
+        elif (found := re.search(r"\bbra\S*\s+(\$L\w+);", line)) and found[1] in labels:
+            count += sum(flying)
     return count
 
 

@@ -44,6 +44,15 @@ def _materialize(tile: Any, _semantic: Any = None) -> Any:
 
 
 @tl.core.builtin
+def _settled(acc: Any, _semantic: Any = None) -> Any:
+    if acc.dtype.primitive_bitwidth != 32 or not _multiplies_by_groups(_semantic):
+        return acc
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [acc], dtype=acc.dtype, is_pure=False, pack=1, _semantic=_semantic
+    )
+
+
+@tl.core.builtin
 def _sync_for_wgmma(_semantic: Any = None) -> None:
     if _multiplies_by_groups(_semantic):
         tl.debug_barrier(_semantic=_semantic)
@@ -57,6 +66,14 @@ def _multiplies_by_groups(semantic: Any) -> bool:
 
 materialize = (lambda tile: tile) if interpreting() else _materialize
 """A tile of an operand that is in registers where the program is now. No instruction, and nothing on other devices."""
+
+settled = (lambda acc: acc) if interpreting() else _settled
+"""A sum whose products are all made where the program is now. No instruction, and nothing on other devices.
+
+A wgmma reads the factor that is in registers while the program goes on. Up to 3.9 Triton starts the next step before
+the last has read its own, and assemblers before CUDA 13.3 put both into the same registers: wrong sums now and then
+(issue 9433 of triton-lang/triton, seen on an H200). So a sum is settled in each step where A comes in registers.
+"""
 
 sync_for_wgmma = (lambda: None) if interpreting() else _sync_for_wgmma
 """All threads of the program meet. Nothing on other devices, whose matrix units read registers alone."""

@@ -25,6 +25,7 @@ from weft.gpu.common.tiles import (
     converted,
     materialize,
     partial_offsets,
+    settled,
     store_block,
     sync_for_wgmma,
     tile_coords,
@@ -127,8 +128,8 @@ def factor_of_b(y, inside, known, pointers, place, PARAMS: tl.constexpr, OP: tl.
 
 
 @triton.jit
-def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """The accumulator with the products of a step along k.
+def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr, COMPUTED: tl.constexpr):
+    """The accumulator with the products of a step along k; `COMPUTED` where A comes in registers.
 
     fp8 products of one step may be added with fewer digits, those of different steps may not.
     """
@@ -141,7 +142,7 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr):
         acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
     else:
         acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=PARAMS.k.tile, out_dtype=ACCUMULATE)
-    return acc
+    return settled(acc) if COMPUTED else acc
 
 
 @triton.jit
@@ -173,6 +174,7 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
             k_at = step_place(step, None, PARAMS)
             x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
         # (3.2) Apply A's function and bring A's order of k to B's.
+        A_CAST: tl.constexpr = x.dtype != OP.product
         x = factor_of_a(x, a_inside, known[0], pointers, (batch_at, m_at, k_at), PARAMS, OP)
         if HELD:
             x = materialize(x)
@@ -185,7 +187,7 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
         if HELD:
             y = materialize(y)
         # (3.4) Multiply and accumulate.
-        acc = multiply_add(acc, x, y, PARAMS, OP)
+        acc = multiply_add(acc, x, y, PARAMS, OP, A_COMPUTED or A_CAST or PARAMS.widen)
     return acc
 
 

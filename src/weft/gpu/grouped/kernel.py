@@ -7,6 +7,7 @@ import triton.language as tl
 
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.tiles import settled
 
 
 @triton.jit
@@ -154,7 +155,9 @@ def grouped_kernel(
                 l_inside = l < depth
                 x = load_or_zero(
                     a_rows + side_offset(l, k, a_along_k, A_K, A_RUN)[None, :], i_inside[:, None] & l_inside[None, :]
-                ).to(PRODUCT)
+                )
+                COMPUTED: tl.constexpr = A_FN is not None or x.dtype != PRODUCT
+                x = x.to(PRODUCT)
                 y = load_or_zero(
                     b_columns + side_offset(l, k, b_along_k, B_K, B_RUN)[:, None],
                     l_inside[:, None] & j_inside[None, :],
@@ -170,6 +173,8 @@ def grouped_kernel(
                     acc = tl.dot(
                         x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=TILE[2], out_dtype=ACCUMULATE
                     )
+                    if COMPUTED:
+                        acc = settled(acc)
         # (3) Finish and store.
         if FACTORS:
             acc *= factor_at(outputs + 4 * result + 3, ACCUMULATE)
@@ -305,6 +310,8 @@ def grouped_complex_kernel(
                     im = tl.dot(x_im, y_re, im, input_precision=PRECISION, out_dtype=ACCUMULATE)
                     if B_KIND[1]:
                         re = tl.dot(-x_im, y_im, re, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                re = settled(re)
+                im = settled(im)
         # (3) Finish and store.
         if FACTORS:
             factor = factor_at(outputs + 4 * result + 3, ACCUMULATE)

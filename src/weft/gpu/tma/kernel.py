@@ -20,7 +20,16 @@ import triton.language as tl
 from weft.gpu.common.addresses import axis_start, dim_mask
 from weft.gpu.common.device import gathered, gathered_step
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, partial_offsets, store_block, tile_coords
+from weft.gpu.common.tiles import (
+    a_mask,
+    a_offsets,
+    b_mask,
+    b_offsets,
+    partial_offsets,
+    settled,
+    store_block,
+    tile_coords,
+)
 
 
 @triton.jit
@@ -121,6 +130,7 @@ def multiply(
     FIRST: tl.constexpr = PARAMS.n_parts[0]
     SECOND: tl.constexpr = PARAMS.n_parts[-1]
     TWO: tl.constexpr = len(PARAMS.n_parts) == 2
+    COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.widen
     SHAPE: tl.constexpr = (PARAMS.m.tile, FIRST.n.tile)
     REST_SHAPE: tl.constexpr = (PARAMS.m.tile, SECOND.n.tile)
     acc = tl.zeros(SHAPE, dtype=OP.accumulate)
@@ -141,6 +151,10 @@ def multiply(
         acc = multiply_part(acc, x, b, pointers, aux_b, at, PARAMS, FIRST, OP)
         if TWO:
             acc_rest = multiply_part(acc_rest, x, b_rest, pointers, aux_rest, at, PARAMS, SECOND, OP)
+            if COMPUTED:  # what the last wgmma waits for, those before it have done
+                acc_rest = settled(acc_rest)
+        elif COMPUTED:
+            acc = settled(acc)
     return acc, acc_rest
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from weft.gpu.common.addresses import ANY
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, tile_coords
+from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, settled, tile_coords
 from weft.gpu.complex.parts import finish_parts, load_parts, store_parts
 
 
@@ -51,7 +51,7 @@ def multiply_add(re, im, a, b, place, k_block, PARAMS: tl.constexpr, PRODUCT: tl
         im = tl.dot(x_re, y_im, im, input_precision=PRECISION, out_dtype=PRODUCT)
         re = tl.dot(-x_im, y_im, re, input_precision=PRECISION, out_dtype=PRODUCT)
         im = tl.dot(x_im, y_re, im, input_precision=PRECISION, out_dtype=PRODUCT)
-    return re, im
+    return settled(re), settled(im)
 
 
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
