@@ -117,7 +117,7 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
         assert plan.strips == (strips if slices == "b" else 1), f"{plan.strips} strips"
         right = torch.allclose(first.double(), net.expected.to(first.device), rtol=1e-4, atol=1e-3)
         found[slices] = right, torch.equal(first, again)
-    half = [x.half() for x in tensors]
+    half = [(x / 4).half() for x in tensors]  # sums are some tenths: tanh hides no error, nor do TF32's digits show
     planned = weft.network(net.equation, *half, slices="b", optimize=[(0, 1), (0, 1)], functions={4: torch.tanh})
     program = planned.program(half)
     in_strips, seen = program.slice_in_strips, []

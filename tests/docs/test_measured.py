@@ -182,3 +182,59 @@ def test_reading_a_profile() -> None:
 def test_the_pages_results_are_there() -> None:
     for name in ("profiling.txt", "profiles/index.md", "blocks.json"):
         assert (Path(RESULTS) / "h200" / name).is_file(), name
+
+
+def test_doors() -> None:
+    """JAX, lists of different lengths, blocks and triangles on an H200."""
+    text = page("jax.md")
+    programs = read("h200", "doors", "jax.json")["found"]
+    for row in programs[:10]:
+        ours, theirs = (1e6 * row["seconds"][name] for name in ("weft", "jnp.einsum"))
+        assert f"| `{row['equation']}` | {ours:.1f} | {theirs:.1f} | {row['over']:.2f} |" in text
+    assert f"That is {geometric_mean([row['over'] for row in programs[:10]]):.2f} in the mean" in text
+    alone = programs[-1]["seconds"]
+    assert f"takes {1e6 * alone['weft']:.1f} us there, and\n`jnp.einsum` {1e6 * alone['jnp.einsum']:.1f}" in text
+    text = page("groups.md")
+    lists = {(row["case"], row["lengths"][:5]): row for row in read("h200", "doors", "ragged.json")["found"]}
+    for name, said in (("a matrix for", "a matrix for each list"), ("scores", "attention scores"), ("one matrix", "linear")):
+        many, few = (lists[said, spread] for spread in ("lists", "most "))
+        line = next(line for line in text.splitlines() if line.startswith(f"| {name}"))
+        times = [f"{1e6 * each['seconds']['weft']:.0f} us, {each['over']:.2f}" for each in (many, few)]
+        assert all(each in line for each in times), line
+    blocks = read("h200", "doors", "block_sparse.json")["found"]
+    ratios = [row["device: over"]["cutensor"] for row in blocks]
+    assert f"took {1 / geometric_mean(ratios):.2f} of the time of cuTENSOR's" in text
+    assert f"and {1 / min(ratios):.2f} in the worst; a loop" in text
+    loops = [geometric_mean([row[f"{kind}: over"]["loop"] for row in blocks]) for kind in ("device", "call")]
+    assert f"took {loops[0]:.0f} times as long" in text
+    assert f"and {loops[1]:.0f} times where the host does" in text
+    double, exchanged, single, both = read("h200", "doors", "triangles.json")["found"]
+    assert f"it takes {exchanged['time over whole']:.2f} of that time, and {double['time over whole']:.2f} where V" in text
+    assert f"of {exchanged['bytes']:.2f} and {double['bytes']:.2f} of" in text
+    assert f"these are {both['time over whole']:.2f} and {single['time over whole']:.2f} there" in text
+
+
+def test_invariant_bits() -> None:
+    text = page("contractions.md")
+    longer = [1 / ratio for ratio in leads("h200", "tccg-invariant", "run.json", peer="weft-invariant")]
+    assert f"{geometric_mean([1 / each for each in longer]):.2f} times as the geometric mean of TCCG" in text
+    slow = sorted(1 / each for each in longer)[-4:]
+    assert f"up to {slow[0]:.1f} where another schedule serves, and {slow[1]:.1f} to {slow[3]:.1f} in three" in text
+
+
+def test_random_schedules() -> None:
+    text = page("tuning.md")
+    for name, case in read("h200", "tuning", "study.json")["cases"].items():
+        line = next(line for line in text.splitlines() if line.startswith(f"| {name.split()[1]} |"))
+        drawn = case["trials"][1:]
+        ahead = sum(each.get("seconds", 1.0) < case["peer"]["seconds"] for each in drawn) / len(drawn)
+        assert f"| {case['legal']} | {ahead:.0%} |" in line
+        best = min(each["seconds"] for each in case["trials"] if "seconds" in each)
+        assert f"| {best / case['peer']['seconds']:.2f} | {best / case['trials'][0]['seconds']:.2f} |" in line
+    orders = read("h200", "tuning", "study.json")["cases"]
+    worst = {name[-2:]: max(each["orders"]["seconds"].values()) / min(each["orders"]["seconds"].values())
+             for name, each in orders.items()}  # fmt: skip
+    assert min(worst["28"], worst["30"]) > 1.49
+    assert max(value for name, value in worst.items() if name not in ("28", "30")) < 1.165
+    hits = read("h200", "tuning-orders", "study.json")["cases"]["fp16_fp32 tccg-20"]["orders"]["hits"]
+    assert f"{min(hits['8'], hits['16']):.0f} of a hundred accesses hit" not in text or hits["1"] < 72
