@@ -227,6 +227,21 @@ def test_errors_come_where_jax_traces(call, error, message):
         jax.jit(call)()
 
 
+def test_calls_of_torch_name_those_of_jax():
+    with pytest.raises(UnsupportedError, match=r"under transformations of JAX call weft\.jax"):
+        jax.jit(lambda a: weft.contract("mk,kn->mn", a, B))(A)
+
+
+def test_arrays_of_jax_have_no_results_of_64_bits():
+    a = jnp.full(700_000, 127, jnp.int8)
+    for words in ({"out_dtype": "int64"}, {"out_dtype": "float64"}):
+        with pytest.raises(DTypeError, match=r"is for programs with .*jax_enable_x64"):
+            weft.contract("k,k->", a, a, **words)
+    found, where = weft.contract("mk,kn->mn", jnp.asarray(A), jnp.asarray(B), algebra="max_plus", return_arg=True)
+    assert found.dtype == jnp.float32
+    assert where.tolist() == np.zeros((3, 5)).tolist()
+
+
 def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
     from weft.jax.contraction import ContractOperation
 

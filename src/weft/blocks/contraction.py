@@ -138,6 +138,9 @@ def _plan(
     plan: BlockPlan | None = _PLANS.get(place) if prints is not None else None
     if plan is None:
         _check(notation, a, b)
+        if d is not None and len(d.keys[0]) != len(notation.output):
+            modes, output = counted(len(d.keys[0]), "mode"), notation.output
+            raise ShapeError(f"the blocks of `like` have {modes}, '{term_text(output)}' {len(output)}")
         signs = {} if graded is None else {"sign": contraction_sign(notation, graded[0])}
         plan = BlockPlan(products(notation, a.structure, b.structure, d, **signs), a.buffer, b.buffer, keywords)
         if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own

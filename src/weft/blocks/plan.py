@@ -12,7 +12,7 @@ from weft.base.arrays import outside_transforms
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
-from weft.groups.launch import launch_of
+from weft.groups.launch import check_single, launch_of
 from weft.planner.options import Options
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import read_options
@@ -38,6 +38,7 @@ class BlockPlan:
         table, options = _table(products), self.options
         longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
         request = resolved(products.notation, str(products.notation), left, right, options, longest)
+        check_single(request)
         self.dtype = request.d_dtype
         with outside_transforms():
             self._launch = launch_of(table, request, y.dtype, False)

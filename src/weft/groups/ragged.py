@@ -27,7 +27,7 @@ from weft.base.dispatch import is_traced, taken_by
 from weft.base.kept import is_capturing
 from weft.errors import NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
-from weft.groups.launch import launch_of
+from weft.groups.launch import check_single, launch_of
 from weft.groups.lists import Ragged, check_offsets, offsets_of, packed, read_ragged
 from weft.planner.request import HOOKS
 from weft.planner.validity import default_precision
@@ -178,6 +178,7 @@ class RaggedPlan:
                            for (shapes, _, _), side in zip(sides, (x, y), strict=True))  # fmt: skip
             longest = int(table.sizes[:, SIDES.index("k")].sum())
             request = resolved(inner, str(notation), left, right, options, longest)
+            check_single(request)
             self._launch = launch_of(table, request, y.dtype, False)
         self.dtype = request.d_dtype
 
