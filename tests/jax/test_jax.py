@@ -69,6 +69,13 @@ def test_contract_under_transformations(ours, plain):
     assert_close(jax.jvp(ours, *given)[1], jax.jvp(plain, *given)[1], 1e-3)
 
 
+def test_programs_that_are_not_compiled():
+    x, w, bias = drawn(17, (2, 3), (3, 4), (4,))
+    with jax.disable_jit():
+        assert_close(layer(x, w, bias), plain_layer(x, w, bias))
+        assert_close(jax.grad(loss(layer))(x, w, bias), jax.grad(loss(plain_layer))(x, w, bias), 1e-3)
+
+
 def test_second_derivatives():
     x, w, bias = drawn(1, (2, 3), (3, 4), (4,))
     second, expected = (jax.hessian(loss(function))(x, w, bias) for function in (layer, plain_layer))
