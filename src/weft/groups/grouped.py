@@ -106,10 +106,10 @@ def plan_grouped(
 ) -> GroupedPlan:
     """Plan a group once and call it often: its addresses, extents and strides stay in the device's memory.
 
-    Arguments and errors as for `grouped`. Called without arguments the plan contracts the same tensors again, whatever
-    values they hold then; called with other pairs of the same extents and strides it takes their addresses. Gradients
-    are those of `grouped`. Tensors that a call reads or writes are the caller's: they must not be changed while it
-    runs.
+    Arguments and errors as for `grouped`. Called without arguments the plan contracts the tensors that it holds,
+    whatever their values are then; called with other pairs of the same extents and strides it holds these from then on.
+    Gradients are those of `grouped`. Tensors that a call reads or writes are the caller's: they must not be changed
+    while it runs.
 
     >>> import torch, weft
     >>> pairs = [(torch.ones(n, n), torch.ones(n, 2)) for n in (1, 3)]

@@ -109,7 +109,8 @@ class GroupedPlan:
     def __call__(
         self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None
     ) -> Sequence[torch.Tensor]:
-        """Contract the pairs of the plan, or others of the same extents, strides, types and device.
+        """Contract the pairs that the plan holds, or others of the same extents, strides, types and device, which it
+        holds from then on.
 
         Returns the results in a sequence, each of which is a view of one tensor, or `out`. It is a list
         where gradients are requested, which is read when tensors are given.
