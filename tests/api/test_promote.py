@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,28 @@ class TestAutocast:
             found = weft.einsum("ij->i", x)
             assert found.dtype is torch.einsum("ij->i", x).dtype is torch.float32
         torch.testing.assert_close(found, x.sum(1))
+
+    @pytest.mark.parametrize("name", ["grouped", "plan_grouped", "ragged", "blocks", "chain", "operator_sum"])
+    def test_calls_of_many_products(self, name: str) -> None:
+        x, w = torch.randn(6, 4), torch.randn(4, 4)
+        a, b = (weft.blocks.BlockTensor({(0, 0): each}) for each in (x, w))
+        calls: dict[str, Any] = {
+            "grouped": lambda **words: weft.grouped("mk,kn->mn", [(x, w)] * 2, **words)[1],
+            "plan_grouped": lambda **words: weft.plan_grouped("mk,kn->mn", [(x, w)] * 2, **words)()[1],
+            "ragged": lambda **words: weft.contract(
+                "bjd,bde->bje", x, torch.stack([w, w]), ragged={"j": [0, 2, 6]}, **words
+            ),
+            "blocks": lambda **words: weft.blocks.contract("ab,bc->ac", a, b, **words)[0, 0],
+            "chain": lambda **words: weft.chain("pq,qc,cr->pr", x, torch.eye(4), w, **words),
+            "operator_sum": lambda **words: weft.operator_sum([(x, None, None)], w[..., None], **words)[..., 0],
+        }
+        for _ in range(3):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                found, precise = calls[name](), calls[name](precision="ieee")
+            assert found.dtype == torch.bfloat16
+            torch.testing.assert_close(found.float(), (x.bfloat16() @ w.bfloat16()).float(), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(precise, x @ w)
+            torch.testing.assert_close(calls[name](), x @ w)
 
     def test_what_autocast_leaves_alone(self) -> None:
         double, whole = torch.ones(3, 3, dtype=torch.float64), torch.ones(3, 3, dtype=torch.int32)

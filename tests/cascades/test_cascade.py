@@ -239,6 +239,15 @@ def test_autocast_casts_operands() -> None:
         assert weft.cascade(EQUATION, q, k, v, between=lambda s: weft.softmax(s, "k")).dtype == torch.bfloat16
 
 
+def test_a_plan_made_within_autocast_takes_the_tensors_that_it_is_made_of() -> None:
+    q, k, v = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        plan = weft.plan_cascade("id,jd->ij, ij,je->ie", q, k, v)
+        found = plan(q, k, v)
+    for each in (found, plan(q, k, v)):
+        torch.testing.assert_close(each, q @ k.T @ v)
+
+
 def test_compiled_code_calls_it() -> None:
     q, k, v = (tensor.float() for tensor in operands())
 

@@ -111,6 +111,8 @@ def test_each_call_says_what_is_wrong_with_its_reductions() -> None:
         weft.grouped("ab,bc->ac", [(x, x.T)], reduce={"a": ("q", "max")})
     with pytest.raises(weft.FunctionError, match="'z'"):
         weft.permute(x, "ab->ba", reduce={"a": ("a", "max", lambda s, z: s * z)})
+    with pytest.raises(weft.DTypeError, match="reduce is of float16, bfloat16, float32 and float64, D is int32"):
+        weft.permute(x.int(), "ab->ba", reduce={"a": ("a", "max")})
     with pytest.raises(weft.ArgumentError, match="plan_grouped takes no keyword 'reduce'"):
         weft.plan_grouped("ab,bc->ac", [(x, x.T)], reduce={"a": ("a", "max")})
 
@@ -119,6 +121,8 @@ def test_each_call_says_what_is_wrong_with_its_reductions() -> None:
     ("reduce", "kind", "message"),
     [
         ({"a": ("q", "max")}, weft.NotationError, r"keeps 'q', which D \('mn'\) does not have"),
+        ({"a": ("", "argmax")}, weft.NotationError, r"'a' is an argmax over one mode, and of D \('mn'\) it leaves mn"),
+        ({"a": ("nm", "argmin")}, weft.NotationError, r"an argmin over one mode, and of D \('mn'\) it leaves none"),
         ({"a": ("mm", "max")}, weft.NotationError, "keeps a mode twice"),
         ({"a": ("m", "largest")}, weft.ArgumentError, "algebra is one of sum, mean, max"),
         ({"a": "m"}, weft.ArgumentError, r"reduce 'a' is \(modes, algebra\)"),

@@ -148,3 +148,22 @@ def test_the_precision_of_all_calls_is_that_of_each(monkeypatch: pytest.MonkeyPa
         with weft.precision(mode):
             weft.blocks.contract("ab,bc->ac", a, b)
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_sums_of_halves_over_blocks_are_rounded_once(dtype: torch.dtype, leaf: bool) -> None:
+    one = torch.ones(1, 1, dtype=dtype, requires_grad=leaf)
+    x = BlockTensor({(0, at): one for at in range(3000)})
+    found = weft.blocks.contract("ab,cb->ac", x, x, epilogue=lambda s: s - 2990)
+    assert found[0, 0].item() == 10
+    whole = BlockTensor({(0, at): torch.full((1, 1), 127, dtype=torch.int8) for at in range(3001)})
+    assert weft.blocks.contract("ab,cb->ac", whole, whole, out_dtype="float64")[0, 0].item() == 127 * 127 * 3001
+
+
+def test_results_that_blocks_cannot_have() -> None:
+    x = BlockTensor({(0, 0): torch.ones(2, 2)})
+    with pytest.raises(weft.UnsupportedError, match="returns one value, no tuple"):
+        weft.blocks.contract("ab,bc->ac", x, x, epilogue=lambda s: (s, s))
+    with pytest.raises(weft.ShapeError, match="the blocks of `like` have 1 mode, 'ac' 2"):
+        weft.blocks.contract("ab,bc->ac", x, x, like=BlockTensor({(0,): torch.ones(2)}))

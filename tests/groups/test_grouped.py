@@ -205,8 +205,9 @@ def test_a_plan_takes_other_values_and_other_tensors() -> None:
     before = plan()
     for a, b in others:
         a.mul_(3), b.add_(1)
-    for found, right in zip(plan(others), wanted("mk,kn->mn", others), strict=True):
-        assert torch.equal(found, right)
+    for results in (plan(others), plan()):  # it holds the others from then on
+        for found, right in zip(results, wanted("mk,kn->mn", others), strict=True):
+            assert torch.equal(found, right)
     for found, right in zip(before, wanted("mk,kn->mn", pairs), strict=True):  # results of a call are its own
         assert torch.equal(found, right)
     with pytest.raises(weft.ShapeError, match="b of pair 2 lies otherwise"):

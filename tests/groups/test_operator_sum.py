@@ -96,3 +96,12 @@ def test_bad_states() -> None:
         weft.OperatorSum([(E, E)])
     with pytest.raises(weft.ShapeError, match="out overlaps the state"):
         weft.operator_sum([(E, E, E)], state, out=state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_sums_of_halves_are_rounded_once(dtype: torch.dtype, leaf: bool) -> None:
+    """However little room there is for terms."""
+    one, state = torch.eye(2, dtype=dtype), torch.ones(2, 3, 2, dtype=dtype, requires_grad=leaf)
+    terms = [(one, None, None)] * 2048 + [(None, None, one)] * 511 + [(None, None, None)]
+    assert (weft.operator_sum(terms, state, workspace_limit=0) == 2560).all()

@@ -82,6 +82,53 @@ def test_jagged_tensors() -> None:
         torch.testing.assert_close(one, part @ own)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_jagged_tensors_are_held_against_the_offsets() -> None:
+    x = torch.nested.nested_tensor([torch.randn(n, 4) for n in (3, 1, 5)], layout=torch.jagged)
+    y = torch.nested.nested_tensor([torch.randn(n, 4) for n in (1, 4, 2)], layout=torch.jagged)
+    with pytest.raises(weft.ShapeError, match="of a jagged tensor begin at 0, 3, 4, 9, and ragged says otherwise"):
+        weft.contract("bjd,bde->bje", x, torch.randn(3, 4, 2), ragged={"j": [0, 1, 5, 9]})
+    offsets = torch.tensor([0, 3, 4, 9])
+    holes = torch.nested.nested_tensor_from_jagged(torch.randn(9, 4), offsets=offsets, lengths=torch.tensor([2, 1, 5]))
+    with pytest.raises(weft.UnsupportedError, match="a jagged tensor with holes"):
+        weft.contract("bjd,bde->bje", holes, torch.randn(3, 4, 2), ragged={"j": offsets})
+    found = weft.contract("bqd,bkd->bk", x, y, ragged={"q": x.offsets(), "k": y.offsets()})
+    for one, p, q in zip(found.unbind(), x.unbind(), y.unbind(), strict=True):
+        torch.testing.assert_close(one, q @ p.sum(0))
+
+
+def test_conjugate_views_of_any_strides() -> None:
+    whole, weights = torch.randn(40, 12, dtype=torch.cdouble), torch.randn(8, 6, 16, dtype=torch.cdouble)
+    offsets = [0, 5, 5, 17, 20]
+
+    def ours(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return weft.contract("bjd,bde->bje", x[::2, ::2].conj(), w[::2, :, ::2].conj(), ragged={"j": offsets})
+
+    def plain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        parts = x[::2, ::2].conj().tensor_split(offsets[1:-1])
+        return torch.cat([part @ own for part, own in zip(parts, w[::2, :, ::2].conj(), strict=True)])
+
+    torch.testing.assert_close(ours(whole, weights), plain(whole, weights))
+    leaves = whole.requires_grad_(), weights.requires_grad_()
+    found, right = (torch.autograd.grad(f(*leaves).abs().square().sum(), leaves) for f in (ours, plain))
+    torch.testing.assert_close(found, right)
+
+
+def test_forward_mode_of_two_ragged_modes() -> None:
+    x, y = (torch.randn(rows, 2, dtype=torch.double, requires_grad=True) for rows in (5, 4))
+    given = {"q": [0, 2, 2, 5], "k": [0, 1, 3, 4]}
+    call = lambda x, y: weft.contract("bqd,bkd->bqk", x, y, ragged=given, epilogue=torch.tanh)  # noqa: E731
+    assert torch.autograd.gradcheck(call, (x, y), check_forward_ad=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_sums_over_lists_of_halves_are_rounded_once(dtype: torch.dtype, leaf: bool) -> None:
+    x, w = torch.ones(4000, 1, dtype=dtype, requires_grad=leaf), torch.ones(4000, 1, 2, dtype=dtype)
+    found = weft.contract("bjd,bde->e", x, w, ragged={"j": list(range(4001))}, epilogue=lambda s: s - 3990)
+    assert found.tolist() == [10, 10]
+
+
 def test_no_lists_and_strides() -> None:
     x, w = torch.randn(4, 8).t()[::2], torch.randn(3, 4)  # rows with gaps
     found = weft.contract("bjd,ed->bje", x, w, ragged={"j": [0, 3, 4]})
@@ -102,6 +149,11 @@ def test_what_is_not_ragged() -> None:
         weft.contract("bjd,j->bd", x, w[0, 0], ragged={"j": OFFSETS["j"]})
     with pytest.raises(weft.ArgumentError, match="begin with 0 and do not fall"):
         weft.contract("bjd,bde->bje", x, w, ragged={"j": [0, 5, 3, 6, 7, 15]})
+    for wrong in ([0.0, 3.0], "abc", None, torch.tensor([0.0, 15.0])):
+        with pytest.raises(weft.ArgumentError, match="the offsets of 'j' are whole numbers"):
+            weft.contract("bjd,bde->bje", x, w, ragged={"j": wrong})
+    with pytest.raises(weft.UnsupportedError, match="operands is not for ragged modes"):
+        weft.contract("bjd,bde->bje", x, w, ragged={"j": OFFSETS["j"]}, operands={"x": ("e", w[0, 0])})
     with pytest.raises(weft.UnsupportedError, match="return_arg is not for ragged modes"):
         weft.contract("bjd,bde->bje", x, w, ragged={"j": OFFSETS["j"]}, return_arg=True)
     with pytest.raises(weft.ArgumentError, match=r"ragged is a mapping from labels to offsets, not list"):

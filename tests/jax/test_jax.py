@@ -69,6 +69,13 @@ def test_contract_under_transformations(ours, plain):
     assert_close(jax.jvp(ours, *given)[1], jax.jvp(plain, *given)[1], 1e-3)
 
 
+def test_programs_that_are_not_compiled():
+    x, w, bias = drawn(17, (2, 3), (3, 4), (4,))
+    with jax.disable_jit():
+        assert_close(layer(x, w, bias), plain_layer(x, w, bias))
+        assert_close(jax.grad(loss(layer))(x, w, bias), jax.grad(loss(plain_layer))(x, w, bias), 1e-3)
+
+
 def test_second_derivatives():
     x, w, bias = drawn(1, (2, 3), (3, 4), (4,))
     second, expected = (jax.hessian(loss(function))(x, w, bias) for function in (layer, plain_layer))
@@ -225,6 +232,21 @@ def product(a=A, b=B, **words):
 def test_errors_come_where_jax_traces(call, error, message):
     with pytest.raises(error, match=message):
         jax.jit(call)()
+
+
+def test_calls_of_torch_name_those_of_jax():
+    with pytest.raises(UnsupportedError, match=r"under transformations of JAX call weft\.jax"):
+        jax.jit(lambda a: weft.contract("mk,kn->mn", a, B))(A)
+
+
+def test_arrays_of_jax_have_no_results_of_64_bits():
+    a = jnp.full(700_000, 127, jnp.int8)
+    for words in ({"out_dtype": "int64"}, {"out_dtype": "float64"}):
+        with pytest.raises(DTypeError, match=r"is for programs with .*jax_enable_x64"):
+            weft.contract("k,k->", a, a, **words)
+    found, where = weft.contract("mk,kn->mn", jnp.asarray(A), jnp.asarray(B), algebra="max_plus", return_arg=True)
+    assert found.dtype == jnp.float32
+    assert where.tolist() == np.zeros((3, 5)).tolist()
 
 
 def test_faults_of_a_run_are_errors_of_jax(monkeypatch):

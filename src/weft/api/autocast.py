@@ -7,6 +7,7 @@ converted as they are read, and no copies are made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,3 +38,14 @@ def autocast_keywords(
     if not given and keywords.get("out_dtype") is None:
         found["out_dtype"] = chosen
     return found
+
+
+def cast_by_autocast(tensors: Sequence[torch.Tensor], precision: Any) -> list[torch.Tensor]:
+    """The operands of calls that take them in one type, as torch casts them; as they are where `precision` names a type
+    of products."""
+    kind = tensors[0].device.type if tensors else "meta"
+    if precision is not None or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return list(tensors)
+    if not all(tensor.dtype in _CAST for tensor in tensors):
+        return list(tensors)
+    return [tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]

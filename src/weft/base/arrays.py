@@ -113,7 +113,8 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError("torch.jit.trace cannot record weft's calls: use torch.compile or torch.export")
         if value.layout is not torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
-            raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
+            hint = ", and jagged ones by contract(..., ragged=...)" if value.is_nested else ""
+            raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted{hint}")
         if value.is_quantized:
             raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
         return value
@@ -125,8 +126,10 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
         try:
             return torch.from_dlpack(value)
         except Exception as error:  # whatever an object of somebody else raises
+            given = type(value)
+            hint = "; under transformations of JAX call weft.jax" if given.__module__.startswith("jax.") else ""
             raise UnsupportedError(
-                f"{name} of type {type(value).__name__} does not come through DLPack: {error}"
+                f"{name} of type {given.__name__} does not come through DLPack: {error}{hint}"
             ) from None
     if promote:
         return _from_numpy(name, _converted(name, value), promote)
@@ -285,11 +288,23 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
 
         return cupy.from_dlpack(tensor)
     if library in ("jax", "jaxlib"):
-        import jax
-
-        return jax.dlpack.from_dlpack(tensor)
+        return _as_jax(tensor)
     namespace = getattr(source, "__array_namespace__", None)
     return tensor if namespace is None else namespace().from_dlpack(tensor)
+
+
+def _as_jax(tensor: torch.Tensor) -> Any:
+    """An array of JAX, whose programs have no types of 64 bits unless told so: `DTypeError` for values that would be
+    others in 32."""
+    import jax
+
+    narrow = jax.dtypes.canonicalize_dtype(np.int64) != np.int64
+    if narrow and tensor.dtype == torch.int64:  # indices, mostly, which 32 bits hold
+        narrow = tensor.numel() > 0 and (int(tensor.min()) < -(2**31) or int(tensor.max()) >= 2**31)
+    if narrow and tensor.dtype in (torch.int64, torch.float64, torch.complex128):
+        name = str(tensor.dtype).removeprefix("torch.")
+        raise DTypeError(f'a result of {name} is for programs with jax.config.update("jax_enable_x64", True)')
+    return jax.dlpack.from_dlpack(tensor)
 
 
 def like_each(source: Any, results: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:

@@ -6,8 +6,10 @@ from typing import Any, overload
 
 import torch
 
+from weft.api.autocast import cast_by_autocast
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
+from weft.base.arrays import any_autocast
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
@@ -80,9 +82,19 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
         if a.device != b.device:
             raise UnsupportedError(f"a is on {a.device}, b on {b.device}")
         notation = read_notation(equation)
+        if any_autocast():
+            buffers = cast_by_autocast((a.buffer, b.buffer), keywords.get("precision"))
+            a, b = (_over(each, buffer) for each, buffer in zip((a, b), buffers, strict=True))
         if charged:
             return _of_charges(notation, a, b, given)
         return BlockTensor.over(*_contracted(notation, a, b, None if like is None else like.structure, given))
+
+
+def _over(tensor: Blocked, buffer: torch.Tensor) -> Blocked:
+    """A tensor with its blocks over another buffer."""
+    if isinstance(tensor, BlockTensor):
+        return BlockTensor.over(tensor.structure, buffer)
+    return ChargedTensor.over(tensor.legs, tensor.charge, tensor.structure, buffer)
 
 
 def _of_charges(notation: Notation, a: ChargedTensor, b: ChargedTensor, keywords: dict[str, Any]) -> Any:
@@ -126,6 +138,9 @@ def _plan(
     plan: BlockPlan | None = _PLANS.get(place) if prints is not None else None
     if plan is None:
         _check(notation, a, b)
+        if d is not None and len(d.keys[0]) != len(notation.output):
+            modes, output = counted(len(d.keys[0]), "mode"), notation.output
+            raise ShapeError(f"the blocks of `like` have {modes}, '{term_text(output)}' {len(output)}")
         signs = {} if graded is None else {"sign": contraction_sign(notation, graded[0])}
         plan = BlockPlan(products(notation, a.structure, b.structure, d, **signs), a.buffer, b.buffer, keywords)
         if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own

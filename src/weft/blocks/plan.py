@@ -12,8 +12,9 @@ from weft.base.arrays import outside_transforms
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
-from weft.groups.launch import launch_of
+from weft.groups.launch import check_single, launch_of
 from weft.planner.options import Options
+from weft.plans.intermediates import part_options
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
 from weft.spec.group import ONE, SIDES, GroupTable, contiguous_strides, group_form, group_table
@@ -37,6 +38,7 @@ class BlockPlan:
         table, options = _table(products), self.options
         longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
         request = resolved(products.notation, str(products.notation), left, right, options, longest)
+        check_single(request)
         self.dtype = request.d_dtype
         with outside_transforms():
             self._launch = launch_of(table, request, y.dtype, False)
@@ -68,16 +70,17 @@ def one_by_one(
     products: Products, x: torch.Tensor, y: torch.Tensor, options: Options, made: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
     """The blocks of the result, each by a contraction for every pair; in `made`, else in tensors of their own."""
-    others = options.having(epilogue=None)
+    part = part_options(options, x.dtype, y.dtype)
     terms = (*products.notation.inputs, products.notation.output)
     found = []
     for k, pairs in products.pairs:
         place = None if made is None else products.d.block(made, k)
+        within = place if place is not None and place.dtype == part.out_dtype else None
         total: Any = None
         for at, (i, j, weight) in enumerate(pairs):
-            asked = options if at + 1 == len(pairs) else others
+            asked, out = (options, place) if at + 1 == len(pairs) else (part, within)
             left, right = products.a.block(x, i), products.b.block(y, j)
-            total = contraction(terms, left, right, asked, total, float(weight), out=place)
+            total = contraction(terms, left, right, asked, total, float(weight), out=out)
         found.append(total)
     return found
 

@@ -117,7 +117,8 @@ def _planned(
     options = read_options(call, keywords)
     function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
-    if (wanted := autocast_type(tensors[0].device.type, tensors[0].dtype)) is not None:
+    wanted = autocast_type(tensors[0].device.type, tensors[0].dtype)
+    if wanted is not None and call == "cascade":  # a plan is for tensors of the types that it is made of
         tensors = [each.to(wanted) if each.dtype in _CAST else each for each in tensors]
     return planned(equation, tensors, options, function, alpha), tensors, options.tensors
 

@@ -22,13 +22,14 @@ from weft.base.arrays import as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.base.dispatch import taken_by
 from weft.cascades.public import cascade
-from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError, call_context
+from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, UnsupportedError, call_context
 from weft.fn import reductions
 from weft.fn.binding import parameters
 from weft.fn.fingerprint import READY
 from weft.planner.options import read_indices, read_operands
 from weft.spec import Label
 from weft.spec.aux_operands import read_modes
+from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, label_text, term_text
 
 #: Names of algebras that reduce, and the words of functions that mean them.
@@ -67,6 +68,8 @@ class Reductions:
     def of(self, d: Any) -> dict[str, Any]:
         """The reductions of a result by name, as the kind of array that it is."""
         tensor = as_tensor("D", d)
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
+            raise DTypeError(f"reduce is of float16, bfloat16, float32 and float64, D is {dtype_name(tensor.dtype)}")
         one = torch.ones((), dtype=tensor.dtype, device=tensor.device)
         labels = self._labels
         found = cascade(
@@ -148,6 +151,10 @@ def _check_kept(reduction: Reduction, labels: tuple[Label, ...]) -> None:
             raise NotationError(
                 f"reduce '{reduction.name}' keeps '{label_text(label)}', which D ('{term_text(labels)}') does not have"
             )
+    reduced = tuple([label for label in labels if label not in reduction.kept])
+    if reduction.algebra in ("argmax", "argmin") and len(reduced) != 1:
+        what = f"reduce '{reduction.name}' is an {reduction.algebra} over one mode"
+        raise NotationError(f"{what}, and of D ('{term_text(labels)}') it leaves {term_text(reduced) or 'none'}")
 
 
 def _taken(function: Callable[..., Any] | None) -> tuple[str, ...]:

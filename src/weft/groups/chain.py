@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, overload
 
 import torch
 
+from weft.api.autocast import cast_by_autocast
 from weft.api.entry import contraction
 from weft.api.keywords import Equation, signed
-from weft.base.arrays import Array, as_result, as_tensor, returned, written
+from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
@@ -67,6 +68,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
         target = None if out is None else as_result(out)
         options = read_options("chain", keywords, target)
         tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
+        if any_autocast():
+            tensors = cast_by_autocast(tensors, keywords.get("precision"))
         notation = expand(_read(equation), [tensor.dim() for tensor in tensors])
         roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):

@@ -8,9 +8,10 @@ from typing import Any, cast, overload
 
 import torch
 
+from weft.api.autocast import cast_by_autocast, with_autocast
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.base.arrays import Array, dispatch_modes, is_transforming, like
+from weft.base.arrays import Array, any_autocast, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
@@ -55,7 +56,7 @@ def grouped(
     types and devices are one. `out`: a list of places for the results, of any strides, no two of which overlap one
     another or an operand (this is not checked); with `accumulate_into` sums are added to what is there. `a_fn`, `b_fn`,
     `epilogue`: functions of a value, fused; they take no operands here. `out_dtype`, `precision`, `accumulate` and
-    `backend` as for `contract`.
+    `backend` as for `contract`, and so is `torch.autocast`.
 
     Where all pairs are alike and evenly spaced in memory they are one contraction with a batch mode. Types that no
     kernel for groups takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an
@@ -89,6 +90,8 @@ def grouped(
         if not operands:
             read_notation(equation)
             return []
+        if any_autocast() and all(isinstance(one, torch.Tensor) for one in operands):
+            operands = cast_by_autocast(operands, keywords.get("precision"))
         found = _results(equation, operands, accumulate_into, options, out)
         if out is not None:
             return list(out)
@@ -103,10 +106,10 @@ def plan_grouped(
 ) -> GroupedPlan:
     """Plan a group once and call it often: its addresses, extents and strides stay in the device's memory.
 
-    Arguments and errors as for `grouped`. Called without arguments the plan contracts the same tensors again, whatever
-    values they hold then; called with other pairs of the same extents and strides it takes their addresses. Gradients
-    are those of `grouped`. Tensors that a call reads or writes are the caller's: they must not be changed while it
-    runs.
+    Arguments and errors as for `grouped`. Called without arguments the plan contracts the tensors that it holds,
+    whatever their values are then; called with other pairs of the same extents and strides it holds these from then on.
+    Gradients are those of `grouped`. Tensors that a call reads or writes are the caller's: they must not be changed
+    while it runs.
 
     >>> import torch, weft
     >>> pairs = [(torch.ones(n, n), torch.ones(n, 2)) for n in (1, 3)]
@@ -117,10 +120,13 @@ def plan_grouped(
     if near_dynamo():
         return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
-        options = read_options("plan_grouped", keywords)
         operands = read_pairs(pairs)
         if not operands:
             raise ShapeError("a group of no pairs has no plan; weft.grouped returns an empty list")
+        a, b = operands[:2]
+        if any_autocast() and getattr(a, "dtype", None) == getattr(b, "dtype", None):  # else they are refused
+            keywords = with_autocast(keywords, a, b, keywords.get("out"))
+        options = read_options("plan_grouped", keywords)
         return _planned(equation, operands, accumulate_into, options, keywords.get("out"))
 
 

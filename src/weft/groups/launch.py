@@ -24,6 +24,12 @@ Matrices: TypeAlias = Iterable[tuple[torch.Tensor, ...]]  # of each pair A, B an
 LARGE = 5e5
 
 
+def check_single(request: Request) -> None:
+    """`UnsupportedError` for an epilogue that makes several results, for which groups have no places."""
+    if request.outputs is not None:
+        raise UnsupportedError("the epilogue of a group, of blocks or of lists returns one value, no tuple")
+
+
 def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> Any | None:
     """A launch of the whole group; None where no kernel takes it and the pairs are contracted one by one.
 

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, overload
 
 import torch
 
+from weft.api.autocast import cast_by_autocast
 from weft.api.entry import contraction
-from weft.base.arrays import Array, as_result, as_tensor, returned
+from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
@@ -28,7 +29,7 @@ from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import check_limit
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.intermediates import is_of_halves, step_options
+from weft.plans.intermediates import WIDER, is_of_halves, step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
@@ -59,7 +60,7 @@ class OperatorSum:
 
     def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
         with call_context(lambda: describe_call("operator_sum", "terms")):
-            self._options = read_options("operator_sum", keywords)
+            self._options, self._precision = read_options("operator_sum", keywords), keywords.get("precision")
             check_limit(workspace_limit)
             self._limit = workspace_limit
             read = _read(terms)
@@ -93,27 +94,47 @@ class OperatorSum:
                 raise ShapeError(f"out has shape {tuple(target.shape)}, the result {shape}")
             if target is not None and share_memory(target, x):
                 raise ShapeError("out overlaps the state in memory: the result would overwrite what is to be read")
-            if asked_of(x, *(stack for block in self._blocks for stack in block.operators if stack is not None)):
+            blocks = self._blocks
+            if any_autocast():
+                x, blocks = self._cast(x)
+            if asked_of(x, *(stack for block in blocks for stack in block.operators if stack is not None)):
                 if target is not None:
                     raise UnsupportedError("out is not for operands that require gradients: leave it out")
-                return returned(state, None, self._with_gradient(x, shape), False)
-            y = target if target is not None else new_tensor(shape, x.dtype, x.device)
-            begun = False
-            for block in self._blocks:
-                for part in self._parts(block, x):
-                    self._apply(part, x, y, begun)
-                    begun = True
-            if not begun:
-                y.zero_()
-        return returned(state, out, y, False)
+                return returned(state, None, self._with_gradient(blocks, x, shape), False)
+            return returned(state, out, self._summed(blocks, x, shape, target), False)
 
-    def _with_gradient(self, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    def _cast(self, x: torch.Tensor) -> tuple[torch.Tensor, list[TermBlock]]:
+        """The state and the terms as autocast has them."""
+        operators = [stack for block in self._blocks for stack in block.operators]
+        cast = cast_by_autocast([x, *(stack for stack in operators if stack is not None)], self._precision)
+        x, *stacks = cast
+        left = iter(stacks)
+        found = [tuple(None if stack is None else next(left) for stack in block.operators) for block in self._blocks]
+        return x, [block._replace(operators=each) for block, each in zip(self._blocks, found, strict=True)]  # type: ignore[arg-type]
+
+    def _summed(
+        self, blocks: Sequence[TermBlock], x: torch.Tensor, shape: tuple[int, ...], target: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The result, in `target` where there is one. Sums of half precision are kept in float32 until the last."""
+        parts = [part for block in blocks for part in self._parts(block, x)]
+        given = target if target is not None else new_tensor(shape, x.dtype, x.device)
+        y = given
+        if len(parts) > 1 and given.dtype in WIDER:
+            y = new_tensor(shape, WIDER[given.dtype], x.device)
+        for at, part in enumerate(parts):
+            self._apply(part, x, y, at > 0)
+        if not parts:
+            y.zero_()
+        return given if y is given else given.copy_(y)
+
+    def _with_gradient(self, blocks: Sequence[TermBlock], x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """The result by new tensors alone: intermediates are kept for the backward pass."""
-        total = x.new_zeros(shape)
-        for block in self._blocks:
+        kept = WIDER.get(x.dtype, x.dtype)
+        total = x.new_zeros(shape, dtype=kept)
+        for block in blocks:
             for part in self._parts(block, x):
-                total = total + self._of_block(part, x)
-        return total
+                total = total + self._of_block(part, x, kept=kept)
+        return total.to(x.dtype)
 
     def _check(self, x: torch.Tensor) -> tuple[int, ...]:
         if x.dim() != 3:
@@ -145,15 +166,16 @@ class OperatorSum:
         elif begun:
             y.add_(x, alpha=block.terms)
         else:
-            torch.mul(x, block.terms, out=y)
+            y.copy_(x).mul_(block.terms)
 
     def _of_block(
-        self, block: TermBlock, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False
-    ) -> torch.Tensor:
-        """The sum of a block's terms applied to `x`, in `out`; `added` to the values there."""
+        self, block: TermBlock, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False,
+        kept: torch.dtype | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The sum of a block's terms applied to `x`, in `out`, or in the type `kept`; `added` to the values there."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
-            return x * block.terms
+            return x.to(kept or x.dtype) * block.terms
         labels, value, halves = [low for low, _ in LABELS], x, is_of_halves([x.dtype])
         for side in given:
             low, high = LABELS[side]
@@ -165,8 +187,10 @@ class OperatorSum:
             operator = block.operators[side]
             assert operator is not None
             options = step_options(self._options, operator.dtype, value.dtype, halves)
-            if halves and (out is None or not ends):
-                options = replace(options, out_dtype=x.dtype if ends else torch.float32)
+            if ends and out is None:
+                options = replace(options, out_dtype=kept)
+            elif halves and not ends:
+                options = replace(options, out_dtype=torch.float32)
             place = out if ends else None
             value = contraction(terms, operator, value, options, place if added else None, out=place)
         return value

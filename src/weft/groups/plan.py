@@ -23,7 +23,7 @@ from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
-from weft.groups.launch import is_for_library, launch_of, multiplied
+from weft.groups.launch import check_single, is_for_library, launch_of, multiplied
 from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
@@ -76,8 +76,7 @@ class GroupedPlan:
         self._watched = Watched(raw, self._request.again) if any(raw) else None
         if self._watched is not None:
             self._watched.changed()  # from here on
-        if self._request.outputs is not None:
-            raise UnsupportedError("a group's epilogue returns one value, no tuple")
+        check_single(self._request)
         self.dtype = self._request.d_dtype
         if self._out is not None and self._out.dtype != self.dtype:
             raise DTypeError(f"out has {dtype_name(self._out.dtype)}, out_dtype says {dtype_name(self.dtype)}")
@@ -110,7 +109,8 @@ class GroupedPlan:
     def __call__(
         self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None
     ) -> Sequence[torch.Tensor]:
-        """Contract the pairs of the plan, or others of the same extents, strides, types and device.
+        """Contract the pairs that the plan holds, or others of the same extents, strides, types and device, which it
+        holds from then on.
 
         Returns the results in a sequence, each of which is a view of one tensor, or `out`. It is a list
         where gradients are requested, which is read when tensors are given.

@@ -11,28 +11,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from weft.api.autocast import cast_by_autocast
 from weft.api.entry import contraction
 from weft.api.lookup import read_notation
 from weft.api.permute import permute
-from weft.base.arrays import as_tensor, is_transforming, like, outside_transforms
-from weft.base.bounded_cache import BoundedCache
+from weft.base.arrays import any_autocast, is_transforming, like, outside_transforms
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, taken_by
 from weft.base.kept import is_capturing
-from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.errors import NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
-from weft.groups.launch import launch_of
+from weft.groups.launch import check_single, launch_of
+from weft.groups.lists import Ragged, check_offsets, offsets_of, packed, read_ragged
 from weft.planner.request import HOOKS
+from weft.planner.validity import default_precision
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.keywords import read_options, refuse_unknown
+from weft.plans.intermediates import part_options
+from weft.plans.keywords import TAKEN, read_options, refuse_unknown
 from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Label, Notation
@@ -40,55 +41,7 @@ from weft.spec.group import ONE, SIDES, group_form, group_table
 from weft.spec.notation import Term, label_text, term_text
 
 _PLANS = Memo("ragged: plans", 256)
-_READ = BoundedCache(256)  # by equations and offsets
 _USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "return_arg": False, "validate": False}
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Which modes are ragged: the label of the lists, and of each mode where its lists begin, with the end of the last.
-    """
-
-    lists: Label
-    offsets: tuple[tuple[Label, tuple[int, ...]], ...]
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Made once: every call asks for it, and there may be thousands of lists."""
-        return hash((self.lists, self.offsets))
-
-    @property
-    def number(self) -> int:
-        """How many lists there are."""
-        return len(self.offsets[0][1]) - 1
-
-    def has(self, label: Label) -> bool:
-        """Whether a mode is ragged."""
-        return any(name == label for name, _ in self.offsets)
-
-    def lengths(self, label: Label) -> np.ndarray:
-        """The extent of a ragged mode in each list."""
-        return np.diff(dict(self.offsets)[label])
-
-    def dims(self, term: Term) -> list[tuple[Label, ...]]:
-        """The labels of each dimension of a tensor: that of the lists with the ragged ones behind it are one."""
-        found: list[tuple[Label, ...]] = []
-        for label in term:
-            if not self.has(label):
-                found.append((label,))
-            elif found and found[-1][0] == self.lists:
-                found[-1] = (*found[-1], label)
-            else:
-                text, head = f"'{label_text(label)}' of '{term_text(term)}'", label_text(self.lists)
-                raise NotationError(f"{text} is ragged: it stands behind '{head}', whose lists it has")
-        return found
-
-    def inner(self, term: Term) -> Term:
-        """The modes of one list."""
-        return tuple([label for label in term if label != self.lists])
 
 
 def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping[str, Any]) -> Any:
@@ -99,61 +52,23 @@ def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping
             if name in _USUAL and said[name] != _USUAL[name]:
                 raise UnsupportedError(f"{name} is not for ragged modes: contract the lists one by one")
         words = {name: value for name, value in said.items() if name not in _USUAL}
-        refuse_unknown("blocks.contract", words)
+        refuse_unknown("contract", words)
+        for name in words:
+            if name not in TAKEN["blocks.contract"]:
+                raise UnsupportedError(f"{name} is not for ragged modes: contract the lists one by one")
         notation = read_notation(equation)
-        ragged = _read(notation, given)
+        ragged = read_ragged(notation, given)
         nested = [x for x in (a, b) if isinstance(x, torch.Tensor) and x.is_nested]
-        result = _contracted(notation, ragged, _packed("a", a), _packed("b", b), words)
-        if nested and len(ragged.dims(notation.output)[0]) == 2:
-            offsets: Any = nested[0].offsets()  # type: ignore[attr-defined]
-            return torch.nested.nested_tensor_from_jagged(result, offsets)
+        for each in nested:
+            check_offsets(ragged, each)
+        x, y = packed("a", a), packed("b", b)
+        if any_autocast():
+            x, y = cast_by_autocast((x, y), words.get("precision"))
+        result = _contracted(notation, ragged, x, y, words)
+        first = ragged.dims(notation.output)[:1]
+        if nested and first and len(first[0]) == 2:
+            return torch.nested.nested_tensor_from_jagged(result, offsets_of(ragged, first[0][1], nested))
         return like(a, result) if not nested else result
-
-
-def _read(notation: Notation, given: Any) -> Ragged:
-    """The ragged modes of an equation, from a mapping of labels to offsets; kept for others that are equal."""
-    if not isinstance(given, Mapping) or not given:
-        kind = type(given).__name__
-        raise ArgumentError(f'ragged is a mapping from labels to offsets, not {kind}: {{"j": offsets}}')
-    said = tuple([(label, tuple(value if type(value) is list else torch.as_tensor(value).reshape(-1).tolist()))
-                  for label, value in given.items()])  # fmt: skip
-    known: Ragged | None = _READ.get((notation, said))
-    if known is None:
-        known = _checked(notation, said)
-        _READ.put((notation, said), known)
-    return known
-
-
-def _checked(notation: Notation, offsets: tuple[tuple[Label, tuple[Any, ...]], ...]) -> Ragged:
-    given = [label for label, _ in offsets]
-    for label, starts in offsets:
-        if not all(isinstance(start, int) for start in starts):
-            raise ArgumentError(f"the offsets of '{label_text(label)}' are whole numbers")
-        if len(starts) < 2 or starts[0] != 0 or any(x > y for x, y in pairwise(starts)):
-            text = f"the offsets of '{label_text(label)}'"
-            raise ArgumentError(f"{text} begin with 0 and do not fall, one more than lists")
-    if len({len(starts) for _, starts in offsets}) > 1:
-        raise ShapeError(f"ragged modes have {' and '.join(str(len(starts) - 1) for _, starts in offsets)} lists")
-    heads = {term[term.index(label) - 1] for term in (*notation.inputs, notation.output)
-             for label in given if label in term and term.index(label)}  # fmt: skip
-    heads -= set(given)
-    if len(heads) != 1:
-        raise NotationError(f"ragged modes of '{notation}' stand behind one label, that of the lists, everywhere")
-    found = Ragged(heads.pop(), offsets)
-    for term in (*notation.inputs, notation.output):
-        if len(set(term)) < len(term):
-            raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for ragged modes")
-        found.dims(term)
-    return found
-
-
-def _packed(name: str, x: Any) -> torch.Tensor:
-    """A tensor in which lists and ragged modes are one dimension; of torch's jagged ones their values."""
-    if isinstance(x, torch.Tensor) and x.is_nested:
-        if x.layout is not torch.jagged:
-            raise UnsupportedError(f"{name} is nested with layout {x.layout}: torch.jagged is taken")
-        return x.values()
-    return as_tensor(name, x).resolve_neg()
 
 
 def _contracted(
@@ -167,11 +82,12 @@ def _contracted(
     if is_traced((x, y)) or is_transforming():
         return _one_by_one(notation, ragged, x, y, words)
     if not asked_of(x, y):
-        return _plan(notation, ragged, x, y, words)(x, y)
+        return _planned(notation, ragged, x, y, words)
     functions = [words.get(name) for name in ("a_fn", "b_fn", "epilogue")]
     others = {name: value for name, value in words.items() if name not in HOOKS}
     lone = any(set(own) - {*other, *notation.output} for own, other in (notation.inputs, notation.inputs[::-1]))
-    if lone or others or x.dtype != y.dtype:
+    rounds = x.dtype.itemsize < 4 and any(functions)  # they would see sums that are rounded
+    if lone or others or rounds or x.dtype != y.dtype:
         return _one_by_one(notation, ragged, x, y, words)
     x, y = (_applied(fn, side) for fn, side in zip(functions[:2], (x, y), strict=True))
     made: torch.Tensor = _Product.apply(notation, ragged, x, y)
@@ -198,7 +114,15 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, notation: Notation, ragged: Ragged, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         ctx.notation, ctx.ragged = notation, ragged
         ctx.save_for_backward(x, y)
-        return _plan(notation, ragged, x, y, {})(x, y)
+        ctx.save_for_forward(x, y)
+        return _planned(notation, ragged, x, y, {})
+
+    @staticmethod
+    def jvp(ctx: Any, _notation: None, _ragged: None, dx: torch.Tensor | None, dy: torch.Tensor | None) -> Any:
+        x, y = ctx.saved_tensors
+        pairs = [(one, other) for one, other in ((dx, y), (x, dy)) if one is not None and other is not None]
+        parts = [_contracted(ctx.notation, ctx.ragged, *pair, {}) for pair in pairs]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -211,10 +135,13 @@ class _Product(torch.autograd.Function):
         return None, None, *found
 
 
-def _plan(notation: Notation, ragged: Ragged, x: torch.Tensor, y: torch.Tensor, words: Mapping[str, Any]) -> RaggedPlan:
-    """The plan of an earlier contraction of such tensors, else a new one."""
+def _planned(
+    notation: Notation, ragged: Ragged, x: torch.Tensor, y: torch.Tensor, words: Mapping[str, Any]
+) -> torch.Tensor:
+    """The packed result, by the plan of an earlier contraction of such tensors, else by a new one."""
+    x, y = (side.resolve_conj().resolve_neg() for side in (x, y))  # copies lie otherwise than views
     prints = fingerprints(tuple(words.get(hook) for hook in HOOKS))
-    said = tuple([(name, value) for name, value in words.items() if name not in HOOKS])
+    said = default_precision(), *((name, value) for name, value in words.items() if name not in HOOKS)
     layouts = tuple([(side.shape, side.stride(), side.dtype) for side in (x, y)])
     place = _PLANS.place((notation, ragged, layouts, x.device, prints, said))
     plan: RaggedPlan | None = _PLANS.get(place) if prints is not None else None
@@ -222,7 +149,7 @@ def _plan(notation: Notation, ragged: Ragged, x: torch.Tensor, y: torch.Tensor, 
         plan = RaggedPlan(notation, ragged, x, y, words)
         if prints is not None and not is_capturing(x.device):
             _PLANS.put(place, plan)
-    return plan
+    return plan(x, y)
 
 
 class RaggedPlan:
@@ -251,6 +178,7 @@ class RaggedPlan:
                            for (shapes, _, _), side in zip(sides, (x, y), strict=True))  # fmt: skip
             longest = int(table.sizes[:, SIDES.index("k")].sum())
             request = resolved(inner, str(notation), left, right, options, longest)
+            check_single(request)
             self._launch = launch_of(table, request, y.dtype, False)
         self.dtype = request.d_dtype
 
@@ -260,7 +188,7 @@ class RaggedPlan:
             return _one_by_one(notation, ragged, x, y, words)
         made = torch.empty(self.shape, dtype=self.dtype, device=x.device)
         if made.numel():
-            self._launch(x.resolve_conj(), y.resolve_conj(), made)
+            self._launch(x, y, made)
         return made
 
 
@@ -351,10 +279,10 @@ def _one_by_one(
     terms = (ragged.inner(first), ragged.inner(second), ragged.inner(output))
     options = read_options("blocks.contract", dict(words))
     summed = ragged.lists not in output
-    others = options.having(epilogue=None) if summed else options
+    part = part_options(options, x.dtype, y.dtype) if summed else options
     found: list[Any] = []
     for i, (left, right) in enumerate(zip(_views(ragged, first, x), _views(ragged, second, y), strict=True)):
-        asked = options if i + 1 == ragged.number else others
+        asked = options if i + 1 == ragged.number else part
         found.append(contraction(terms, left, right, asked, found[-1] if summed and found else None))
     if summed:
         return torch.as_tensor(found[-1])

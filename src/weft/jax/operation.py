@@ -104,7 +104,8 @@ def _compiled(operation: Operation) -> Callable[..., Any]:
 
 @weft_p.def_impl
 def _impl(*operands: Any, operation: Operation) -> Any:
-    return _compiled(operation)(*operands)
+    with jax.disable_jit(False):  # else it would be this call again
+        return _compiled(operation)(*operands)
 
 
 def _lowering(platform: str) -> Callable[..., Any]:

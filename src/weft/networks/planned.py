@@ -15,8 +15,8 @@ from weft.networks.graph import Graph
 from weft.networks.memory import ResultMemory
 from weft.networks.program import NetworkProgram, NetworkScheme
 from weft.networks.settings import Settings
-from weft.networks.sums import WIDER
 from weft.networks.tree import Tree, TreeStep
+from weft.plans.intermediates import WIDER
 
 _OF_CALLS = ("_programs", "_changes", "_paused", "_recent", "_shared", "latest", "backward")  # see `Network._begin`
 

@@ -12,8 +12,8 @@ from weft.networks.fastest import Fit
 from weft.networks.memory import ResultMemory
 from weft.networks.settings import Settings, node_dtypes
 from weft.networks.slicing import fitted_slices, read_slices
-from weft.networks.sums import WIDER
 from weft.networks.tree import Tree
+from weft.plans.intermediates import WIDER
 
 
 def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slices: Any = ()) -> Fit:

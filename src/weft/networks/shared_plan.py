@@ -16,7 +16,7 @@ from weft.networks.cost import invariant
 from weft.networks.identity import identity_of
 from weft.networks.planned import Planned
 from weft.networks.program import strips
-from weft.networks.sums import WIDER
+from weft.plans.intermediates import WIDER
 
 LARGE = 1 << 25  # bytes of a result from which its strips travel one by one: a millisecond or so each
 STRIPS = 4

@@ -16,8 +16,7 @@ import torch
 
 from weft.networks.graph import Dims
 from weft.networks.slicing import part
-
-WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which slices are added up
+from weft.plans.intermediates import WIDER
 
 
 class SumPlace(NamedTuple):

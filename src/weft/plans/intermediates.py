@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from weft.planner.options import Options
-from weft.spec.whole_sums import between
+from weft.spec.dtypes import resolve, storage_type
+from weft.spec.whole_sums import between, results_of
 
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which parts of sums are added up
 EXACT = (None, "ieee", "ieee_bound")  # precisions of products as they are
 
 
@@ -43,3 +45,11 @@ def step_changes(a: torch.dtype, b: torch.dtype, halves: bool) -> dict[str, Any]
     if halves and torch.float32 in (a, b):
         found["precision"] = "tf32"
     return found
+
+
+def part_options(options: Options, a: torch.dtype, b: torch.dtype) -> Options:
+    """Options of a part of a sum that is made in several calls: it is kept in the type of sums, the last part has the
+    epilogue, and adds what was kept."""
+    results = results_of(options.out_dtype, storage_type(a, b, False, options.promote))
+    types = resolve(a, b, options.precision, options.accumulate, promote=options.promote, results=results, count=2**31)
+    return replace(options.having(epilogue=None), out_dtype=types.accumulate)

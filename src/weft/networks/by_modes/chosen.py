@@ -15,8 +15,8 @@ from weft.networks.order import orders_of
 from weft.networks.planned import Planned
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import fitted_slices
-from weft.networks.sums import WIDER
 from weft.networks.tree import Tree
+from weft.plans.intermediates import WIDER
 
 
 def meshes_of(ranks: int) -> list[tuple[int, ...]]:

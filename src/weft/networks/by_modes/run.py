@@ -24,9 +24,9 @@ from weft.networks.planned import Planned
 from weft.networks.scheme import WORKSPACE
 from weft.networks.slicing import indices, part
 from weft.networks.steps import ContractionCall, StepOptions, prepared
-from weft.networks.sums import WIDER
 from weft.networks.tree import TreeStep
 from weft.networks.work import combine_of, finish
+from weft.plans.intermediates import WIDER
 
 Values = dict[int, torch.Tensor]  # of nodes, as this rank has them
 
