@@ -7,7 +7,7 @@ change; tensors come again, some written meanwhile; calls are made in threads, u
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Thread
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import weft
+from weft.planner import validity
 
 CALLS = 16
 EQUATIONS = (
@@ -199,6 +200,13 @@ def _check(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], dtype:
         scale = 1 + exact.detach().abs().amax() if exact.numel() else 1
         error = (one.detach().to(exact.dtype) - exact.detach()).abs()
         assert (error <= BOUNDS[dtype] * scale).all()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def planned_anew() -> Iterator[None]:
+    """Later tests of this process find no plans that began so."""
+    yield
+    validity.outdate()
 
 
 @pytest.mark.parametrize("seed", range(48))

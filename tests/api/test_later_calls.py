@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import weft
+from weft.planner import validity
 
 CALLS = 12  # the tenth is the first that is written in torch's operations, where few elements are
 
 
 @pytest.fixture(autouse=True)
-def tiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls begin with the library, and change to what is better, as they do for users."""
+def tiers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls begin with the library, and change to what is better, as they do for users; later tests plan anew."""
     monkeypatch.setenv("WEFT_TIERS", "1")
+    yield
+    validity.outdate()
 
 
 def _numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

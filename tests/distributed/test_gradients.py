@@ -27,11 +27,10 @@ COMPLEX = Case("mk,kn->mn", {"m": 5, "n": 4, "k": 7}, {}, (2,), torch.complex128
 
 
 def of_two() -> list[Case]:
-    """Every placement of A, B and D on a line; a batch; functions; C; complex values; modes of one tensor alone."""
+    """Every pair of placements of A, B and D on a line; a batch; functions; C; complex values; modes of one tensor."""
     placed = cases.placed
-    found = [
-        placed(PRODUCT, a=a, b=b, d=d) for d in ("m", "n", None) for a in ("m", "k", None) for b in ("n", "k", None)
-    ]
+    of_a, of_b, of_d = ("m", "k", None), ("n", "k", None), ("m", "n", None)
+    found = [placed(PRODUCT, a=of_a[i], b=of_b[j], d=of_d[(i + j) % 3]) for i in range(3) for j in range(3)]
     found += [placed(BATCHED, a=a, b=b, d=d) for a, b, d in (("b", "b", "b"), ("m", "k", "b"), (None, "b", "n"))]
     product = replace(PRODUCT, alpha=2.0, beta=3.0)
     found += [placed(replace(product, c=c), a="k", b="k", d=d) for c, d in (("1n", "m"), ("m1", None), ("11", "n"))]

@@ -36,7 +36,7 @@ def four() -> list[dict[str, Any]]:
     return values(on_ranks(4, cases.everything, limit=300))
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int) -> None:
     hold(values(on_ranks(size, cases.results, limit=300)))
 
@@ -46,6 +46,7 @@ def test_so_are_those_of_four(four: list[dict[str, Any]]) -> None:
     mesh_holds([one["mesh"] for one in four], (2, 2))
 
 
+@pytest.mark.slow
 def test_so_are_those_of_eight() -> None:
     eight = values(on_ranks(8, cases.on_eight, limit=400))
     hold([one["results"] for one in eight])

@@ -21,7 +21,19 @@ from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain
+from weft.autograd.spec import (
+    C_FN,
+    EPILOGUE,
+    FIRST_OPERAND,
+    A,
+    B,
+    C,
+    Plain,
+    Spec,
+    batched,
+    check_differentiable,
+    plain,
+)
 from weft.autograd.summation import Summation
 from weft.autograd.whole import Whole
 from weft.errors import UnsupportedError
@@ -49,6 +61,8 @@ def plain_rule(
     `tensors` are A, B, C (or None) and an operand for each of `request.named` that is no coordinate, in that order;
     `needs` says of which of these a gradient may be requested. The rule takes what `Plain.of` makes of them.
     """
+    if any(needs):
+        check_differentiable(request)
     form, places = plain_form(request, tensors, backend)
     shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
     return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, permutes)

@@ -54,7 +54,13 @@ def test_products(rung: Rung) -> None:
     right(rung, product(*PRODUCTS[rung.name], torch.float32))
 
 
-@pytest.mark.parametrize("rung", rungs("multiply", "fp64"), ids=lambda rung: rung.name)
+DOUBLE = [
+    pytest.param(rung, marks=[] if rung.name in ("shared tiles", "4 x 4 a thread", "cuBLAS") else pytest.mark.slow)
+    for rung in rungs("multiply", "fp64")
+]  # what single precision has too
+
+
+@pytest.mark.parametrize("rung", DOUBLE, ids=lambda rung: rung.name)
 def test_products_in_double(rung: Rung) -> None:
     right(rung, product(*DOUBLES.get(rung.name, (3, 2, 33)), torch.float64))
 

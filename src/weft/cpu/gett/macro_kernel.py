@@ -28,7 +28,7 @@ from weft.cpu.gett.vector import (
     row_count,
     store_word,
 )
-from weft.fn.numba.inner import inner
+from weft.fn.numba.inner import inline, inner
 
 
 @inner
@@ -196,7 +196,7 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
                 i, j = i + 1, 0
 
 
-@inner
+@inline
 def blocks(plan, frame, bases, part, panels, partials, scratch, kind):
     """One part of the rows and slots of one index of the loop around."""
     m0, m1, s0, s1 = load_word(part), load_word(part + 8), load_word(part + 16), load_word(part + 24)
@@ -207,13 +207,11 @@ def blocks(plan, frame, bases, part, panels, partials, scratch, kind):
     for jc in range(s0, s1, slot_block):
         je = min(jc + slot_block, s1)
         special = 0
-        if k <= k_block and not slot_direct:
-            special = packed(plan, frame, bases, False, jc, je, 0, k, slot_panel, scratch, kind)
         for ic in range(m0, m1, row_block):
             ie = min(ic + row_block, m1)
             for start in range(0, k, k_block):
                 depth = min(k_block, k - start)
-                if k > k_block and not slot_direct:
+                if not slot_direct and (ic == m0 or k > k_block):
                     special = packed(plan, frame, bases, False, jc, je, start, depth, slot_panel, scratch, kind)
                 exact = special
                 if not row_direct:
@@ -240,7 +238,7 @@ def moved(plan, frame, bases, index):
         mode += 8 * (1 + count)
 
 
-@inner
+@inline
 def run(frame, kind):
     """Tasks until none is left; every thread of a team runs this, with a workspace of its own."""
     plan = load_word(frame + 8 * at.PLAN)

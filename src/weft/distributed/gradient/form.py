@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.autograd.spec import Letters, Plain, plain
+from weft.autograd.spec import Letters, Plain, check_differentiable, plain
 from weft.distributed.gradient.layout import PassLayout
 from weft.distributed.planned.placement import Places
 from weft.distributed.planned.problem import RankProblem
@@ -40,10 +40,12 @@ def form_of(
 ) -> PlainForm:  # fmt: skip
     """`request` is of the whole tensors, `c` the whole shape and the type of C, `places` are of operands by name.
 
-    `UnsupportedError` where a tensor is repeated along a mode in a way that its parts do not tell.
+    `DTypeError` where the result has no derivative, `UnsupportedError` where a tensor is repeated along a mode in a way
+    that its parts do not tell.
     """
     letters = Letters(request).of
     _refuse_repeated(request, c[0] if c is not None else None, {"a": problem.a.places, "b": problem.b.places, **places})
+    check_differentiable(request)
     found = plain(request, c, backend)
     placed = {"A": problem.a.places, "B": problem.b.places, "D": problem.d.places}
     placed |= {f"operand {name}": places[given] for (name, _), given in zip(

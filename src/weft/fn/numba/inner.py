@@ -13,3 +13,5 @@ def inner_with(**options: Any) -> Any:
 
 
 inner = inner_with()
+#: Of functions that are called at one place: as part of their caller they are optimised and assembled once, not twice.
+inline = inner_with(inline="always")
