@@ -240,3 +240,10 @@ def test_random_schedules() -> None:
     assert max(value for name, value in worst.items() if name not in ("28", "30")) < 1.165
     hits = read("h200", "tuning-orders", "study.json")["cases"]["fp16_fp32 tccg-20"]["orders"]["hits"]
     assert f"{min(hits['8'], hits['16']):.0f} of a hundred accesses hit" not in text or hits["1"] < 72
+
+
+def test_tccg_by_the_model_alone() -> None:
+    text = page("tuning.md")
+    found = {peer: leads("h200", "tccg-model-alone", "run.json", peer=peer) for peer in ("cutensor", "torch")}
+    assert f"is {geometric_mean(found['cutensor']):.2f} times as fast as cuTENSOR, {min(found['cutensor']):.2f} in" in text
+    assert f"and {geometric_mean(found['torch']):.2f}\ntimes as fast as `torch.einsum`" in text
