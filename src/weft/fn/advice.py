@@ -11,6 +11,8 @@ from types import CodeType, FrameType
 
 import torch
 
+from weft.errors import FunctionError
+
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -95,3 +97,20 @@ def _running_frames() -> Iterator[tuple[CodeType, int]]:
 def _frames_of(error: BaseException) -> Iterator[tuple[CodeType, int]]:
     frames = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     return reversed(frames)
+
+
+def translated(error: Exception, hook: str, entry: str) -> FunctionError:
+    """What a function raised while it was recorded, called by `entry`, as an error of weft's."""
+    text = str(error)
+    line = user_line(entry, error)
+    if "Boolean value of Tensor" in text or "converted to Scalar" in text or "converted to Python scalar" in text:
+        return FunctionError(f"{hook}: {READS_ADVICE}{line}")
+    if ".numpy()" in text or "__array__" in text:
+        return FunctionError(f"{hook}: the function hands its value to NumPy{line}; use torch's functions")
+    return FunctionError(f"{hook}: the function raised {type(error).__name__}: {text}{line}")
+
+
+READS_ADVICE = (
+    "the function reads a value into Python (if, while, bool(), item(), float(), ...); it is recorded once, not run "
+    "for each element: choose by torch.where"
+)

@@ -197,8 +197,13 @@ def _elu(x: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 
     return _Elu.apply(x, alpha, scale, input_scale)
 
 
+def _detached(x: Tensor) -> Tensor:
+    return torch.ops.aten.detach_copy.default(x.detach())
+
+
 #: aten name -> a differentiable function in its place.
 IN_PLACE_OF: dict[str, Callable[..., Any]] = {
+    "detach": _detached,
     "real": _Real.apply, "imag": _Imag.apply, "leaky_relu": _leaky_relu, "elu": _elu, "conj_physical": torch.conj,
 }  # fmt: skip
 

@@ -191,6 +191,11 @@ def _copied(x: Any, dtype: torch.dtype | None = None) -> Any:
     return a
 
 
+@operation("detach")
+def _detached(x: Any) -> Pair:
+    return as_pair(x)
+
+
 @operation("full_like", "scalar_tensor")
 def _full(like: Any, number: Any = None, dtype: torch.dtype | None = None) -> Pair:
     filled = as_pair(like if number is None else number)

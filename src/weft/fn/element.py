@@ -27,13 +27,14 @@ class Element(torch.Tensor):
     """A tensor without data, on the CPU as far as the user's function can tell."""
 
     value: Value
+    detached: bool  # no gradient passes
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, value: Value) -> Element:
+    def __new__(cls, value: Value, detached: bool = False) -> Element:
         shape, dtype = value.sample.shape, value.sample.dtype
         element = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
-        element.value = value
+        element.value, element.detached = value, detached
         return element
 
     @classmethod

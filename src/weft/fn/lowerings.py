@@ -89,7 +89,7 @@ COMMON: dict[str, Lowering] = {
     "logical_or": lambda w, t, x, y: f"{w.operand(x, torch.bool)} | {w.operand(y, torch.bool)}",
     "bitwise_and": template("{0} & {1}"), "bitwise_or": template("{0} | {1}"),
     "isnan": lambda w, t, x: "{0} != {0}".format(w.operand(x, w.common(x))),
-    "copy": _copy, "full_like": _folded, "scalar_tensor": _folded,
+    "copy": _copy, "detach": template("{0}"), "full_like": _folded, "scalar_tensor": _folded,
 }  # fmt: skip
 
 

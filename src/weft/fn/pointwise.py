@@ -27,7 +27,7 @@ from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.writer import HALF_TYPES
 
 #: Operations of a graph that move or make values and compute nothing.
-_FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag", "view"})
+_FREE = frozenset({"_to_copy", "copy", "detach", "full_like", "scalar_tensor", "conj_physical", "real", "imag", "view"})
 _FUSIBLE = frozenset((*LOWERINGS, *DECOMPOSITIONS))
 
 

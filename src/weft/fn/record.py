@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import FunctionError
-from weft.fn.advice import instead_of, user_line
+from weft.fn.advice import READS_ADVICE, instead_of, translated, user_line
 from weft.fn.element import Element, Value, fixed, run_plainly, tensors_among
 from weft.fn.surroundings import set_aside, steers_torch
 
@@ -28,7 +28,10 @@ _SAMPLE = 103
 #: Operations that read a value into Python.
 _READS = frozenset({"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"})
 #: Operations that share memory with their argument and change nothing, as long as the shape stays.
-_ALIASES = frozenset({"alias", "detach", "view", "_unsafe_view", "_reshape_alias", "expand", "lift_fresh", "lift"})
+_ALIASES = frozenset({
+    "alias", "detach", "detach_copy", "view", "_unsafe_view", "_reshape_alias", "expand",
+    "lift_fresh", "lift",
+})  # fmt: skip
 #: Operations that copy their argument and change nothing, as long as the dtype stays.
 _COPIES = frozenset({"_to_copy", "clone", "resolve_conj", "resolve_neg", "lift_fresh_copy"})
 #: Operations that fill a tensor with one number: position of that number among the arguments, or the number.
@@ -66,6 +69,7 @@ def record(
     hook: str,
     fusible: Callable[[str], bool],
     decompositions: Mapping[str, Callable[..., Any]] | None = None,
+    detaches: bool = False,
 ) -> fx.Graph:
     """Run `function` on elements of that shape, one for each dtype, and return what it did.
 
@@ -73,12 +77,14 @@ def record(
     tuple. Every node carries `meta["dtype"]` and `meta["scalar"]` (true for 0-d values, which torch promotes like
     Python numbers of their kind). `fusible` says which aten operations (by name, without overload and without the
     underscore of in-place forms) may stand in the graph; those named in `decompositions` are replaced by what
-    their function does. Raises `FunctionError`, beginning with `hook`, for anything that is not pointwise.
+    their function does. With `detaches` what is detached, or made where gradients are off, is written down as that;
+    always so by `aten.detach_copy`, which torch's own code does not use. Raises `FunctionError`, beginning with `hook`, for
+    anything that is not pointwise.
     """
     with set_aside():
-        recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {})
+        recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {}, detaches)
         inputs = [recorder.placeholder(f"x{position}", dtype) for position, dtype in enumerate(dtypes)]
-        with recorder:
+        with recorder, torch.set_grad_enabled(detaches):
             result = _call_user(function, inputs, recorder)
         recorder.finish(result)
     recorder.graph.eliminate_dead_code()
@@ -93,27 +99,11 @@ def _call_user(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rec
             raise
         cause: FunctionError | None = recorder.refusal
         if cause is None:
-            cause = _translated(error, recorder.hook)
+            cause = translated(error, recorder.hook, _call_user.__name__)
             raise cause from error
     if recorder.refusal is not None:  # even where the function or torch swallowed the exception
         raise recorder.refusal
     return result
-
-
-def _translated(error: Exception, hook: str) -> FunctionError:
-    text = str(error)
-    line = user_line(_call_user.__name__, error)
-    if "Boolean value of Tensor" in text or "converted to Scalar" in text or "converted to Python scalar" in text:
-        return FunctionError(f"{hook}: {_READS_ADVICE}{line}")
-    if ".numpy()" in text or "__array__" in text:
-        return FunctionError(f"{hook}: the function hands its value to NumPy{line}; use torch's functions")
-    return FunctionError(f"{hook}: the function raised {type(error).__name__}: {text}{line}")
-
-
-_READS_ADVICE = (
-    "the function reads a value into Python (if, while, bool(), item(), float(), ...); it is recorded once, not run "
-    "for each element: choose by torch.where"
-)
 
 
 class _Refused(Exception):
@@ -127,6 +117,7 @@ class _Recorder(TorchDispatchMode):
         hook: str,
         fusible: Callable[[str], bool],
         decompositions: Mapping[str, Callable[..., Any]],
+        detaches: bool,
     ) -> None:
         super().__init__()
         self.graph = fx.Graph()
@@ -135,6 +126,7 @@ class _Recorder(TorchDispatchMode):
         self._shape = shape
         self._fusible = fusible
         self._decompositions = decompositions
+        self._detaches = detaches
         self._first: fx.Node | None = None
 
     @classmethod
@@ -221,7 +213,8 @@ class _Recorder(TorchDispatchMode):
         sample = self._ask(func, args, kwargs)
         self._check_shape(func, sample)
         constant = all(tensor.value.constant for tensor in tensors_among(args, kwargs))
-        return Element(Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed))
+        cut = self._detaches and not torch.is_grad_enabled()
+        return Element(Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed), cut)
 
     def _reinterpret(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
         """The bits of a value as another type."""
@@ -235,15 +228,16 @@ class _Recorder(TorchDispatchMode):
     def _same(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Element:
         """An operation that may change nothing: a view of the same shape, a cast to the same dtype, a copy."""
         value, sample = args[0].value, self._ask(func, args, kwargs)
+        cut = args[0].detached or name == "detach_copy" or (name == "detach" and self._detaches)
         self._check_shape(func, sample)
         if sample.dtype != value.sample.dtype:
             return self._add(func, args, {"dtype": sample.dtype})
         if name in _COPIES:
-            return Element(Value(value.node, value.sample, value.constant))
+            return Element(Value(value.node, value.sample, value.constant), cut)
         if sample.dim() > value.sample.dim():
             value.viewed = True
-            return Element(Value(self._spread(value.node, sample), sample, viewed=True))
-        return Element(value)
+            return Element(Value(self._spread(value.node, sample), sample, viewed=True), cut)
+        return Element(value, cut)
 
     def _change(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
         """Write an in-place operation down as the plain one, cast back to the dtype that the memory has."""
@@ -297,7 +291,7 @@ class _Recorder(TorchDispatchMode):
 
     def _read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not all(self._value(tensor).constant for tensor in tensors_among(args, kwargs)):
-            raise self._refuse(f"{_READS_ADVICE}{self._line()}")
+            raise self._refuse(f"{READS_ADVICE}{self._line()}")
         return run_plainly(func, args, kwargs)  # a constant of the function's own
 
     # -- the graph -----------------------------------------------------------------------------------------------
@@ -318,13 +312,21 @@ class _Recorder(TorchDispatchMode):
             return run_plainly(func, args, kwargs, torch.ones_like)
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], sample: torch.Tensor) -> fx.Node:
-        plain = [argument.value.node if isinstance(argument, Element) else argument for argument in args]
+        plain = [self._node(argument) if isinstance(argument, Element) else argument for argument in args]
         named = {
-            key: value.value.node if isinstance(value, Element) else value
+            key: self._node(value) if isinstance(value, Element) else value
             for key, value in kwargs.items()
             if key not in _PLACEMENT
         }
         return _describe(self.graph.call_function(func, tuple(plain), named), sample)
+
+    def _node(self, element: Element) -> fx.Node:
+        """The value as an argument, or as a result."""
+        value = element.value
+        smooth = value.sample.dtype.is_floating_point or value.sample.dtype.is_complex
+        if not element.detached or value.constant or not smooth:
+            return value.node
+        return _describe(self.graph.call_function(aten.detach.default, (value.node,)), value.sample)
 
     def _constant(self, number: Any, sample: torch.Tensor) -> Value:
         dtype = {"dtype": sample.dtype}
@@ -347,7 +349,7 @@ class _Recorder(TorchDispatchMode):
             value = self._value(result)
             if value.as_real or tuple(result.shape) not in ((), self._shape):
                 raise self._misshapen("the function returns", result)
-            return value.node
+            return self._node(result)  # type: ignore[arg-type]
         if isinstance(result, (bool, int, float, complex)):
             assert self._first is not None
             like = torch.empty(self._shape, dtype=self._first.meta["dtype"], device="cpu")

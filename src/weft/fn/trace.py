@@ -83,7 +83,7 @@ def _trace(
         return fn(value, **dict(zip(names, others, strict=True)))
 
     allowed = fusible_or_reduction if reduces else fusible
-    graph, other = (record(call, dtypes, shape, hook=hook, fusible=allowed) for shape in SHAPES)
+    graph, other = (record(call, dtypes, shape, hook=hook, fusible=allowed, detaches=True) for shape in SHAPES)
     function = RecordedFunction(graph, (first, *names))
     if function.identity != canonical(other):
         raise FunctionError(

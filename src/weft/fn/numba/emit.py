@@ -10,7 +10,9 @@ from weft.fn.numba.lowering import LOWERINGS, QUICK
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.pointwise import Pointwise, RecordedFunction
 
-_COMPLEX = frozenset({"add", "sub", "rsub", "mul", "neg", "conj_physical", "real", "imag", "_to_copy", "eq", "ne"})
+_COMPLEX = frozenset({
+    "add", "sub", "rsub", "mul", "neg", "conj_physical", "real", "imag", "_to_copy", "detach", "eq", "ne",
+})  # fmt: skip
 _NUMBA = Language("the CPU", LOWERINGS, _COMPLEX)
 _QUICK = Language("the CPU", LOWERINGS | QUICK, _COMPLEX)
 
