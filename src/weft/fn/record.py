@@ -78,8 +78,8 @@ def record(
     Python numbers of their kind). `fusible` says which aten operations (by name, without overload and without the
     underscore of in-place forms) may stand in the graph; those named in `decompositions` are replaced by what
     their function does. With `detaches` what is detached, or made where gradients are off, is written down as that;
-    always so by `aten.detach_copy`, which torch's own code does not use. Raises `FunctionError`, beginning with `hook`, for
-    anything that is not pointwise.
+    always so by `aten.detach_copy`, which torch's own code does not use. Raises `FunctionError`, beginning with
+    `hook`, for anything that is not pointwise.
     """
     with set_aside():
         recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {}, detaches)
