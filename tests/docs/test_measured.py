@@ -218,7 +218,7 @@ def test_doors() -> None:
 
 def test_invariant_bits() -> None:
     text = page("contractions.md")
-    longer = [1 / ratio for ratio in leads("h200", "tccg-invariant", "run.json", peer="weft-invariant")]
+    longer = [1 / ratio for ratio in leads("h200", "doors", "invariant", "run.json", peer="weft-invariant")]
     assert f"{geometric_mean([1 / each for each in longer]):.2f} times as the geometric mean of TCCG" in text
     slow = sorted(1 / each for each in longer)[-4:]
     assert f"up to {slow[0]:.1f} where another schedule serves, and {slow[1]:.1f} to {slow[3]:.1f} in three" in text
@@ -244,7 +244,7 @@ def test_random_schedules() -> None:
 
 def test_tccg_by_the_model_alone() -> None:
     text = page("tuning.md")
-    found = {peer: leads("h200", "tccg-model-alone", "run.json", peer=peer) for peer in ("cutensor", "torch")}
+    found = {peer: leads("h200", "tuning", "tccg", "run.json", peer=peer) for peer in ("cutensor", "torch")}
     assert f"is {geometric_mean(found['cutensor']):.2f} times as fast as cuTENSOR, " in text
     assert f"{min(found['cutensor']):.2f} in the worst case" in text
     assert f"and {geometric_mean(found['torch']):.2f}\ntimes as fast as `torch.einsum`" in text

@@ -113,7 +113,7 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError("torch.jit.trace cannot record weft's calls: use torch.compile or torch.export")
         if value.layout is not torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
-            hint = ", and jagged ones by contract(..., ragged=...)" if value.is_nested else ""
+            hint = ", and jagged ones with ragged=" if value.is_nested else ""
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted{hint}")
         if value.is_quantized:
             raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
