@@ -100,7 +100,7 @@ def _frames_of(error: BaseException) -> Iterator[tuple[CodeType, int]]:
 
 
 def translated(error: Exception, hook: str, entry: str) -> FunctionError:
-    """What a function raised while it was recorded, called by `entry`, as an error of weft's."""
+    """The error of weft's for what a function raised while it was recorded, called by `entry`."""
     text = str(error)
     line = user_line(entry, error)
     if "Boolean value of Tensor" in text or "converted to Scalar" in text or "converted to Python scalar" in text:
