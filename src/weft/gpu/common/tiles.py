@@ -45,7 +45,7 @@ def _materialize(tile: Any, _semantic: Any = None) -> Any:
 
 @tl.core.builtin
 def _settled(acc: Any, _semantic: Any = None) -> Any:
-    if acc.dtype.primitive_bitwidth != 32 or not _multiplies_by_groups(_semantic):
+    if acc.dtype.primitive_bitwidth != 32 or not 90 <= _cuda_architecture(_semantic) < 100:
         return acc
     return tl.inline_asm_elementwise(
         "mov.b32 $0, $1;", "=r,r", [acc], dtype=acc.dtype, is_pure=False, pack=1, _semantic=_semantic
@@ -60,15 +60,20 @@ def _sync_for_wgmma(_semantic: Any = None) -> None:
 
 def _multiplies_by_groups(semantic: Any) -> bool:
     """Whether matrix units serve groups of four warps: on NVIDIA GPUs from Hopper on."""
+    return _cuda_architecture(semantic) >= 90
+
+
+def _cuda_architecture(semantic: Any) -> int:
+    """The compute capability that is compiled for, times ten; 0 where it is no NVIDIA GPU's."""
     options = semantic.builder.options
-    return options.backend_name == "cuda" and int(options.arch.removeprefix("sm")) >= 90
+    return int(options.arch.removeprefix("sm")) if options.backend_name == "cuda" else 0
 
 
 materialize = (lambda tile: tile) if interpreting() else _materialize
 """A tile of an operand that is in registers where the program is now. No instruction, and nothing on other devices."""
 
 settled = (lambda acc: acc) if interpreting() else _settled
-"""A sum whose products are all made where the program is now. No instruction, and nothing on other devices.
+"""A sum whose products are all made where the program is now. No instruction, and nothing on devices but Hopper's.
 
 A wgmma reads the factor that is in registers while the program goes on. Up to 3.9 Triton starts the next step before
 the last has read its own, and assemblers before CUDA 13.3 put both into the same registers: wrong sums now and then

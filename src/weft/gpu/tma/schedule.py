@@ -305,17 +305,17 @@ def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> 
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     sms = sm_count(target)
     tiles = contraction.batch * dim_tiles(whole.a, tile_m) * dim_tiles(whole.b, tile_n)
+    if tiles >= sms and not contraction.invariant:
+        return
     partial_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in _split_counts(contraction, tile_k, steps, tiles, sms):
+    for splits in _runs(contraction, tile_k) if contraction.invariant else split_counts(steps, tiles, sms):
         split = replace(whole, splits=splits, workspace_bytes=splits * tiles * partial_bytes)
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
 
 
-def _split_counts(contraction: Contraction, tile_k: int, steps: int, tiles: int, sms: int) -> Sequence[int]:
-    """Numbers of partials that are worth a try; where bits are not to depend on extents, that of the runs."""
-    if contraction.invariant:
-        return [runs] if (runs := runs_of(contraction, tile_k)) > 1 else []
-    return split_counts(steps, tiles, sms) if tiles < sms else []
+def _runs(contraction: Contraction, tile_k: int) -> Sequence[int]:
+    """The partials of a sum whose bits are not to depend on extents: as many as its runs, where there are several."""
+    return [runs] if (runs := runs_of(contraction, tile_k)) > 1 else []
 
 
 def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:
