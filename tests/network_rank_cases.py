@@ -124,7 +124,7 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
     program.slice_in_strips = lambda *those: (seen.append(those[0]), in_strips(*those))
     first, again = (planned(*half, group=world()) for _ in range(2))
     expected = torch.einsum(net.equation, *[x.double() for x in half]).tanh()
-    right = torch.allclose(first.double(), expected, atol=2e-2) and len(seen) == (2 if strips > 1 else 0)
+    right = torch.allclose(first.double(), expected, atol=5e-3) and len(seen) == (2 if strips > 1 else 0)
     found["function"] = right, torch.equal(first, again)
     return found
 
