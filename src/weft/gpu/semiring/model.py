@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+
 from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SHARED_MEMORY, VECTOR, power_of_two, sm_count
 from weft.gpu.common.cost import Access, KernelWork, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, rest, tiled_dim, wide, wide_index
@@ -151,9 +153,7 @@ def _is_run(axis: TiledAxis, operand: int) -> bool:
 
 _FITTED = fitted("semiring")
 
-# Fitted to 58 timed schedules of max-plus in float32 on an H200, which they predict within 6 % on average. Products of
-# float32 take up to 10 % longer where no operand lies along k, and up to 1.4 times as long where one does: reads of
-# shared memory and of rows then bind beside them.
+# Fitted to 58 timed schedules of max-plus in float32 on an H200, which they predict within 6 % on average.
 STEP_SLOTS = _FITTED("step_slots")  # issue slots of a thread in each step along k besides products and reads
 BLOCK_SLOTS = _FITTED("block_slots")  # before the first step and after the last one
 STORE_SLOTS = _FITTED("store_slots")  # for each element of D
@@ -165,6 +165,9 @@ SCHEDULERS = 4  # of an SM
 OTHER_REGISTERS = 36  # of a thread, besides accumulators and four steps of the tiles
 NARROW_SLOTS = _FITTED("narrow_slots")  # of a copy of `LEAST_COPY` bytes, which touches a line for as little
 SHARED_RATE = _FITTED("shared_rate")  # lanes of reads of 128 bytes from shared memory per second
+# What `waiting` comes to at least where an operand of products in float32 lies along k: one instruction makes a product
+# and adds it, two of max-plus, so that reads bind beside it that take no neighbours at once.
+ALONG_K = _FITTED("along_k")
 
 
 def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> float:
@@ -221,10 +224,18 @@ def _arithmetic_seconds(
     slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
     cycles = params.steps * sum(cycles for _, cycles in reads)
     resident = max(1, min(_resident(contraction, schedule), -(-programs // sm_count(target))))
-    waiting = 1 + WAITING * SCHEDULERS / (resident * schedule.warps)
+    waiting = max(
+        1 + WAITING * SCHEDULERS / (resident * schedule.warps), ALONG_K if _products_along_k(contraction, params) else 1
+    )
     outside = (BLOCK_SLOTS + STORE_SLOTS * held) * (1 + BLOCK_WAITING / resident)
     seconds = max((params.steps * slots * waiting + outside) / SLOT_RATE, cycles / SHARED_RATE)
     return programs * 32 * schedule.warps * seconds
+
+
+def _products_along_k(contraction: Contraction, params: SemiringParams) -> bool:
+    """Whether values of an operand are read one by one and multiplied in float32."""
+    products = contraction.algebra is None and contraction.arithmetic.product == torch.float32
+    return products and any(own.run == 1 and own.held > 1 for own in (params.threads_m, params.threads_n))
 
 
 def _narrow_seconds(access: Access) -> float:
