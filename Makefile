@@ -2,7 +2,7 @@
 #
 #   make demo      run the main job          make lint     ruff and mypy
 #   make test      run the tests             make bench    measure the benchmark suite
-#   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
+#   make figures   measure what README quotes, on a GPU, three quarters of an hour
 #   make study     random schedules, ladders with counters and joules, the machine itself: a GPU, half an hour
 #   make docs      render the pages          make dist     build wheels and sdists
 #   make release   install both anew, in empty environments of each Python here
@@ -37,10 +37,9 @@ endif
 RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
   transpose call nn small networks
-TUNED   ?= tccg tccg-fusion
 PROFILED ?= 01 04 13 14 16 19 20 31 40 46
 
-RUN_tccg        := tccg --peers cutensor,torch,weft-model --quick --budget 0.03
+RUN_tccg        := tccg --peers cutensor,torch --quick --budget 0.03
 RUN_tccg-bf16   := tccg --dtypes bf16_fp32 --peers cutensor --quick --budget 0.02
 RUN_tccg-tf32   := tccg --dtypes tf32 --peers cutensor --quick --budget 0.02
 RUN_tccg-fp64   := tccg --dtypes fp64 --peers cutensor --quick --budget 0.02
@@ -48,7 +47,7 @@ RUN_tccg-fusion := tccg-fusion --peers cutensor,torch --quick --budget 0.02
 RUN_beyond      := beyond --peers cutensor,torch --quick --budget 0.02
 RUN_dense       := dense --quick --budget 0.03
 RUN_epilogue    := epilogue --budget 0.3
-RUN_weights     := weights --peers cublas,torch --tune measure
+RUN_weights     := weights --peers cublas,torch
 RUN_algebra     := algebra --budget 0.05
 RUN_numbers     := numbers --quick --budget 0.03
 RUN_permute     := permute --quick --budget 0.02
@@ -57,8 +56,6 @@ RUN_call        := call --quick --budget 0.1
 RUN_nn          := nn --budget 0.1 --peers weft-compiled,torch,compile
 RUN_small       := small
 RUN_networks    := networks --budget 0.2
-TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
-TUNE_tccg-fusion := tccg-fusion --leaders 6
 
 # Tritons that `make test-tritons` compiles with, each unpacked into a folder of its own.
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
@@ -67,8 +64,8 @@ TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench tuned figures profiles browser clean \
-  $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
+.PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench figures profiles browser clean \
+  $(FIGURES:%=figure-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 14
@@ -166,10 +163,6 @@ release: $(READY)
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
 
-tuned: $(TUNED:%=tuned-%)
-
-$(TUNED:%=tuned-%): tuned-%: $(READY)
-	$(PY) -m weft tune --suite $(TUNE_$*) --samples 0 --budget 2 --again --out $(RESULTS)/tune-$*.json
 
 sanitize: $(READY)
 	PYTHONPATH=src:packages/weft-bench/src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)

@@ -46,7 +46,7 @@ class PlanCall(_WeftCall):
 
 
 class ContractCall(_WeftCall):
-    """``weft.contract(equation, a, b, out=d)``, which finds its plan anew in each call."""
+    """``weft.contract(equation, a, b, out=d)``, which finds its plan anew in each call; its kernel is made first."""
 
     name = CONTRACT
 
@@ -55,8 +55,8 @@ class ContractCall(_WeftCall):
 
         equation, a_fn, epilogue = case.equation, _function(case.a_fn), _function(case.epilogue)
         if a_fn is None and epilogue is None:
-            return lambda a, b, c, d: contract(equation, a, b, out=d)
-        return lambda a, b, c, d: contract(equation, a, b, out=d, a_fn=a_fn, epilogue=epilogue)
+            return lambda a, b, c, d: contract(equation, a, b, out=d, specialize="now")
+        return lambda a, b, c, d: contract(equation, a, b, out=d, a_fn=a_fn, epilogue=epilogue, specialize="now")
 
 
 class CompiledContractCall(_WeftCall):
