@@ -1,10 +1,10 @@
 """Times of schedules beside the cost model's: `python tools/schedule_times.py PROBLEMS.json OUT.json [--each 3]`.
 
-PROBLEMS.json lists contractions, {"equation": "mk,kn->mn", "extents": {"m": 64, ...}} with `dtype`, `precision` and
-`strides` where they are not the defaults. Of each problem the first schedules of each kind are compiled, checked and
-measured quickly, as `weft tune` does; a kind is the families that a schedule is made of. A row is a schedule, with the
-seconds that the cost model expects and those measured. What a rule of choice would choose, and what it would lose
-against the fastest row, is read from the same rows: before a change and after it.
+PROBLEMS.json lists contractions, as those in `tools/problems` do: {"equation": "mk,kn->mn", "extents": {"m": 64, ...}},
+and `dtype`, `precision` and `strides` where they are not the defaults. Of each problem the first schedules of each kind
+are compiled, checked and measured quickly, as `weft tune` does; a kind is the families that a schedule is made of. A row
+is a schedule, with the seconds that the cost model expects and those measured. What a rule of choice would choose, and
+what it would lose against the fastest row, is read from the same rows: before a change and after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from weft.api.describe import choice_for, hypothetical
+from weft.cli.tuning.run import of_equation
 from weft.errors import WeftError
 from weft.machine.provenance import command, commit
 from weft.machine.stamp import device_stamp
@@ -74,9 +74,7 @@ def kind_of(schedule: str) -> str:
 def _choice(problem: dict[str, Any]) -> Choice:
     given = {name: problem[name] for name in ("precision", "strides") if name in problem}
     dtype = getattr(torch, problem.get("dtype", "float32"))
-    _, choice = choice_for(hypothetical(problem["equation"], problem["extents"], dtype=dtype, **given))
-    assert choice is not None  # of the reference backend alone, which "auto" is not
-    return choice
+    return of_equation(problem["equation"], problem["extents"], dtype=dtype, **given).choice()
 
 
 def _rows(problem: dict[str, Any], choice: Choice, ranks: list[Ranked], compiler: Compiler) -> list[dict[str, Any]]:
