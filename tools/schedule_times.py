@@ -2,9 +2,9 @@
 
 PROBLEMS.json lists contractions, as those in `tools/problems` do: {"equation": "mk,kn->mn", "extents": {"m": 64, ...}},
 and `dtype`, `precision` and `strides` where they are not the defaults. Of each problem the first schedules of each kind
-are compiled, checked and measured quickly, as `weft tune` does; a kind is the families that a schedule is made of. A row
-is a schedule, with the seconds that the cost model expects and those measured. What a rule of choice would choose, and
-what it would lose against the fastest row, is read from the same rows: before a change and after it.
+are compiled, checked and measured quickly, as `weft tune` does; a kind is the families that a schedule is made of. A
+row is a schedule, with the seconds that the cost model expects and those measured. What a rule of choice would choose,
+and what it would lose against the fastest row, is read from the same rows: before a change and after it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -164,15 +164,24 @@ class Run:
                 yield case, result.wrong
 
 
-def continued(run: Run, before: Run) -> Run:
-    """`run`, which has not begun, with the cases that `before` measured to the end.
+def check_continues(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """`WeftError` where a record that is to be continued differs in one of these: it would not be one record."""
+    for name, value in now.items():
+        if before[name] != value:
+            raise WeftError(f"the {what} to continue has {name} {before[name]}, not {value}")
+
+
+def continued(run: Run, before: Run, whole: bool = True) -> Run:
+    """`run`, which has not begun, with the cases that `before` measured, with every contender if `whole`.
 
     `WeftError` where the two would not be one run: another suite, device, commit, mode, or other contenders.
     """
-    for what in ("suite", "device", "commit", "mode", "contenders"):
-        if getattr(run, what) != getattr(before, what):
-            raise WeftError(f"the run to continue has {what} {getattr(before, what)}, not {getattr(run, what)}")
-    run.cases = [case for case in before.cases if case.results.keys() >= set(run.contenders)]
+    origins = [
+        {name: getattr(each, name) for name in ("suite", "device", "commit", "mode", "contenders")}
+        for each in (before, run)
+    ]
+    check_continues("run", *origins)
+    run.cases = [case for case in before.cases if not whole or case.results.keys() >= set(run.contenders)]
     earlier = before.environment.get("continues", [])
     run.environment["continues"] = [*earlier, {"date": before.date, "command": before.command, "ended": before.ended}]
     return run

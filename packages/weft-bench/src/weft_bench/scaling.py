@@ -75,17 +75,18 @@ def measure_scaling(
     run: Run, chosen: Sequence[Entry], numbers: Sequence[int], job: Job,
     begun: Callable[[str], None] = lambda _: None, kept: Callable[[CaseRecord, str], None] = lambda *_: None,
 ) -> None:  # fmt: skip
-    """Measure all cases on each of these numbers of ranks, into `run`.
+    """Measure on each of these numbers of ranks what `run` has no samples of yet, into it.
 
     `begun` is called with each contender, `kept` with a case and the contender of which it has just got a result.
     """
-    run.cases = [record_of(entry) for entry in chosen]
+    run.cases += [record_of(entry) for entry in run.missing(chosen)]
     known = {case.name: case for case in run.cases}
     try:
         for number in numbers:
             name = contender(number)
             begun(name)
-            for case, result in _launched(number, list(known), job):
+            left = [case for case in known if known[case].measured(name) is None]
+            for case, result in _launched(number, left, job) if left else ():
                 known[case].results[name] = result
                 kept(known[case], name)
         run.ended = "finished"

@@ -111,7 +111,7 @@ def test_a_run_is_kept_and_goes_on(tmp_path: Path) -> None:
     save(run, tmp_path)
     assert load(tmp_path) == run
     assert [each.workload for each in continued(RegretRun("a CPU", stamp), load(tmp_path)).rows] == ["a"]
-    with pytest.raises(WeftError, match="is of a CPU and abc, not a GPU"):
+    with pytest.raises(WeftError, match="has device a CPU, not a GPU"):
         continued(RegretRun("a GPU", stamp), load(tmp_path))
     (tmp_path / "regret.json").write_text("{}")
     with pytest.raises(WeftError, match="is no run of weft bench regret"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from on_ranks import on_ranks
 from weft.errors import UnsupportedError
 from weft_bench.cases.scaling import PlacedCase
 from weft_bench.machine.laws import amdahl, gustafson
-from weft_bench.records import CaseRecord, Result, Run, load, save
+from weft_bench.records import CaseRecord, Result, Run, continued, load, save
 from weft_bench.report.figures import figures, in_words
 from weft_bench.report.page import run_page, scaling_table
 from weft_bench.report.plots import draw
@@ -163,6 +164,29 @@ def test_a_row_is_told_while_the_ranks_still_measure(monkeypatch: pytest.MonkeyP
     assert run.cases[0].results[name].samples == (0.5,)
     assert second == "rtree_100-weak"
     assert wrong == "the ranks ended with code 3 before this case: a rank is gone"
+
+
+def test_a_run_that_was_cut_off_goes_on_with_what_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, asked = entries(SCALING, only=["rtree_100-strong", "rtree_100-weak"]), []
+
+    def launched(number: int, names: Sequence[str], job: Job) -> Iterator[tuple[str, Result]]:
+        asked.append((number, list(names)))
+        for name in names:
+            yield name, Result(samples=(1.0 / number,))
+
+    monkeypatch.setattr("weft_bench.scaling._launched", launched)
+    names = [contender(2), contender(1)]
+    before = Run(SCALING, "a device", names, {}, mode="hot", host=True)
+    before.cases = [record_of(chosen[0])]
+    before.cases[0].results = {"1 rank": Result(samples=(0.5,)), "2 ranks": Result(wrong="the ranks ended")}
+    run = continued(Run(SCALING, "a device", names, {}, mode="hot", host=True), before, whole=False)
+    measure_scaling(run, chosen, [1, 2], Job(CPU))
+    assert asked == [(1, ["rtree_100-weak"]), (2, ["rtree_100-strong", "rtree_100-weak"])]
+    assert [case.results["1 rank"].samples for case in run.cases] == [(0.5,), (1.0,)]
+    assert [case.results["2 ranks"].samples for case in run.cases] == [(0.5,), (0.5,)]
+    measure_scaling(run, chosen, [1, 2], Job(CPU))
+    assert len(asked) == 2
+    assert run.ended == "finished"
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ def test_the_command_goes_on_with_what_was_written(tmp_path: Path, monkeypatch: 
     file.write_text(file.read_text().replace('"commit": "', '"commit": "another-'))
     code, said = invoke(*words, "--rung", "16")
     assert code != 0
-    assert "the ladder 'multiply' to continue is of" in said
+    assert "the ladder 'multiply' to continue has commit another-" in said
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ def bench(
         chosen = entries(suite, split(pairs), split_cases(cases), most)
         if found.kind == SCALING:
             options = {"types": split(pairs), "work": most} | _given(budget=budget, rrs=rrs, threads=threads)
-            _check_plain(peers=peers, mode=mode, tune=tune, energy=energy, resume=resume)
-            _scale(chosen, place, out or Path("out") / suite, ranks, bool(cases), options)
+            _check_plain(peers=peers, mode=mode, tune=tune, energy=energy)
+            _scale(chosen, place, out or Path("out") / suite, ranks, bool(cases), resume, options)
             return
         if ranks is not None:
             raise UnsupportedError("--ranks is for the suite scaling")
@@ -262,13 +262,19 @@ def _check_plain(**options: Any) -> None:
 
 
 def _scale(
-    chosen: list[Entry], place: torch.device, folder: Path, ranks: str | None, selected: bool, options: dict[str, Any]
+    chosen: list[Entry],
+    place: torch.device,
+    folder: Path,
+    ranks: str | None,
+    selected: bool,
+    resume: bool,
+    options: dict[str, Any],
 ) -> None:
     """Run the suite of ranks and write what came of it."""
     from weft.machine.stamp import device_stamp
     from weft_bench.checking import tolerance_text
     from weft_bench.environment import disclose
-    from weft_bench.records import Run, save
+    from weft_bench.records import RUN_FILE, Run, continued, load, save
     from weft_bench.report import summary as reports
     from weft_bench.report.page import SCALING_IN_WORDS, scaling_table
     from weft_bench.scaling import SCALING, Job, contender, measure_scaling, read_ranks
@@ -282,6 +288,8 @@ def _scale(
     )  # fmt: skip
     names = [contender(number) for number in reversed(numbers)]
     run = Run(SCALING, str(device_stamp(place)["name"]), names, environment, mode="hot", host=True, selected=selected)
+    if resume and (folder / RUN_FILE).exists():
+        run = continued(run, load(folder), whole=False)
 
     def keep(case: CaseRecord, name: str) -> None:
         save(run, folder)

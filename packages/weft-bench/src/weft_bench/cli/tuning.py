@@ -76,6 +76,7 @@ def _begun(folder: Path, place: torch.device, resume: bool) -> dict[str, Any]:
     """A study without cases, or that in the folder. `WeftError` where that is of another device or commit."""
     from weft.machine.stamp import device_stamp
     from weft_bench.environment import disclose
+    from weft_bench.records import check_continues
 
     environment = disclose(
         place, workloads={"suite": SUITE, "inputs": "normal random values"},
@@ -84,9 +85,10 @@ def _begun(folder: Path, place: torch.device, resume: bool) -> dict[str, Any]:
     study: dict[str, Any] = {"device": str(device_stamp(place)["name"]), "environment": environment, "cases": {}}
     if resume and (folder / FILE).exists():
         before: dict[str, Any] = json.loads((folder / FILE).read_text())
-        commits = [each["environment"]["artifacts"]["commit"] for each in (before, study)]
-        if (before["device"], commits[0]) != (study["device"], commits[1]):
-            raise WeftError(f"the study to continue is of {before['device']} and commit {commits[0]}")
+        origins = [
+            {"device": each["device"], "commit": each["environment"]["artifacts"]["commit"]} for each in (before, study)
+        ]
+        check_continues("study", *origins)
         study["cases"] = before["cases"]
     return study
 

@@ -14,6 +14,7 @@ from weft.errors import WeftError
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval
+from weft_bench.records import check_continues
 
 FORMAT = 1
 PREFIX = "ladder-"  # of the files
@@ -101,10 +102,8 @@ def begun(folder: Path, name: str, device: torch.device) -> Climb | None:
     if not file.exists():
         return None
     found = _read(file)
-    here = str(device_stamp(device)["name"]), commit()
-    there = found.device, found.environment.get("artifacts", {}).get("commit")
-    if here != there:
-        raise WeftError(f"the ladder '{name}' to continue is of {there[0]} and commit {there[1]}")
+    there = {"device": found.device, "commit": found.environment.get("artifacts", {}).get("commit")}
+    check_continues(f"ladder '{name}'", there, {"device": str(device_stamp(device)["name"]), "commit": commit()})
     return found
 
 

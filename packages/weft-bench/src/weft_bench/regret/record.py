@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
-from weft_bench.records import write_whole
+from weft_bench.records import check_continues, write_whole
 from weft_bench.regret.workloads import CALLS
 
 FORMAT = 1
@@ -95,10 +95,9 @@ def load(folder: Path) -> RegretRun:
 
 def continued(run: RegretRun, before: RegretRun) -> RegretRun:
     """`run` with the rows of `before`. `WeftError` where device or commit differ."""
-    commits = [each.environment.get("artifacts", {}).get("commit") for each in (run, before)]
-    if (run.device, commits[0]) != (before.device, commits[1]):
-        raise WeftError(
-            f"the run to continue is of {before.device} and {commits[1]}, not {run.device} and {commits[0]}"
-        )
+    origins = [
+        {"device": each.device, "commit": each.environment.get("artifacts", {}).get("commit")} for each in (before, run)
+    ]
+    check_continues("run", *origins)
     run.rows = [row for row in before.rows if not row.failed]
     return run
