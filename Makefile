@@ -174,10 +174,11 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$* --resume
 
 # What was cut off goes on.
-STUDY ?= tuning ladder micro
+STUDY ?= tuning ladder micro scaling
 DO_tuning := bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
 DO_ladder := ladder all --profile --energy --out $(RESULTS)/ladder --resume
 DO_micro  := micro all --out $(RESULTS)/micro
+DO_scaling := bench scaling --out $(RESULTS)/scaling --resume
 .PHONY: study $(STUDY:%=study-%)
 study: $(STUDY:%=study-%)
 
