@@ -109,6 +109,19 @@ def test_exponents_of_every_call_and_slice_are_its_own(dtype: torch.dtype) -> No
         assert error <= near * exact.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scaled_slices_of_halves_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    tensors = [torch.rand(shape).to(dtype) for shape in ((4, 32), (32, 32), (32, 4))]
+    found = []
+    for slices in ("", "bc"):
+        planned = weft.network("ab,bc,cd->ad", *tensors, strip_exponent=True, slices=slices)
+        mantissa, exponent = planned(*tensors)
+        assert mantissa.dtype == dtype
+        found.append(mantissa.double() * 10**exponent)
+    assert planned.memory >= 4 * 4 * (4 + 2)  # sums, and the result
+    torch.testing.assert_close(found[1], found[0], rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
 def test_peaks_at_the_ends_of_the_range() -> None:
     wide = torch.tensor([[2.0**127, -(2.0**126)], [2.0**126, 2.0**127]])
     tiny = torch.tensor([[2.0**-145, 2.0**-146], [-(2.0**-145), 2.0**-140]])
