@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import networkx
@@ -74,6 +75,20 @@ def test_reuse_repeats_what_changed_alone() -> None:
     torch.testing.assert_close(planned(*tensors, changed=[2]), torch.linalg.multi_dot(tensors))
     with pytest.raises(weft.ArgumentError, match="changed names operand 9"):
         planned(*tensors, changed=[9])
+    with pytest.raises(weft.ArgumentError, match="changed is a collection of places of operands, not 1"):
+        planned(*tensors, changed=1)
+
+
+def test_threads_that_share_a_network_which_reuses_take_turns() -> None:
+    a, b, c = chain(3, seed=6).tensors
+    planned = weft.network("ab,bc,cd->ad", a, b, c, reuse=True)
+
+    def calls(at: int) -> bool:
+        mine = a + at
+        return all(torch.allclose(planned(mine, b, c), mine @ b @ c) for _ in range(40))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(calls, range(8)))
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9, 1.0])

@@ -265,5 +265,5 @@ def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[lis
 def _check(path: Any, every: Any) -> None:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ArgumentError(f"checkpoint is the path of a folder, not {path!r}")
-    if isinstance(every, bool) or not isinstance(every, (int, float)) or every < 0:
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or not every >= 0:
         raise ArgumentError(f"checkpoint_every is a number of seconds, not {every!r}")
