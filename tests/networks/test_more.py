@@ -137,6 +137,16 @@ def test_scaled_slices_of_halves_are_added_up_in_float32(dtype: torch.dtype) -> 
     torch.testing.assert_close(found[1], found[0], rtol=4 * torch.finfo(dtype).eps, atol=0)
 
 
+def test_the_least_memory_for_scaled_halves_is_enough() -> None:
+    """Slices of a summed label need sums in float32, so the fewest bytes are those of other slices."""
+    shapes = [(2,), (8, 4, 4), (4, 8)]
+    how = {"dtype": torch.float16, "strip_exponent": True}
+    with pytest.raises(weft.WorkspaceError, match="still needs 264 bytes"):
+        weft.network("b,ead,de->b", *shapes, memory_limit=263, **how)
+    planned = weft.network("b,ead,de->b", *shapes, memory_limit=264, **how)
+    assert (planned.slices, planned.memory) == (("b",), 264)
+
+
 def test_peaks_at_the_ends_of_the_range() -> None:
     wide = torch.tensor([[2.0**127, -(2.0**126)], [2.0**126, 2.0**127]])
     tiny = torch.tensor([[2.0**-145, 2.0**-146], [-(2.0**-145), 2.0**-140]])
