@@ -60,6 +60,7 @@ def networks() -> dict[str, tuple[Any, list[torch.Tensor]]]:
     placed = [x.to(device()) for x in four.tensors]
     made["constants"] = weft.network(four.equation, *placed, slices="bc", constants=[1]), [placed[0], *placed[2:]]
     add("exponents", [1e-200 * x for x in four.tensors], slices="ac", strip_exponent=True)
+    add("exponents of halves", [x.bfloat16() for x in four.tensors], slices="ac", strip_exponent=True)
     none = net_of("ab,bc,cd->ad", {"a": 0, "b": 3, "c": 3, "d": 2})
     add("empty", none.tensors, none.equation, slices="b")
     some = random_net(5)
@@ -96,9 +97,11 @@ def results() -> dict[str, Any]:
     out = torch.full((4, 8), torch.nan, dtype=torch.float64, device=device())[:, ::2]
     assert net(*tensors, out=out, group=world()) is out
     found["out"] = {"first": as_numbers(out), "again": as_numbers(out), "alone": as_numbers(net(*tensors))}
-    mesh = dist.device_mesh.init_device_mesh(device().type, (dist.get_world_size(),))
-    first, again = (as_numbers(net(*tensors, group=mesh)) for _ in range(2))
-    found["mesh"] = {"first": first, "again": again, "alone": as_numbers(net(*tensors))}
+    size = dist.get_world_size()
+    for name, shape in (("mesh", (size,)), ("mesh of two dimensions", (2, size // 2) if size > 2 else (1, size))):
+        mesh = dist.device_mesh.init_device_mesh(device().type, shape)
+        first, again = (as_numbers(net(*tensors, group=mesh)) for _ in range(2))
+        found[name] = {"first": first, "again": again, "alone": as_numbers(net(*tensors))}
     return found
 
 

@@ -339,3 +339,10 @@ def test_condition_numbers_of_what_cancels_are_told(caplog: pytest.LogCaptureFix
         "validated: exact sums, or functions within",
         "validated; kappa_dot is at most 1",
     ]
+
+
+def test_a_number_that_is_overwritten_is_checked_as_it_was() -> None:
+    a = torch.arange(5.0)
+    c = torch.tensor(3.0)
+    assert weft.contract("k,k->", a, a, c=c, out=c, validate=True) is c
+    assert float(c) == 33

@@ -244,3 +244,23 @@ def test_sums_are_kept_or_made_again_as_costs_less() -> None:
         assert words in plan.explain()
         expected = torch.autograd.grad(gelu(x @ w).sum(), (x, w))
         torch.testing.assert_close(torch.autograd.grad(plan(x, w).sum(), (x, w)), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_one_operand_reduced_by_log_has_the_gradient_of_logsumexp() -> None:
+    """Also by an algebra that is like it, whose `vjp` is of pairs."""
+    soft = weft.Algebra(
+        torch.add, torch.logaddexp, "lowest", "soft", vjp=lambda x, y, s, g: (g * torch.exp(x + y - s),) * 2
+    )
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(x.logsumexp(1).square().sum(), x)
+    for algebra in ("log", soft):
+        found = weft.einsum("ij->i", x, algebra=algebra)
+        torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], expected)
+    assert torch.autograd.gradgradcheck(lambda x: weft.einsum("ij->i", x, algebra="log"), (x,))
+    absent = torch.full((2, 3), -torch.inf, requires_grad=True)
+    assert not torch.autograd.grad(weft.einsum("ij->i", absent, algebra="log").sum(), absent)[0].any()
+    odd = weft.Algebra(
+        torch.mul, lambda p, q: p + q + p * q, 0, "odd", vjp=lambda x, y, s, g: (g * y, g * x)
+    )
+    with pytest.raises(weft.UnsupportedError, match="the algebra odd has no derivative"):
+        weft.einsum("ij->i", x, algebra=odd)

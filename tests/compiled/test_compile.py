@@ -136,6 +136,12 @@ def test_einsum_of_many_goes_the_way_of_the_call() -> None:
     torch.testing.assert_close(found(x, ones, y), torch.einsum("iij,jk,kl->il", x, ones.expand(4, 6), y))
 
 
+def test_subtrees_of_an_einsum_may_run_in_another_order_than_they_were_found() -> None:
+    tensors = [torch.randn(shape) for shape in ((), (3, 2), (), (3, 3, 2), ())]
+    call = partial(weft.einsum, ",ba,,bba,->b")
+    same(torch.compile(call, fullgraph=True, backend="eager")(*tensors), call(*tensors))
+
+
 def test_open_extents_count_as_one_number_where_a_path_is_chosen() -> None:
     a, b, c, v = (torch.randn(shape) for shape in ((20, 30), (30, 40), (40, 20), (20, 1)))
     call = partial(weft.einsum, "ab,bc,cd,de->ae")

@@ -103,6 +103,16 @@ def test_validated_blocks(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
         plan(a[:, :k], b[:k], c=c, beta=2, validate=True)
 
 
+@pytest.mark.parametrize("text", ["k,k->", "km,kn->mn"])
+def test_validated_blocks_that_overwrite_c(text: str) -> None:
+    shape, out = ((29,), ()) if text == "k,k->" else ((29, 3), (3, 3))
+    a, b, c = values(shape, torch.float64, 1), values(shape, torch.float64, 2), values(out, torch.float64, 3)
+    expected = torch.einsum(text, a, b) + c
+    found = weft.distributed.contract(text, a, b, device="cpu", memory_limit=9_000, c=c, out=c, validate=True)
+    assert found is c
+    torch.testing.assert_close(c, expected)
+
+
 def test_bad_input_is_named() -> None:
     a, b, c = operands()
     bad: dict[str, dict[str, Any]] = {

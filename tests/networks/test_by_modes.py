@@ -132,6 +132,10 @@ def test_a_plan_on_paper_says_where_intermediates_are_and_what_travels() -> None
     assert small.report(ranks=1)["sent_bytes"] == 0
     with pytest.raises(weft.ArgumentError, match="ranks is a number of ranks, 1 or more, not 0"):
         planned.explain(ranks=0)
+    with pytest.raises(weft.ArgumentError, match="target='h200' is of a call on paper: pass ranks="):
+        planned.explain(target="h200")
+    with pytest.raises(weft.UnsupportedError, match="one operand has no steps that ranks could share out"):
+        weft.network("ab->ba", (2, 3)).report(ranks=2)
 
 
 @pytest.mark.gpu

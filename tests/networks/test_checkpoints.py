@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import weft
-from nets import Net, chain
+from nets import Net, chain, net_of
 from weft.networks import long_run
 
 NET = chain(4, seed=2)
@@ -147,6 +147,29 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     refused(weft.network(other.equation, *other.tensors, slices="b"), other.tensors, "it has other shapes of operands")
     transposed = [x.mT.contiguous().mT for x in NET.tensors]  # lie otherwise, are the same
     torch.testing.assert_close(planned()(*transposed, checkpoint=path), NET.expected)
+
+
+def test_algebras_are_compared_by_what_they_compute(tmp_path: Path) -> None:
+    """Both are called "algebra"."""
+    largest = weft.Algebra(torch.add, torch.maximum, "lowest")
+    smallest = weft.Algebra(torch.add, torch.minimum, "highest")
+    net = chain(3)
+    found = planned(net, "b", algebra=largest, optimize="greedy")(*net.tensors, checkpoint=tmp_path)
+    torch.testing.assert_close(found, weft.einsum(net.equation, *net.tensors, algebra="max_plus"))
+    alike = weft.Algebra(lambda x, y: x + y, lambda p, q: torch.maximum(p, q), "lowest")
+    again = planned(net, "b", algebra=alike, optimize="greedy")(*net.tensors, checkpoint=tmp_path)
+    torch.testing.assert_close(again, found)
+    with pytest.raises(weft.ArgumentError, match="it has other algebra"):
+        planned(net, "b", algebra=smallest, optimize="greedy")(*net.tensors, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_an_empty_result_is_read_again(dtype: torch.dtype, tmp_path: Path) -> None:
+    net = net_of("ab,bc,cd->ad", {"a": 0, "b": 3, "c": 2, "d": 4})
+    tensors = net.of(dtype)
+    network = weft.network(net.equation, *tensors, slices="b")
+    for _ in range(2):
+        assert network(*tensors, checkpoint=tmp_path).shape == (0, 4)
 
 
 def test_constants_are_compared_too(tmp_path: Path) -> None:

@@ -38,6 +38,40 @@ def test_gradients_within_a_limit_of_memory() -> None:
         torch.testing.assert_close(found, exact)
 
 
+@pytest.mark.parametrize("algebra", ["max_plus", "min_max", "log"])
+@pytest.mark.parametrize("slices", ["b", "bc", "ac"])
+def test_slices_of_algebras_are_reduced_by_theirs(algebra: str, slices: str) -> None:
+    net = chain(3)
+    whole = weft.network(net.equation, *net.tensors, algebra=algebra)
+    planned = weft.network(net.equation, *net.tensors, algebra=algebra, slices=slices)
+    given = [tensor.clone().requires_grad_() for tensor in net.tensors]
+    torch.testing.assert_close(planned(*given).detach(), whole(*net.tensors))
+    for found, exact in zip(gradients(planned, net.tensors), gradients(whole, net.tensors), strict=True):
+        torch.testing.assert_close(found, exact)
+    first, *others = net.tensors
+    mapped = torch.func.vmap(lambda x: planned(x, *others))(torch.stack([first, first + 1]))
+    torch.testing.assert_close(mapped[1], whole(first + 1, *others))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_slices_of_halves_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    net = net_of("ab,bc,cd->ad", {"a": 4, "b": 256, "c": 8, "d": 4})
+    halves = [tensor.abs().to(dtype) for tensor in net.tensors]
+    planned = weft.network(net.equation, *halves, slices="b")
+    found = planned(*[tensor.clone().requires_grad_() for tensor in halves])
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.detach(), planned(*halves))
+
+
+@pytest.mark.parametrize("slices", ["a", "ac", "d"])
+def test_gradients_where_a_sliced_label_has_one_index(slices: str) -> None:
+    net = net_of("ab,bc,cd->ad", {"a": 1, "b": 3, "c": 4, "d": 1})
+    planned = weft.network(net.equation, *net.tensors, slices=slices)
+    expected = gradients(lambda *given: torch.einsum(net.equation, *given), net.tensors)
+    for found, exact in zip(gradients(planned, net.tensors), expected, strict=True):
+        torch.testing.assert_close(found, exact)
+
+
 def test_second_derivatives_functions_and_constants() -> None:
     net = chain(3)
     path = [(0, 1), (0, 1)]

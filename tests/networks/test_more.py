@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import networkx
@@ -74,6 +75,20 @@ def test_reuse_repeats_what_changed_alone() -> None:
     torch.testing.assert_close(planned(*tensors, changed=[2]), torch.linalg.multi_dot(tensors))
     with pytest.raises(weft.ArgumentError, match="changed names operand 9"):
         planned(*tensors, changed=[9])
+    with pytest.raises(weft.ArgumentError, match="changed is a collection of places of operands, not 1"):
+        planned(*tensors, changed=1)
+
+
+def test_threads_that_share_a_network_which_reuses_take_turns() -> None:
+    a, b, c = chain(3, seed=6).tensors
+    planned = weft.network("ab,bc,cd->ad", a, b, c, reuse=True)
+
+    def calls(at: int) -> bool:
+        mine = a + at
+        return all(torch.allclose(planned(mine, b, c), mine @ b @ c) for _ in range(40))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(calls, range(8)))
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9, 1.0])
@@ -107,6 +122,29 @@ def test_exponents_of_every_call_and_slice_are_its_own(dtype: torch.dtype) -> No
         near = 2e-2 if dtype is torch.float16 else 1e-5
         error = (mantissa.double() * 10**exponent - exact).abs().max()
         assert error <= near * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scaled_slices_of_halves_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    tensors = [torch.rand(shape).to(dtype) for shape in ((4, 32), (32, 32), (32, 4))]
+    found = []
+    for slices in ("", "bc"):
+        planned = weft.network("ab,bc,cd->ad", *tensors, strip_exponent=True, slices=slices)
+        mantissa, exponent = planned(*tensors)
+        assert mantissa.dtype == dtype
+        found.append(mantissa.double() * 10**exponent)
+    assert planned.memory >= 4 * 4 * (4 + 2)  # sums, and the result
+    torch.testing.assert_close(found[1], found[0], rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_least_memory_for_scaled_halves_is_enough() -> None:
+    """Slices of a summed label need sums in float32, so the fewest bytes are those of other slices."""
+    shapes = [(2,), (8, 4, 4), (4, 8)]
+    how = {"dtype": torch.float16, "strip_exponent": True}
+    with pytest.raises(weft.WorkspaceError, match="still needs 264 bytes"):
+        weft.network("b,ead,de->b", *shapes, memory_limit=263, **how)
+    planned = weft.network("b,ead,de->b", *shapes, memory_limit=264, **how)
+    assert (planned.slices, planned.memory) == (("b",), 264)
 
 
 def test_peaks_at_the_ends_of_the_range() -> None:

@@ -109,6 +109,37 @@ def test_correlations_and_entropy() -> None:
         state.entropy(4)
 
 
+def test_complex_operators_act_on_real_states() -> None:
+    """The state's numbers are real, the operators' are not: nothing imaginary is lost."""
+    x = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=DOUBLE)
+    y = torch.tensor([[0, -1j], [1j, 0]], dtype=torch.complex128)
+    ground = tn.dmrg(tn.heisenberg(6), tn.MPS.product([0, 1] * 3), max_bond=8).state
+    torch.testing.assert_close(ground.correlations(y, y).real, ground.correlations(x, x))
+    state = tn.MPS.random(4, 2, 4)
+    dense = state.to_dense().reshape(-1).to(torch.complex128)
+    for matrix in (y, torch.tensor([[0, 1j], [0, 0]])):
+        whole = torch.kron(torch.kron(torch.eye(2), matrix), torch.eye(4)).to(torch.complex128)
+        torch.testing.assert_close(state.expectation(matrix.to(torch.complex128), 1), dense.conj() @ whole @ dense)
+    terms = [(sign, {i: a, i + 1: b}) for i in range(3) for sign, a, b in ((1.0, x, y), (-1.0, y, x))]
+    spiral = tn.MPO.from_terms(4, terms, dtype=torch.complex128)
+    exact = torch.linalg.eigvalsh(spiral.to_dense())[0]
+    found = tn.dmrg(spiral, state, max_bond=4)
+    assert found.energy == pytest.approx(float(exact), abs=1e-9)
+    bond = (torch.kron(x + 0j, y) - torch.kron(y, x + 0j)).reshape(2, 2, 2, 2)
+    cooled = tn.tebd(state, bond, step=-0.01, steps=10, max_bond=4, normalize=False).state
+    assert (cooled.to_dense().reshape(-1) - torch.matrix_exp(-0.1 * spiral.to_dense()) @ dense).abs().max() < 1e-4
+
+
+def test_without_a_cutoff_small_values_stay() -> None:
+    matrix = torch.diag(torch.tensor([1.0, 1e-9, 1e-20], dtype=DOUBLE))
+    found = tn.split(matrix)
+    torch.testing.assert_close(found.values, matrix.diag(), rtol=1e-12, atol=0)
+    assert len(tn.split(matrix, cutoff=1e-17).values) == 1
+    leg = Leg(U1, {0: 1, 1: 1, 2: 1})
+    charged = weft.blocks.ChargedTensor.from_dense(matrix, [leg, leg.dual])
+    assert sum(len(each) for each in weft.blocks.split(charged, 1).values.values()) == 3
+
+
 def test_samples_have_the_probabilities_of_the_state() -> None:
     state = tn.MPS.random(3, 3, 4, dtype=torch.complex128, seed=8)
     drawn = state.sample(20000, seed=1)

@@ -194,8 +194,16 @@ def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Ten
 
 
 def lone(algebra: Algebra) -> Algebra:
-    """The algebra in which an operand alone is reduced against a one: what `combine` leaves as it is, it cannot say."""
-    return replace(algebra, combine=_first)
+    """The algebra in which an operand alone is reduced against a one: what `combine` leaves as it is, it cannot say.
+
+    Nor can its `vjp`, which is of pairs.
+    """
+    return replace(algebra, combine=_first, vjp=_shares if algebra.reduce is torch.logaddexp else None)
+
+
+def _shares(x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, grad: torch.Tensor) -> tuple[Any, None]:
+    """The gradient of the logarithm of a sum of exponentials; that of no sum is zero."""
+    return grad * torch.exp(x - total.clamp_min(torch.finfo(total.dtype).min)), None
 
 
 def _first(x: Any, y: Any) -> Any:

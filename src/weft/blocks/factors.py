@@ -115,7 +115,7 @@ def _kept(
     owners = torch.cat([torch.full(each.shape, at) for at, each in enumerate(values.values())])
     ordered, places = weights.sort(descending=True, stable=True)
     total = ordered.sum()
-    after = total - ordered.cumsum(0)
+    after = ordered.flip(0).cumsum(0).flip(0)[1:]  # the weight of those behind each, summed from the smallest
     count = min(int((after > cutoff * total).sum()) + 1, max_bond or len(ordered))
     if not float(total) > 0 or bool(total <= cutoff * total):
         raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {float(ordered[0]) ** 0.5:.3g}")

@@ -21,14 +21,13 @@ def path_of(
     network = network_of(notation, shapes, types, device, options)
     scheme, names = network.scheme, network.graph.names
     terms = list(notation.inputs)
-    places = list(range(len(terms)))  # of nodes, among operands and results
+    places = {node: node for node in range(len(terms))}  # of nodes, among operands and results as steps run
     found: list[Pair] = []
     for step in scheme.tree.steps:
         last = step.node == scheme.tree.root
         made = notation.output if last else tuple(names[label] for label in scheme.orders[step.node])
         left, right = places[step.left], places[step.right]
         found.append((left, right, Notation((terms[left], terms[right]), made)))
-        assert step.node == len(places), "results stand in the order of the steps"
-        places.append(len(terms))
+        places[step.node] = len(terms)
         terms.append(made)
     return found

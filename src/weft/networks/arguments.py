@@ -52,11 +52,13 @@ def read_out(network: Planned, out: Any, read: Sequence[torch.Tensor]) -> torch.
     return place
 
 
-def read_changed(network: Planned, changed: Collection[int] | None) -> list[int] | None:
+def read_changed(network: Planned, changed: Any) -> list[int] | None:
     """Operands of a call among those of the folded tree."""
     if changed is None:
         return None
     places = network.folded.given
+    if not isinstance(changed, Collection):
+        raise ArgumentError(f"changed is a collection of places of operands, not {changed!r}")
     if wrong := [at for at in changed if at not in places]:
         raise ArgumentError(f"changed names operand {wrong[0]}, the network takes {', '.join(map(str, places))}")
     return [places.index(at) for at in changed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Sequence
+from threading import RLock
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ class Changes:
     """
 
     def __init__(self) -> None:
+        self.lock = RLock()  # a call holds it from what has changed to the end of its steps
         self._program: Any = None
         self._seen: list[tuple[weakref.ref[torch.Tensor], int, int | None]] = []
 

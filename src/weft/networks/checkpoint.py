@@ -84,7 +84,7 @@ class Checkpoint:
             with np.load(file, allow_pickle=False) as stored:
                 header = json.loads(stored["header"].tobytes())
                 dtype, shape = getattr(torch, header["dtype"]), header["shape"]
-                rows = [torch.from_numpy(row.copy()).view(dtype).view(shape) for row in stored["sums"]]
+                rows = [torch.tensor(row).view(dtype).view(shape) for row in stored["sums"]]
             return HeldSums(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
         except _UNREADABLE as error:
             raise self._unreadable(file, error) from error

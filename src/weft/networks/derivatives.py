@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from weft.algebra import Algebra
 from weft.api.einsum import of_one
 from weft.api.entry import contraction
 from weft.base.figures import si
@@ -24,6 +25,8 @@ from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
 from weft.networks.steps import StepOptions
 from weft.networks.tree import Tree
+from weft.planner.options import Options
+from weft.plans.intermediates import WIDER
 from weft.spec import Notation
 from weft.spec.dtypes import REAL_OF
 
@@ -37,18 +40,23 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
     if not tree.steps:
         return _moved(network, tree, [tree.graph.operands[0].view(operands[0])])
     views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
-    if tree.slices == 1 and network.settings.memory_limit is None:
+    if not tree.sliced and network.settings.memory_limit is None:
         return _slice(network, tree, views)
     if tree.slices > 1 and tree.root in scheme.functions:
         raise UnsupportedError("the derivative of a function of the whole result, in slices: apply it to the result")
-    sums: dict[tuple[int, ...], torch.Tensor] = {}
+    partial: dict[tuple[int, ...], list[torch.Tensor]] = {}
     outer = [label for label in tree.graph.output if label in tree.sliced]
+    algebra = network.settings.options.algebra
     for where in indices(tree):
         parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
         found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
-        place = tuple(where[label] for label in outer)
-        sums[place] = sums[place] + found if place in sums else found
-    return _assembled(tree, outer, sums).reshape(network.graph.shape)
+        known = partial.setdefault(tuple(where[label] for label in outer), [])
+        if known and algebra is None:
+            known[0] = known[0] + found
+        else:
+            known.append(found)
+    sums = {place: _reduced(algebra, known) for place, known in partial.items()}
+    return _assembled(network, tree, outer, sums)
 
 
 def as_operations(network: Planned, operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
@@ -82,7 +90,7 @@ def _scaled(network: Planned, operands: Sequence[torch.Tensor]) -> tuple[torch.T
     for place, value, exponent in slices:
         found = value * torch.pow(10.0, exponent - whole).to(REAL_OF.get(value.dtype, value.dtype))
         sums[place] = sums[place] + found if place in sums else found
-    return _assembled(tree, outer, sums).reshape(network.graph.shape), whole
+    return _assembled(network, tree, outer, sums), whole
 
 
 def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -136,15 +144,30 @@ def _slice(
         common = StepOptions(network.settings.of_steps, scheme.asked.halves)
         asked = common.having(epilogue=scheme.functions.get(step.node))
         terms = (orders[step.left], orders[step.right], orders[step.node])
-        options = replace(asked.of(left.dtype, right.dtype), out_dtype=scheme.dtypes[step.node])
+        kind = scheme.dtypes[step.node]
+        if step.node == tree.root and tree.summed > 1:
+            kind = WIDER.get(kind, kind)
+        options = replace(asked.of(left.dtype, right.dtype), out_dtype=kind)
         made = contraction(terms, left, right, options)
         values[step.node] = made if finish is None else finish(made)
     found: torch.Tensor = values[tree.root]
     return found
 
 
-def _assembled(tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]) -> torch.Tensor:
-    """Parts of the result by the indices of its sliced labels, as one tensor."""
+def _reduced(algebra: Algebra | None, partial: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of partial sums in an algebra."""
+    if len(partial) == 1:
+        return partial[0]
+    stacked = torch.stack(list(partial))
+    labels = tuple(range(stacked.dim()))
+    options = Options(stacked.dtype, algebra=algebra, specialize="auto")
+    return of_one(Notation((labels,), labels[1:]), stacked, options)
+
+
+def _assembled(
+    network: Planned, tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]
+) -> torch.Tensor:
+    """The result of its parts, which come by the indices of its sliced labels."""
     parts = dict(sums)
     for at in reversed(range(len(outer))):
         extent = tree.graph.extents[outer[at]]
@@ -152,4 +175,5 @@ def _assembled(tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], 
         parts = {head: torch.stack([parts[(*head, index)] for index in range(extent)]) for head in heads}
     rest = [label for label in tree.graph.output if label not in outer]
     stacked = [*outer, *rest]
-    return parts[()].permute([stacked.index(label) for label in tree.graph.output])
+    whole = parts[()].permute([stacked.index(label) for label in tree.graph.output])
+    return whole.reshape(network.graph.shape).to(network.dtype)

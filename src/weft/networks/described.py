@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from weft.errors import ArgumentError
 from weft.networks.arguments import read_tensors
 from weft.networks.planned import Planned
 from weft.tune.many import BUDGET, TuningReport
@@ -63,6 +64,7 @@ class DescribedNetwork(Planned):
             from weft.networks.by_modes import report as by_modes
 
             return by_modes.explain(self, ranks, link, target)
+        _refuse_paper(link, target)
         from weft.networks.report import explain
 
         return explain(self)
@@ -76,6 +78,7 @@ class DescribedNetwork(Planned):
             from weft.networks.by_modes import report as by_modes
 
             return by_modes.report(self, ranks, link, target)
+        _refuse_paper(link, target)
         from weft.networks.report import report
 
         return report(self)
@@ -108,3 +111,9 @@ class DescribedNetwork(Planned):
         from weft.networks.picture import shown
 
         return shown(self)
+
+
+def _refuse_paper(link: Any, target: Any) -> None:
+    for name, value in (("link", link), ("target", target)):
+        if value is not None:
+            raise ArgumentError(f"{name}={value!r} is of a call on paper: pass ranks=, too")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from weft.algebra import NAMED, Algebra
 from weft.base.arrays import as_bytes, without_neg
 from weft.errors import WeftError
 from weft.fn import trace
@@ -36,7 +37,7 @@ def identity_of(network: Planned) -> dict[str, str]:
         "functions": _digest([(node, _function(function, network.dtypes[node]))
                               for node, function in sorted(network.functions.items())]),
         "precision": f"{options.precision}, {options.accumulate}",
-        "algebra": algebra.name if algebra is not None else "plus_times",
+        "algebra": "plus_times" if algebra is None else _algebra(algebra, network.dtype),
         "exponents": str(settings.strip_exponent),
     }  # fmt: skip
 
@@ -70,6 +71,17 @@ def _function(function: Callable[..., Any], dtype: torch.dtype) -> str:
         return trace(function, (dtype,)).identity
     except WeftError:  # it is refused where the step is planned, in the words of that place
         return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _algebra(algebra: Algebra, dtype: torch.dtype) -> str:
+    """The name, and of an algebra that is not one of weft's own a digest of what it computes."""
+    if NAMED.get(algebra.name) is algebra:
+        return algebra.name
+    try:
+        traced = algebra.traced(dtype)
+    except WeftError:  # as for functions
+        return algebra.name
+    return f"{algebra.name} ({_digest((traced.combine.identity, traced.reduce.identity, traced.identity))})"
 
 
 def _digest(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Bytes that a call of a network holds in addition to its operands and its intermediates.
 
     result     always
-    sums       of slices in half precision: one part of the result in float32
+    sums       of slices in half precision: one part of the result in float32, with `strip_exponent` all of it
     scaled     with `strip_exponent`: a slice's part of the result before and after it is scaled
     gathered   copies of operands at places that a CUDA graph of the steps was captured on
 """
@@ -27,10 +27,15 @@ class ResultMemory(NamedTuple):
         """Result, sums and scaled parts, for the slices of this tree."""
         graph = tree.graph
         part = graph.size(label for label in graph.output if label not in tree.sliced)
-        found = graph.size(graph.output) * self.dtype.itemsize
-        if self.scaled:
-            return found + 2 * part * self.dtype.itemsize
-        return found + (part * self.wider.itemsize if self.wider is not None and tree.summed > 1 else 0)
+        whole = graph.size(graph.output)
+        kind, found = self.sum_type(tree), whole * self.dtype.itemsize
+        if kind != self.dtype:
+            found += (whole if self.scaled else part) * kind.itemsize
+        return found + (2 * part * self.dtype.itemsize if self.scaled else 0)
+
+    def sum_type(self, tree: Tree) -> torch.dtype:
+        """The type in which slices of this tree are added up."""
+        return self.dtype if self.wider is None or tree.summed < 2 else self.wider
 
 
 def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch.dtype]) -> int:

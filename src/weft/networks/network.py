@@ -281,9 +281,10 @@ class Network(DescribedNetwork, Generic[Returned]):
             return
         program = self.program(read)
         if self._changes is not None:
-            touched = self._changes.since(program, operands, read_changed(self, changed))
-            program.run(operands, place, self._watch(), touched)
-            self._changes.done(program, operands)
+            with self._changes.lock:
+                touched = self._changes.since(program, operands, read_changed(self, changed))
+                program.run(operands, place, self._watch(), touched)
+                self._changes.done(program, operands)
             return
         if changed is not None:
             raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")

@@ -36,12 +36,14 @@ class Scaling:
     def __init__(
         self, network: Planned, program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor
     ) -> None:
-        self.program, self.out = program, place
+        self.program, self._out = program, place
         self._network, self._operands = network, operands
         self._steps: _Scaled | None = None
         self._result = network.tree.graph.result
-        self._seen = self._result.view(place)
-        place.zero_()
+        kind = network.result_memory.sum_type(network.tree)
+        self.sums = place if kind == place.dtype else torch.empty(place.shape, dtype=kind, device=place.device)
+        self.sums.zero_()
+        self._seen = self._result.view(self.sums)
         self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=place.device)  # to the base of two
 
     def begin(self) -> None:
@@ -53,30 +55,32 @@ class Scaling:
         where = self.program.slices[number]
         values, exponent = self._steps.slice(where)
         into = part(self._seen, self._result.term, where)
-        self.exponent = _added(into, self.out, values, exponent, self.exponent)
+        self.exponent = _added(into, self.sums, values, exponent, self.exponent)
 
     def held(self) -> HeldSums:
-        return HeldSums({0: self.out}, float(self.exponent))
+        return HeldSums({0: self.sums}, float(self.exponent))
 
     def absorb(self, held: HeldSums) -> None:
         if held.exponent is None or held.exponent == -math.inf:
             return  # of no slice
         exponent = torch.full_like(self.exponent, held.exponent)
-        value = held.parts[0].to(self.out.device).view(self.out.shape)
-        self.exponent = _added(self.out, self.out, value, exponent, self.exponent)
+        value = held.parts[0].to(self.sums.device).view(self.sums.shape)
+        self.exponent = _added(self.sums, self.sums, value, exponent, self.exponent)
 
     def scaled_to(self, exponent: float) -> None:
         """Let the sum stand over 2**exponent, which is no less than its own."""
         if exponent == -math.inf:
             return
         factor = torch.exp2(self.exponent - exponent)
-        self.out *= factor.to(REAL_OF.get(self.out.dtype, self.out.dtype))
+        self.sums *= factor.to(REAL_OF.get(self.sums.dtype, self.sums.dtype))
         self.exponent.fill_(exponent)
 
     @property
     def result(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(mantissa, exponent)``: `out` with the result over 10**exponent, a float64 tensor of no dimension."""
-        return self.out, self.exponent * math.log10(2.0)
+        """``(mantissa, exponent)``: the result over 10**exponent in its place, a float64 tensor of no dimension."""
+        if self.sums is not self._out:
+            self._out.copy_(self.sums)
+        return self._out, self.exponent * math.log10(2.0)
 
 
 class _Scaled:
@@ -198,8 +202,8 @@ def _by_right(value: Any, right: Any) -> Any:
 def _added(
     into: torch.Tensor, whole: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor, shared: torch.Tensor
 ) -> torch.Tensor:
-    """Add values times 2**exponent to a part of the result, which has one exponent for all; returns the new one."""
-    found = torch.maximum(shared, exponent)
-    whole *= torch.exp2(shared - found).to(REAL_OF.get(whole.dtype, whole.dtype))
-    into += (values * torch.exp2(exponent - found).to(REAL_OF.get(values.dtype, values.dtype))).to(into.dtype)
+    """Add values times 2**exponent to a part of the sums, which have one exponent for all; returns the new one."""
+    found, real = torch.maximum(shared, exponent), REAL_OF.get(whole.dtype, whole.dtype)
+    whole *= torch.exp2(shared - found).to(real)
+    into += values.to(into.dtype) * torch.exp2(exponent - found).to(real)
     return found

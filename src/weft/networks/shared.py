@@ -21,7 +21,8 @@ import torch
 
 from weft.distributed.group.collectives import StopSign
 from weft.distributed.group.exchange import Exchange, ResultPart
-from weft.distributed.group.ranks import Ranks, find_ranks
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.lines import ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved
 from weft.networks.identity import identity_of, values_of
@@ -79,7 +80,8 @@ def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tu
     network, plan = given.network, given.plans.get(str(getattr(group, "group_name", "")))
     if plan is not None and plan.ranks.group is group and path is None:
         return _known_call(given, plan)
-    ranks = find_ranks(group)
+    ranks = ranks_of(group, None)
+    shape_of(group, None, ranks)  # a mesh is all ranks of it
     name = f"a call of {network!r}"
 
     def read() -> tuple[list[torch.Tensor], torch.Tensor, dict[str, str]]:
@@ -190,7 +192,7 @@ class SlicesOverRanks:
         work, plan = self._work, self._plan
         for part, total in zip(plan.parts, exchange.finish(), strict=True):
             if isinstance(work, Scaling):
-                work.out.copy_(total.view(work.out.shape))
+                work.sums.copy_(total.view(work.sums.shape))
             elif part.number not in plan.whole:
                 work.complete(part.number, total, part.rows)
             elif not plan.has(part):
@@ -199,7 +201,7 @@ class SlicesOverRanks:
 
     def _supplied(self, part: ResultPart) -> torch.Tensor:
         if isinstance(self._work, Scaling):
-            return self._work.out
+            return self._work.sums
         sums, number = self._work.sums, part.number
         held = sums.part(number) if number in self._plan.whole else sums.held[number]
         return held if part.rows is None else held.narrow(0, *part.rows)
@@ -263,5 +265,5 @@ def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[lis
 def _check(path: Any, every: Any) -> None:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ArgumentError(f"checkpoint is the path of a folder, not {path!r}")
-    if isinstance(every, bool) or not isinstance(every, (int, float)) or every < 0:
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or not every >= 0:
         raise ArgumentError(f"checkpoint_every is a number of seconds, not {every!r}")

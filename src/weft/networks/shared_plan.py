@@ -136,7 +136,7 @@ def _parts(
     graph, dtype = network.tree.graph, network.dtype
     scaled = network.settings.strip_exponent
     count = graph.size(label for label in graph.output if scaled or label not in network.tree.sliced)
-    sums: torch.dtype = dtype if scaled else WIDER.get(dtype, dtype)
+    sums: torch.dtype = network.result_memory.sum_type(network.tree) if scaled else WIDER.get(dtype, dtype)
     found = [
         ResultPart(part, who, max(held[rank][part] for rank in who), count, dtype if part in whole else sums)
         for part, who in holders.items()

@@ -79,8 +79,10 @@ def fitted_slices(
             return min(fitting, key=model.total)
         smallest = min([smallest, *(held(each, item, result_memory) for each in proposed)])
         if target <= 1:
-            free = sliceable(whole, frozenset(kept))
-            smallest = min(smallest, held(whole.with_slices(free), item, result_memory))
+            free = whole.with_slices(sliceable(whole, frozenset(kept)))
+            if fits(free):
+                return _batched(free, fits, model)
+            smallest = min(smallest, held(free, item, result_memory))
             result = result_memory.bytes(whole)
             raise WorkspaceError(
                 f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); with all that may be sliced the network "

@@ -128,8 +128,8 @@ class Sample:
         own = [at for at, label in enumerate(term) if label in self.labels]
         others = [at for at, label in enumerate(term) if label not in self.labels]
         left = tuple(term[at] for at in others)
-        if not own:
-            return tensor.cpu(), left
+        if not own:  # a C of no modes may be overwritten
+            return (tensor if left else tensor.clone()).cpu(), left
         index = tuple(
             (self.along(term[at]) if tensor.shape[at] != 1 else torch.zeros_like(self.along(term[at]))).to(
                 tensor.device

@@ -9,7 +9,7 @@ import torch
 
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
-from weft.tn.operator import MPO
+from weft.tn.operator import MPO, common
 from weft.tn.state import MPS, grow_left, grow_right, left_edge, right_edge
 from weft.tn.tensors import contract, norm, scaled, split, vector, with_vector
 
@@ -33,7 +33,8 @@ def dmrg(
     A sweep goes over all bonds to the right and back. Each update takes `krylov` steps of Lanczos from the present
     tensors, and is split with `max_bond` and `cutoff` (see `split`). It stops after `sweeps`, or where a sweep lowers
     the energy by less than `tolerance`. `state` is where it begins, and stays as it is. A state and an operator that
-    conserve charges keep the state's: contractions are those of its blocks, and `max_bond` counts all of a bond.
+    conserve charges keep the state's: contractions are those of its blocks, and `max_bond` counts all of a bond. The
+    result is complex where either is.
 
     Raises `ShapeError` for chains of different lengths or of one site, `ArgumentError`, and what `split` raises.
     """
@@ -41,7 +42,8 @@ def dmrg(
         raise ShapeError(f"an operator of {len(operator)} sites and a state of {len(state)}: equal, two at least")
     if sweeps < 1 or krylov < 2:
         raise ArgumentError(f"sweeps is 1 at least and krylov 2, not {sweeps} and {krylov}")
-    psi = state.copy().canonicalize(0)
+    dtype = common([state.tensors[0].dtype, *(piece.dtype for piece in operator.tensors)])
+    psi = MPS([tensor.to(dtype) for tensor in state.tensors], state.center).canonicalize(0)
     psi.tensors[0] = scaled(psi.tensors[0], 1 / norm(psi.tensors[0]))
     lefts, rights = [left_edge(psi, operator)], [right_edge(psi, operator)]
     for at in range(len(psi) - 1, 1, -1):

@@ -258,6 +258,16 @@ def _as(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (matrix if dtype.is_complex or not matrix.is_complex() else matrix.real).to(dtype)
 
 
+def as_operator(matrix: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix in the type of a state, complex where either is."""
+    return matrix.to(common([dtype, matrix.dtype]))
+
+
+def common(dtypes: Sequence[torch.dtype]) -> torch.dtype:
+    """The first of these types, complex where one is."""
+    return dtypes[0].to_complex() if any(dtype.is_complex for dtype in dtypes) else dtypes[0]
+
+
 def _check_terms(sites: int, terms: Sequence[Term], extent: int, dtype: torch.dtype) -> None:
     if not terms:
         raise ArgumentError("a sum of no terms is no operator: give one term at least")

@@ -12,7 +12,7 @@ from weft.base.memory import check_room
 from weft.blocks import ChargedTensor, Leg
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
-from weft.tn.operator import MPO, check_chain, site_leg
+from weft.tn.operator import MPO, as_operator, check_chain, site_leg
 from weft.tn.tensors import conj, contract, edge, norm, qr, scalar, split
 
 
@@ -137,7 +137,8 @@ class MPS:
             raise ArgumentError(f"a matrix acts on one site of {len(self)}, not on {site}")
         state = self.plain()
         changed = state.copy()
-        changed.tensors[site] = contract("ps,lsr->lpr", operator.to(state.tensors[site].dtype), state.tensors[site])
+        matrix = as_operator(operator, state.tensors[site].dtype)
+        changed.tensors[site] = contract("ps,lsr->lpr", matrix, state.tensors[site])
         return state.inner(changed) / state.inner(state)
 
     @reads("tn.MPS.correlations")
@@ -148,14 +149,16 @@ class MPS:
         """
         tensors = self.plain().tensors
         dtype, count = tensors[0].dtype, len(self)
-        pair = [matrix.to(dtype) for matrix in (first, second)]
+        pair = [as_operator(matrix, dtype) for matrix in (first, second)]
+        if pair[0].is_complex() != pair[1].is_complex():
+            pair = [matrix.to(dtype.to_complex()) for matrix in pair]
         left = tensors[0].new_ones(1, 1)
         rights = [left]
         for tensor in reversed(tensors[1:]):
             half = contract("qr,bsr->bsq", rights[-1], tensor)
             rights.append(contract("bsq,asq->ab", half, tensor.conj()))
         rights.reverse()
-        found = left.new_empty(count, count)
+        found = pair[0].new_empty(count, count)
         for i, tensor in enumerate(tensors):
             found[i, i] = _closed(_step(left, tensor, pair[0] @ pair[1]), rights[i])
             begun = [_step(left, tensor, matrix) for matrix in pair]

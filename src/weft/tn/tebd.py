@@ -10,6 +10,7 @@ import torch
 from weft.blocks import ChargedTensor
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
+from weft.tn.operator import common
 from weft.tn.state import MPS
 from weft.tn.tensors import contract, scaled, split
 
@@ -44,7 +45,9 @@ def tebd(
     if steps < 0:
         raise ArgumentError(f"steps is 0 or more, not {steps}")
     first = state.tensors[0]
-    dtype = first.dtype.to_complex() if isinstance(step, complex) else first.dtype
+    dtype = common([first.dtype, *(term.dtype for term in terms)])
+    if isinstance(step, complex):
+        dtype = dtype.to_complex()
     psi = MPS([tensor.to(dtype) for tensor in state.tensors], state.center).canonicalize(0)
     half, whole = (
         [_gate(psi, at, term, part).to(dtype=dtype, device=first.device) for at, term in enumerate(terms)]

@@ -49,7 +49,7 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
         raise AccuracyError(f"the singular values are not found: {failed}") from None
     weights = values.to(torch.float64).square()
     total = weights.sum(-1, keepdim=True)
-    after = total - weights.cumsum(-1)  # the weight of those behind each
+    after = weights.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # the weight of those behind each, summed from the smallest
     needed = (after > cutoff * total).sum(-1) + 1
     drops_all = (total.squeeze(-1) <= cutoff * total.squeeze(-1)) | ~torch.isfinite(total.squeeze(-1))
     kept = int(needed.max())  # the only wait for the device

@@ -8,7 +8,7 @@ from weft.api.describe import find_target
 from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.planned.placement import Places
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, UnsupportedError
 from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.cost import Model, model, precision_word
@@ -73,6 +73,8 @@ _HEAD = f"  {'node':>5} {'time':>8} {'travels':>9} {'takes':>8}  contraction, sh
 def _planned(network: Planned, ranks: Any, link: Any, target: Any) -> tuple[ModesPlan, Link, Model]:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"ranks is a number of ranks, 1 or more, not {ranks!r}")
+    if not network.tree.steps:
+        raise UnsupportedError("a network of one operand has no steps that ranks could share out")
     settings = network.settings
     device = settings.target if target is None else find_target(target)
     figures = model(device, network.dtype, precision_word(settings.options.precision))
