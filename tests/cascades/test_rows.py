@@ -66,6 +66,23 @@ def test_values_are_those_of_all_of_s(
             torch.testing.assert_close(one.double(), exact, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
+@pytest.mark.parametrize("terms", [1, 3, 6])
+@pytest.mark.parametrize("modes", ["qk", "hqk", "hk"])
+def test_reductions_over_modes_of_a(modes: str, terms: int) -> None:
+    """A has an element of its own in each column, where S is made of few products, too."""
+    a, b, _ = operands(3, 20, 70, terms, 1, torch.float64)
+    bias = torch.linspace(-1, 1, 1400, dtype=torch.float64).reshape(20, 70)
+
+    def between(s: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return weft.logsumexp(s + bias, modes), weft.amax(s * bias, modes)
+
+    s, dims = a @ b.mT, ["hqk".index(mode) for mode in modes]
+    for limit in (None, 1 << 14):
+        found = weft.cascade("hqd,hkd->hqk", a, b, between=between, operands={"bias": ("qk", bias)},
+                             workspace_limit=limit, specialize="now")  # fmt: skip
+        torch.testing.assert_close(found, ((s + bias).logsumexp(dims), (s * bias).amax(dims)))
+
+
 def test_shared_heads_operands_in_any_order_and_threads() -> None:
     """Results are the same in one thread and in several."""
     draw = torch.Generator().manual_seed(5)

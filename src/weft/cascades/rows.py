@@ -77,6 +77,8 @@ class StageRows:
             raise NotInRows("S has a mode that neither A nor B has")
         self.terms = _few([frame.extents[label] for label in frame.first.k])
         self.sweeps = sweeps_of(program, stage, frame, not self.terms)
+        if self.terms and not set(self.sweeps.columns) <= set(frame.first.n):  # A is no number of a row
+            self.terms, self.sweeps = 0, sweeps_of(program, stage, frame, True)
         wide = [each for each in self.sweeps.stores if each.node in program.between.elementwise]
         if len(self.sweeps.columns) > 1 and wide:
             raise NotInRows("what is stored has several modes of columns")
