@@ -145,6 +145,12 @@ def test_extents_of_nothing_and_of_one(extents: dict[str, int]) -> None:
     torch.testing.assert_close(rows, s.logsumexp(-1))
 
 
+def test_a_sum_of_nothing_is_nothing_whatever_it_is_divided_by() -> None:
+    found = weft.cascade("qd,kd->qk", torch.ones(3, 2), torch.ones(0, 2),
+                         between=lambda s: weft.sum(torch.exp(s - weft.logsumexp(s, "k")) * s, "k"))  # fmt: skip
+    assert torch.equal(found, torch.zeros(3))
+
+
 def test_infinities_and_nan_stay_where_they_are() -> None:
     q, k, v = operands(h=1, q=4, k=6)
     mask = torch.zeros(4, 6, dtype=F64)

@@ -119,14 +119,14 @@ class Gradients:
             grad, of_c = frame.algebra.gradients(roles, frame.met(value, box), right, total, block, free)
             if self.sums[2] is not None:
                 narrowed(self.sums[2], roles.y, box).add_(of_c)
-            return frame.unmet(grad, box)
+            return frame.unmet(grad, box).sum_to_size(value.shape)
         if self.sums[2] is not None:
             met = frame.met(value, box)  # batch, m, k
             m = len(roles.m)
             grad = frame.products(transposed(roles, "y"), flipped(block, batch, m), flipped(met, batch, m))
             narrowed(self.sums[2], roles.y, box).add_(grad)
         grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
-        return frame.unmet(grad, box)
+        return frame.unmet(grad, box).sum_to_size(value.shape)
 
     def _free(self) -> Tensor:
         """Marks of elements of D whose gradient no block has yet."""
