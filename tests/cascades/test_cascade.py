@@ -29,6 +29,14 @@ def test_values_and_gradients_are_those_of_all_of_s(each: Between, limit: int | 
     torch.testing.assert_close(gradients(found, inputs), gradients(expected, inputs), rtol=1e-9, atol=1e-11)
 
 
+def test_gradients_of_a_single_number() -> None:
+    a, b, _ = (tensor[0].requires_grad_() for tensor in operands())
+    c = torch.linspace(-1, 1, 13, dtype=F64)
+    found = weft.cascade("qd,kd->qk, qk,k->", a, b, c, between=lambda s: weft.softmax(s, "qk"))
+    expected = torch.softmax((a @ b.mT).flatten(), 0).reshape(11, 13) @ c
+    torch.testing.assert_close(torch.autograd.grad(found, (a, b)), torch.autograd.grad(expected.sum(), (a, b)))
+
+
 @pytest.mark.parametrize("each", FUNCTIONS, ids=lambda each: each.name)
 def test_the_reference_is_all_of_s(each: Between) -> None:
     tensors, bias = operands(), bias_of(each, 11)

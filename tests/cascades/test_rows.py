@@ -83,6 +83,15 @@ def test_reductions_over_modes_of_a(modes: str, terms: int) -> None:
         torch.testing.assert_close(found, ((s + bias).logsumexp(dims), (s * bias).amax(dims)))
 
 
+@pytest.mark.parametrize("shape", [(20, 1, 1), (1, 1, 1), (1, 70, 1), (20, 70, 1)])
+def test_operands_that_broadcast_along_columns(shape: tuple[int, ...]) -> None:
+    a, b, _ = operands(1, 20, 140, 6, 1, torch.float64)
+    s, bias = (a[0] @ b[0].mT).reshape(20, 70, 2), torch.linspace(-1, 1, math.prod(shape)).double().reshape(shape)
+    found = run("qd,kld->qkl", a[0], b[0].reshape(70, 2, 6), between=lambda s, bias: weft.logsumexp(s * bias, "kl"),
+                operands={"bias": ("qkl", bias)})  # fmt: skip
+    torch.testing.assert_close(found[0], (s * bias).logsumexp((1, 2)))
+
+
 def test_shared_heads_operands_in_any_order_and_threads() -> None:
     """Results are the same in one thread and in several."""
     draw = torch.Generator().manual_seed(5)

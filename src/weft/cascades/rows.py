@@ -168,6 +168,9 @@ class StageRows:
         match place.role:
             case "given":
                 tensor = made.values[which]  # type: ignore[index]
+                if self.text.is_wide(which):  # type: ignore[arg-type]
+                    columns = [frame.extents[label] for label in self.sweeps.columns]
+                    tensor = tensor.expand(*tensor.shape[: self.dims], *columns)
             case "x":
                 tensor = _along(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame)  # type: ignore[call-overload]
             case "y":
