@@ -89,6 +89,18 @@ def test_operands_that_broadcast_along_their_modes(shape: tuple[int, ...]) -> No
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("modes", ["q", "k"])
+def test_gradients_of_operands_that_broadcast_along_rows_or_columns(modes: str) -> None:
+    grads = []
+    for backend in ("triton", "reference"):
+        x, y, c = (each[0].requires_grad_() for each in operands())
+        bias = torch.full((1,), 0.7, requires_grad=True)
+        d = weft.cascade("qd,kd->qk, qk,ke->qe", x, y, c, between=lambda s, bias: torch.tanh(s * bias),
+                         operands={"bias": (modes, bias)}, backend=backend)  # fmt: skip
+        grads.append(torch.autograd.grad(d.square().sum(), (x, y, c, bias)))
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
 OF_POINTS = {
     "a sum": lambda s, p, q: torch.exp((2 * s - p - q) / 5),
     "a softmax": lambda s, p, q: weft.softmax(s / p - q, "k"),
