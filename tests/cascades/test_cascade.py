@@ -159,6 +159,16 @@ def test_a_sum_of_nothing_is_nothing_whatever_it_is_divided_by() -> None:
     assert torch.equal(found, torch.zeros(3))
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_what_one_operand_has_alone_is_summed_in_the_type_of_sums(backend: str) -> None:
+    a, b = torch.full((3, 8, 400), 200.0).half(), torch.full((5, 8), 0.25).half()  # 80000 is no float16
+    found = weft.cascade("qdl,kd->qk", a, b, between=lambda s: weft.amax(s, "k"), backend=backend)
+    assert torch.equal(found, torch.full((3,), 160000.0))
+    found = weft.cascade("kd,qd->kq, kq,qdl->kd", b, b, a[:1].expand(5, 8, 400), between=lambda s: s * 0.001,
+                         backend=backend)  # fmt: skip
+    torch.testing.assert_close(found, torch.full((5, 8), 200.0).half())
+
+
 def test_infinities_and_nan_stay_where_they_are() -> None:
     q, k, v = operands(h=1, q=4, k=6)
     mask = torch.zeros(4, 6, dtype=F64)

@@ -262,8 +262,9 @@ class CascadePlan:
             orders.reverse()
         if frame.second is not None:
             orders.append(frame.second.y)
+        sums = product or frame.products.accumulate
         made = [
-            arranged(tensor, term, order, self.extents).to(product or frame.products.product)
+            arranged(tensor, term, order, self.extents, sums).to(product or frame.products.product)
             for tensor, term, order in zip(tensors, labels, orders, strict=True)
         ]
         if frame.swapped:
