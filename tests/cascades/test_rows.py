@@ -92,6 +92,17 @@ def test_operands_that_broadcast_along_columns(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(found[0], (s * bias).logsumexp((1, 2)))
 
 
+def test_rows_that_overlap_in_memory() -> None:
+    line, b, c = (torch.linspace(-1, 1, count).double().sin() for count in (25, 198, 132))
+    b, c = b.reshape(33, 6), c.reshape(33, 4)
+    for a in (line[:6].expand(20, 6), line.unfold(0, 6, 1), line[:20, None].expand(20, 6)):
+        (found,) = run("qd,kd->qk, qk,ke->qe", a, b, c, between=lambda s: weft.softmax(s, "k"))
+        torch.testing.assert_close(found, torch.softmax(a @ b.T, 1) @ c)
+    a = torch.linspace(-1, 1, 120).double().reshape(20, 6)
+    (found,) = run("qd,kd->qk, qk,ke->qe", a, b[:1].expand(33, 6), c[:1].expand(33, 4), between=torch.sigmoid)
+    torch.testing.assert_close(found, torch.sigmoid(a @ b[:1].T) * 33 * c[:1])
+
+
 def test_shared_heads_operands_in_any_order_and_threads() -> None:
     """Results are the same in one thread and in several."""
     draw = torch.Generator().manual_seed(5)

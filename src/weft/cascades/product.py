@@ -98,6 +98,16 @@ def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
     return tensor if fits and (any(unit) or not unit) else tensor.contiguous()
 
 
+def apart(tensor: Tensor, batch: int) -> Tensor:
+    """The tensor where the rows of its matrices, behind dimensions of the batch, do not overlap, as BLAS reads them."""
+    reach = 1
+    for step, extent in sorted(zip(tensor.stride()[batch:], tensor.shape[batch:], strict=True)):
+        if extent > 1 and step < reach:
+            return tensor.contiguous()
+        reach = max(reach, step * extent)
+    return tensor
+
+
 def narrowed(tensor: Tensor, labels: Labels, box: Box) -> Tensor:
     """The block of a tensor in a box; along labels that it has extent 1 in, or the box lacks, it is whole."""
     for dim, label in enumerate(labels):
