@@ -169,6 +169,14 @@ def test_what_one_operand_has_alone_is_summed_in_the_type_of_sums(backend: str) 
     torch.testing.assert_close(found, torch.full((5, 8), 200.0).half())
 
 
+def test_results_share_no_memory() -> None:
+    a, b, _ = (tensor[0] for tensor in operands())
+    first, second = weft.cascade("qd,kd->qk", a, b, between=lambda s: (weft.amax(s, "k"), weft.amax(s, "k")))
+    expected = second.clone()
+    first.zero_()
+    assert torch.equal(second, expected)
+
+
 def test_infinities_and_nan_stay_where_they_are() -> None:
     q, k, v = operands(h=1, q=4, k=6)
     mask = torch.zeros(4, 6, dtype=F64)

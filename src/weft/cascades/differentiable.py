@@ -141,7 +141,8 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
     """New tensors, each of its own."""
     frame = plan.frame
     found: list[Tensor] = []
-    for node in _nodes(plan):
+    nodes = _nodes(plan)
+    for at, node in enumerate(nodes):
         if node is PRODUCT and FINISHED in values:
             found.append(values[FINISHED])
             continue
@@ -152,6 +153,6 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
             value = value.to(plan.result_type)
         else:
             value = value.expand(frame.shape(plan.program.between.modes[node]))
-        taken = any(value is each for each in found) or node in plan.program.between.inputs
+        taken = node in nodes[:at] or node in plan.program.between.inputs
         found.append(value.clone() if taken else value)
     return tuple(found)
