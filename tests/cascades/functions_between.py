@@ -56,6 +56,16 @@ def _alternating_plainly(s: Tensor) -> Tensor:
     return torch.exp(s - (s - rows).logsumexp(-2, keepdim=True) - rows)
 
 
+def _span(s: Tensor) -> Tensor:
+    s = s - weft.mean(s, "k")
+    return weft.amax(s, "qk") - weft.amin(s, "qk")
+
+
+def _span_plainly(s: Tensor) -> Tensor:
+    s = s - s.mean(-1, keepdim=True)
+    return (s.amax((-1, -2), keepdim=True) - s.amin((-1, -2), keepdim=True)).expand_as(s)
+
+
 FUNCTIONS = [
     Between("identity", lambda s: s, lambda s: s, "one pass"),
     Between("sigmoid", torch.sigmoid, torch.sigmoid, "one pass"),
@@ -94,6 +104,11 @@ FUNCTIONS = [
         lambda s, i, j, bias: (_soft(_before(s, i, j, bias)), _before(s, i, j, bias).logsumexp(-1)),
         "running", aux=True,
     ),
+    Between(
+        "of columns alone", lambda s: weft.logsumexp(s, "q"), lambda s: s.logsumexp(-2, keepdim=True).expand_as(s),
+        "whole",
+    ),
+    Between("of all at once", _span, _span_plainly, "whole"),
     Between(
         "a window", lambda s, i, j, bias: torch.where((j <= i) & (j > i - 3), torch.exp(s) * bias, 0.0),
         lambda s, i, j, bias: torch.where((j <= i) & (j > i - 3), torch.exp(s) * bias, 0.0), "one pass", aux=True,

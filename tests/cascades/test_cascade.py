@@ -29,6 +29,14 @@ def test_values_and_gradients_are_those_of_all_of_s(each: Between, limit: int | 
     torch.testing.assert_close(gradients(found, inputs), gradients(expected, inputs), rtol=1e-9, atol=1e-11)
 
 
+def test_gradients_of_a_single_number() -> None:
+    a, b, _ = (tensor[0].requires_grad_() for tensor in operands())
+    c = torch.linspace(-1, 1, 13, dtype=F64)
+    found = weft.cascade("qd,kd->qk, qk,k->", a, b, c, between=lambda s: weft.softmax(s, "qk"))
+    expected = torch.softmax((a @ b.mT).flatten(), 0).reshape(11, 13) @ c
+    torch.testing.assert_close(torch.autograd.grad(found, (a, b)), torch.autograd.grad(expected.sum(), (a, b)))
+
+
 @pytest.mark.parametrize("each", FUNCTIONS, ids=lambda each: each.name)
 def test_the_reference_is_all_of_s(each: Between) -> None:
     tensors, bias = operands(), bias_of(each, 11)
@@ -143,6 +151,30 @@ def test_extents_of_nothing_and_of_one(extents: dict[str, int]) -> None:
     s = q @ k.mT
     torch.testing.assert_close(d, torch.softmax(s, -1) @ v)
     torch.testing.assert_close(rows, s.logsumexp(-1))
+
+
+def test_a_sum_of_nothing_is_nothing_whatever_it_is_divided_by() -> None:
+    found = weft.cascade("qd,kd->qk", torch.ones(3, 2), torch.ones(0, 2),
+                         between=lambda s: weft.sum(torch.exp(s - weft.logsumexp(s, "k")) * s, "k"))  # fmt: skip
+    assert torch.equal(found, torch.zeros(3))
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_what_one_operand_has_alone_is_summed_in_the_type_of_sums(backend: str) -> None:
+    a, b = torch.full((3, 8, 400), 200.0).half(), torch.full((5, 8), 0.25).half()  # 80000 is no float16
+    found = weft.cascade("qdl,kd->qk", a, b, between=lambda s: weft.amax(s, "k"), backend=backend)
+    assert torch.equal(found, torch.full((3,), 160000.0))
+    found = weft.cascade("kd,qd->kq, kq,qdl->kd", b, b, a[:1].expand(5, 8, 400), between=lambda s: s * 0.001,
+                         backend=backend)  # fmt: skip
+    torch.testing.assert_close(found, torch.full((5, 8), 200.0).half())
+
+
+def test_results_share_no_memory() -> None:
+    a, b, _ = (tensor[0] for tensor in operands())
+    first, second = weft.cascade("qd,kd->qk", a, b, between=lambda s: (weft.amax(s, "k"), weft.amax(s, "k")))
+    expected = second.clone()
+    first.zero_()
+    assert torch.equal(second, expected)
 
 
 def test_infinities_and_nan_stay_where_they_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -64,6 +65,39 @@ def test_gradients(each: Between, aux: bool) -> None:
         d, *more = found if isinstance(found, tuple) else (found,)
         total = d.square().sum() + sum(0.3 * value.cos().sum() for value in more)
         grads.append(torch.autograd.grad(total, inputs))
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_go_to_the_largest_and_the_smallest() -> None:
+    """Blocks of torch make products that are rounded otherwise than the kernel's."""
+    grads = []
+    for backend in ("triton", "reference"):
+        a, b, c = (tensor.requires_grad_() for tensor in operands())
+        d = weft.cascade(EQUATION, a, b, c, between=lambda s: weft.amax(s, "k") - weft.amin(s, "k"), backend=backend)
+        grads.append(torch.autograd.grad(d.square().sum(), (a, b, c)))
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 70), (2, 19, 1), (1, 1, 1)])
+def test_operands_that_broadcast_along_their_modes(shape: tuple[int, ...]) -> None:
+    scale = torch.linspace(0.5, 1.5, math.prod(shape)).reshape(shape)
+    found, exact = (
+        weft.cascade(EQUATION, *operands(), between=lambda s, scale: weft.softmax(s * scale, "k") * scale,
+                     operands={"scale": ("hqk", scale)}, backend=backend)
+        for backend in ("triton", "reference")
+    )  # fmt: skip
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("modes", ["q", "k"])
+def test_gradients_of_operands_that_broadcast_along_rows_or_columns(modes: str) -> None:
+    grads = []
+    for backend in ("triton", "reference"):
+        x, y, c = (each[0].requires_grad_() for each in operands())
+        bias = torch.full((1,), 0.7, requires_grad=True)
+        d = weft.cascade("qd,kd->qk, qk,ke->qe", x, y, c, between=lambda s, bias: torch.tanh(s * bias),
+                         operands={"bias": (modes, bias)}, backend=backend)  # fmt: skip
+        grads.append(torch.autograd.grad(d.square().sum(), (x, y, c, bias)))
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 

@@ -66,6 +66,43 @@ def test_values_are_those_of_all_of_s(
             torch.testing.assert_close(one.double(), exact, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
+@pytest.mark.parametrize("terms", [1, 3, 6])
+@pytest.mark.parametrize("modes", ["qk", "hqk", "hk"])
+def test_reductions_over_modes_of_a(modes: str, terms: int) -> None:
+    """A has an element of its own in each column, where S is made of few products, too."""
+    a, b, _ = operands(3, 20, 70, terms, 1, torch.float64)
+    bias = torch.linspace(-1, 1, 1400, dtype=torch.float64).reshape(20, 70)
+
+    def between(s: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return weft.logsumexp(s + bias, modes), weft.amax(s * bias, modes)
+
+    s, dims = a @ b.mT, ["hqk".index(mode) for mode in modes]
+    for limit in (None, 1 << 14):
+        found = weft.cascade("hqd,hkd->hqk", a, b, between=between, operands={"bias": ("qk", bias)},
+                             workspace_limit=limit, specialize="now")  # fmt: skip
+        torch.testing.assert_close(found, ((s + bias).logsumexp(dims), (s * bias).amax(dims)))
+
+
+@pytest.mark.parametrize("shape", [(20, 1, 1), (1, 1, 1), (1, 70, 1), (20, 70, 1)])
+def test_operands_that_broadcast_along_columns(shape: tuple[int, ...]) -> None:
+    a, b, _ = operands(1, 20, 140, 6, 1, torch.float64)
+    s, bias = (a[0] @ b[0].mT).reshape(20, 70, 2), torch.linspace(-1, 1, math.prod(shape)).double().reshape(shape)
+    found = run("qd,kld->qkl", a[0], b[0].reshape(70, 2, 6), between=lambda s, bias: weft.logsumexp(s * bias, "kl"),
+                operands={"bias": ("qkl", bias)})  # fmt: skip
+    torch.testing.assert_close(found[0], (s * bias).logsumexp((1, 2)))
+
+
+def test_rows_that_overlap_in_memory() -> None:
+    line, b, c = (torch.linspace(-1, 1, count).double().sin() for count in (25, 198, 132))
+    b, c = b.reshape(33, 6), c.reshape(33, 4)
+    for a in (line[:6].expand(20, 6), line.unfold(0, 6, 1), line[:20, None].expand(20, 6)):
+        (found,) = run("qd,kd->qk, qk,ke->qe", a, b, c, between=lambda s: weft.softmax(s, "k"))
+        torch.testing.assert_close(found, torch.softmax(a @ b.T, 1) @ c)
+    a = torch.linspace(-1, 1, 120).double().reshape(20, 6)
+    (found,) = run("qd,kd->qk, qk,ke->qe", a, b[:1].expand(33, 6), c[:1].expand(33, 4), between=torch.sigmoid)
+    torch.testing.assert_close(found, torch.sigmoid(a @ b[:1].T) * 33 * c[:1])
+
+
 def test_shared_heads_operands_in_any_order_and_threads() -> None:
     """Results are the same in one thread and in several."""
     draw = torch.Generator().manual_seed(5)

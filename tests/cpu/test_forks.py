@@ -89,6 +89,17 @@ def test_a_parent_that_called_torch_alone() -> None:
     """)
 
 
+def test_a_parent_that_made_a_cascade_alone() -> None:
+    passes("""
+        p = weft.plan_cascade("mk,kn->mn", x, y, between=lambda s: weft.logsumexp(s, "n"))
+        expected = p(x, y)
+        def run():
+            signal.alarm(60)
+            torch.testing.assert_close(p(x, y), expected)
+        forked(run)
+    """)
+
+
 @pytest.mark.parametrize("way", ["pool", "loader"])
 def test_workers(way: str) -> None:
     passes("""

@@ -107,7 +107,7 @@ class KernelArguments:
             inner, outer = size_of(self.frame, along[at + 1 :]), size_of(self.frame, along[:at])
             labels.append(LabelText(group, inner > 1, outer > 1))
         reach = sum(extent * step for extent, step in zip(values[node].shape, values[node].stride(), strict=True))
-        return InputText(tuple(labels), known, not known and reach >= 2**31)
+        return InputText(tuple(labels), known, not known and reach >= 2**31, self.functions.is_small(node))
 
     def _labels(self, node: fx.Node, values: Values) -> list[Label]:
         """The labels that an input moves along."""

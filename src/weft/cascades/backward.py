@@ -69,16 +69,16 @@ class Gradients:
         node, frame = self.program.factor, self.frame
         assert node is not None
         assert frame.second is not None
+        if not self.values[node].dim():
+            return  # a number
         factor = frame.on_d(self.values[node])
         known = self.of_nodes.get(node)
-        grad = None
-        if factor.dim() and PRODUCT in self.values:
+        if PRODUCT in self.values:
             grad = frame.along_s((d * self.values[PRODUCT]).sum_to_size(factor.shape))
-        elif factor.dim():  # a D that is finished has its factor
+        else:  # a D that is finished has its factor
             total = (d.to(factor.dtype) * self.values[FINISHED]).sum_to_size(factor.shape)
             grad = frame.along_s(torch.where(factor == 0, 0.0, total / factor))
-        if grad is not None:
-            self.of_nodes[node] = grad if known is None else known + grad
+        self.of_nodes[node] = grad if known is None else known + grad
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
@@ -119,14 +119,14 @@ class Gradients:
             grad, of_c = frame.algebra.gradients(roles, frame.met(value, box), right, total, block, free)
             if self.sums[2] is not None:
                 narrowed(self.sums[2], roles.y, box).add_(of_c)
-            return frame.unmet(grad, box)
+            return frame.unmet(grad, box).sum_to_size(value.shape)
         if self.sums[2] is not None:
             met = frame.met(value, box)  # batch, m, k
             m = len(roles.m)
             grad = frame.products(transposed(roles, "y"), flipped(block, batch, m), flipped(met, batch, m))
             narrowed(self.sums[2], roles.y, box).add_(grad)
         grad = frame.products(transposed(roles, "x"), block, flipped(right, batch, len(roles.n)))
-        return frame.unmet(grad, box)
+        return frame.unmet(grad, box).sum_to_size(value.shape)
 
     def _free(self) -> Tensor:
         """Marks of elements of D whose gradient no block has yet."""

@@ -219,7 +219,8 @@ class BackwardLaunch:
         for each in made.calls:
             each()
         shapes = [None if each is None else each.shape for each in tensors]
-        return self.as_they_lie(made.found, shapes, needs), made.of_inputs
+        of_inputs = {node: grad.sum_to_size(values[node].shape) for node, grad in made.of_inputs.items()}
+        return self.as_they_lie(made.found, shapes, needs), of_inputs
 
     def makes(self, nodes: Collection[fx.Node]) -> bool:
         """Whether kernels make the gradients of these operands, and of what is made of operands alone."""
@@ -303,7 +304,8 @@ class BackwardLaunch:
         rows = vectors[: len(vectors) - len(factor)]
         given = [a, b, a if c is None else c, a if d is None else d, room[0], db, dc, *room[1:]]
         behind = [*(factor or [a]), *rows, *arguments.operands(values)]
-        of_inputs = {node: a.new_zeros(values[node].shape, dtype=torch.float32) for node in wanted}
+        whole = {node: self.frame.shape(self.program.between.modes[node]) for node in wanted}  # broadcast or not
+        of_inputs = {node: a.new_zeros(shape, dtype=torch.float32) for node, shape in whole.items()}
         steps, places = arguments.steps(a, b, c), arguments.places(values, step)
         calls, terms = [], self._terms and held(a, b)
         for columns, needed in ((False, by_rows and tile is None), (True, by_columns)):

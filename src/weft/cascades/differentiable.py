@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from weft.base.arrays import without_autocast
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
+from weft.cascades.program import Program
 from weft.cascades.reference import all_at_once
 
 
@@ -78,6 +79,8 @@ class _Cascade(torch.autograd.Function):
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
         needs = ctx.needs_input_grad
         cut = partial(plan.cut, operands=operands)
+        if ctx.by_kernel and _selects(plan.program):  # blocks, made again, equal what blocks select
+            values = run(plan.program, plan.frame, a, b, c, _given(plan, operands), cut)
         found = gradients(
             plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut,
             plan.backward if ctx.by_kernel else None, _wanted(plan, needs[4:]),
@@ -112,6 +115,11 @@ def _differentiably(
     return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
 
 
+def _selects(program: Program) -> bool:
+    """Whether gradients go to elements that equal the largest or the smallest."""
+    return any(target.kind in ("amax", "amin") for stage in program.stages for target in stage.targets)
+
+
 def _wanted(plan: Any, needs: Sequence[bool]) -> list[fx.Node]:
     """The operands whose gradients are wanted."""
     places = plan.program.between.inputs[1:]
@@ -133,7 +141,8 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
     """New tensors, each of its own."""
     frame = plan.frame
     found: list[Tensor] = []
-    for node in _nodes(plan):
+    nodes = _nodes(plan)
+    for at, node in enumerate(nodes):
         if node is PRODUCT and FINISHED in values:
             found.append(values[FINISHED])
             continue
@@ -144,6 +153,6 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
             value = value.to(plan.result_type)
         else:
             value = value.expand(frame.shape(plan.program.between.modes[node]))
-        taken = any(value is each for each in found) or node in plan.program.between.inputs
+        taken = node in nodes[:at] or node in plan.program.between.inputs
         found.append(value.clone() if taken else value)
     return tuple(found)

@@ -92,7 +92,7 @@ class ElementFunctions:
         node = self.factor_node
         if not self.meets:
             return None
-        small = [each for each in self.inputs if not self._is_of_columns(each)]
+        small = filter(self.is_small, self.inputs)
         given = (*small, *self.stage.peaks, *(target.gives for target in self.sums))
         if node is None:
             return self.written([], given, (), one=True)
@@ -129,10 +129,11 @@ class ElementFunctions:
 
     def small(self) -> list[int]:
         """The numbers of inputs that lack columns."""
-        return [at for at, each in enumerate(self.inputs) if not self._is_of_columns(each)]
+        return [at for at, each in enumerate(self.inputs) if self.is_small(each)]
 
-    def _is_of_columns(self, node: fx.Node) -> bool:
-        return any(label in self.between.modes[node] for label in self.frame.first.n)
+    def is_small(self, node: fx.Node) -> bool:
+        """Whether a value lacks columns."""
+        return self.between.modes[node].isdisjoint(self.frame.first.n)
 
     @cached_property
     def _weights(self) -> list[fx.Node | None]:

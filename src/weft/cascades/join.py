@@ -56,7 +56,7 @@ def _of_d(form: KernelForm) -> list[str]:
     ]
     if form.fused:
         for at, each in enumerate(form.step.inputs):
-            if "n" not in each.groups:
+            if each.small:
                 lines += step.input_lines(at, each, _WORDS)
         lines.append(f"acc = acc * {step.factor(form.step)}")
     return [*lines, "tl.store(d + row * E + e[None, :], acc.to(d.dtype.element_ty), mask=e[None, :] < E)"]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of, without_autocast
+from weft.base.forks import computing
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
@@ -21,7 +22,7 @@ from weft.cascades.differentiable import differentiated
 from weft.cascades.following import Following
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
-from weft.cascades.product import BlockProducts, arranged, as_it_lies
+from weft.cascades.product import BlockProducts, apart, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import all_at_once
 from weft.cascades.repeated import Repeated
@@ -73,6 +74,8 @@ class CascadePlan:
             raise ArgumentError("algebra is that of the second contraction, which the equation does not have")
         self.written = between
         self.frame = self._framed()
+        if said.device.type == "cpu":
+            computing()
         in_rows = said.device.type == "cpu" and jit.fault() is None
         limit = most_elements(said.device.type, types.accumulate, options.workspace_limit)
         self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, limit, in_rows,
@@ -262,8 +265,9 @@ class CascadePlan:
             orders.reverse()
         if frame.second is not None:
             orders.append(frame.second.y)
+        sums = product or frame.products.accumulate
         made = [
-            arranged(tensor, term, order, self.extents).to(product or frame.products.product)
+            arranged(tensor, term, order, self.extents, sums).to(product or frame.products.product)
             for tensor, term, order in zip(tensors, labels, orders, strict=True)
         ]
         if frame.swapped:
@@ -339,7 +343,7 @@ class CascadePlan:
         roles = self.frame.second if at == 2 else self.frame.first
         assert roles is not None
         inner = tensor.dim() - len(roles.batch) - len(roles.k)
-        return as_it_lies(tensor, (len(roles.batch), inner, len(roles.k)))
+        return apart(as_it_lies(tensor, (len(roles.batch), inner, len(roles.k))), len(roles.batch))
 
     @cached_property
     def coordinates(self) -> list[Tensor]:

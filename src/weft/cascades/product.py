@@ -53,10 +53,13 @@ def roles_of(x: Labels, y: Labels, result: Labels) -> ProductRoles:
     return ProductRoles(batch, m, n, tuple(label for label in x if label in y and label not in result))
 
 
-def arranged(tensor: Tensor, labels: Labels, wanted: Labels, extents: Mapping[Label, int]) -> Tensor:
+def arranged(
+    tensor: Tensor, labels: Labels, wanted: Labels, extents: Mapping[Label, int], sums: torch.dtype | None = None
+) -> Tensor:
     """A tensor with the dimensions that are wanted, in order: diagonals taken, others summed, missing ones of extent 1.
 
-    A dimension of extent 1 that broadcasts and is not wanted is left out.
+    `sums` is the type of sums, by default the tensor's. A dimension of extent 1 that broadcasts and is not wanted is
+    left out.
     """
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -67,7 +70,7 @@ def arranged(tensor: Tensor, labels: Labels, wanted: Labels, extents: Mapping[La
     lone = [at for at, label in enumerate(labels) if label not in wanted]
     if lone:
         summed = [at for at in lone if tensor.shape[at] == extents[labels[at]] != 1]
-        tensor = tensor.sum(summed, keepdim=True) if summed else tensor
+        tensor = tensor.sum(summed, keepdim=True, dtype=sums) if summed else tensor
         tensor = tensor.squeeze(lone)
         labels = tuple(label for label in labels if label in wanted)
     tensor = tensor.permute([labels.index(label) for label in wanted if label in labels])
@@ -93,6 +96,16 @@ def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
     inner = range(tensor.dim() - groups[-1] - groups[-2], tensor.dim())
     unit = [tensor.stride(dim) == 1 for dim in inner if tensor.shape[dim] > 1]
     return tensor if fits and (any(unit) or not unit) else tensor.contiguous()
+
+
+def apart(tensor: Tensor, batch: int) -> Tensor:
+    """The tensor where the rows of its matrices, behind dimensions of the batch, do not overlap, as BLAS reads them."""
+    reach = 1
+    for step, extent in sorted(zip(tensor.stride()[batch:], tensor.shape[batch:], strict=True)):
+        if extent > 1 and step < reach:
+            return tensor.contiguous()
+        reach = max(reach, step * extent)
+    return tensor
 
 
 def narrowed(tensor: Tensor, labels: Labels, box: Box) -> Tensor:

@@ -89,7 +89,8 @@ def program_of(
     try:
         if algebra is not None:
             raise NotRunning(f"sums in the algebra {algebra} are not rescaled")
-        if any(extents[label] == 0 for label in columns):  # a sum of nothing is 0, whatever it is multiplied with
+        summed = {*columns, *(label for node in inner for label in between.reduced(node))}
+        if any(extents[label] == 0 for label in summed):  # a sum of nothing is 0, whatever it is multiplied with
             raise NotRunning("there is nothing to sum")
         if again & inner:
             raise NotRunning("a result that has all modes of S needs what is reduced")
@@ -133,7 +134,7 @@ def _staged(
         node for node in between.reductions if between.large(node) and set(between.reduced(node)) <= whole
     )
     order = _Order(between, inside, results if product is None else (product, *results))
-    last = order.last([*results, *([] if product is None else [product])])
+    last = max(order.last(results), -1 if product is None else order.level[product])
     prelude, stages = order.tail(-1, results), []
     for level in range(last + 1):
         known = tuple(node for node in between.calls if node in order.small and order.level[node] <= level)

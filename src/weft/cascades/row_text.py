@@ -104,12 +104,13 @@ class RowText:
             self.places.append(found)
         return f"p{self.places.index(found)}"
 
-    def _is_wide(self, node: fx.Node) -> bool:
+    def is_wide(self, node: fx.Node) -> bool:
+        """Whether a row has a value for each column."""
         return bool(self.between.modes[node] & self.wide)
 
     def _written(self) -> str:
         for node in self.sweeps.given:
-            if not self._is_wide(node):
+            if not self.is_wide(node):
                 pointer = self._place("given", node.meta["dtype"], node)
                 self._known[node] = Held(f"{pointer}_value", node.meta["dtype"])
         loads = [f"{held.name} = load_{_name(held.dtype)}({held.name.partition('_')[0]}, 0)"
@@ -120,7 +121,7 @@ class RowText:
         for sweep in self.sweeps.sweeps:
             self._sweep(sweep)
         for each in self.sweeps.stores:
-            if not self._is_wide(each.node):
+            if not self.is_wide(each.node):
                 self._store_number(each)
         body = [*self._pointers(), *loads, *self._body]
         rooms = [f"b{at} = (memory + 63) // 64 * 64 + {at} * room" for at in range(self._rooms)]

@@ -77,6 +77,8 @@ class StageRows:
             raise NotInRows("S has a mode that neither A nor B has")
         self.terms = _few([frame.extents[label] for label in frame.first.k])
         self.sweeps = sweeps_of(program, stage, frame, not self.terms)
+        if self.terms and not set(self.sweeps.columns) <= set(frame.first.n):  # A is no number of a row
+            self.terms, self.sweeps = 0, sweeps_of(program, stage, frame, True)
         wide = [each for each in self.sweeps.stores if each.node in program.between.elementwise]
         if len(self.sweeps.columns) > 1 and wide:
             raise NotInRows("what is stored has several modes of columns")
@@ -166,6 +168,9 @@ class StageRows:
         match place.role:
             case "given":
                 tensor = made.values[which]  # type: ignore[index]
+                if self.text.is_wide(which):  # type: ignore[arg-type]
+                    columns = [frame.extents[label] for label in self.sweeps.columns]
+                    tensor = tensor.expand(*tensor.shape[: self.dims], *columns)
             case "x":
                 tensor = _along(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame)  # type: ignore[call-overload]
             case "y":

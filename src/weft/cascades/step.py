@@ -31,11 +31,15 @@ class LabelText(NamedTuple):
 
 
 class InputText(NamedTuple):
-    """An operand or coordinate by its labels, in order; the offsets of a `wide` one take 64 bits."""
+    """An operand or coordinate by its labels, in order; the offsets of a `wide` one take 64 bits.
+
+    `small`: it lacks columns, and D's factor takes it. One that is the same along them need not lack them.
+    """
 
     labels: tuple[LabelText, ...]
     coordinate: bool
     wide: bool = False
+    small: bool = False
 
     @property
     def groups(self) -> set[str]:
@@ -332,7 +336,7 @@ def ending(form: StepForm, words: Words, row: str, splits: bool) -> list[str]:
 
 def factor(form: StepForm) -> str:
     """The factor of D, of small inputs and states."""
-    small = [f"v{at}" for at, each in enumerate(form.inputs) if "n" not in each.groups]
+    small = [f"v{at}" for at, each in enumerate(form.inputs) if each.small]
     small += [f"peak{at}[:, None]" for at in range(len(form.peaks))]
     small += [f"sum{at}[:, None]" for at in range(len(form.sums))]
     return f"FACTOR({', '.join(small)})"
