@@ -266,7 +266,7 @@ def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
 def test_the_study_is_of_commands_that_there_are() -> None:
     text = (Path(__file__).parents[4] / "Makefile").read_text()
     found = re.findall(r"^DO_(\S+)\s*:= (.+)$", text, re.MULTILINE)
-    assert {name for name, _ in found} == {"tuning", "ladder", "micro"}
+    assert {name for name, _ in found} == {"tuning", "ladder", "micro", "scaling"}
     for _, arguments in found:
         done = CliRunner().invoke(app, [*arguments.replace("$(RESULTS)", "out").split(), "--help"])
         assert done.exit_code == 0, done.output
