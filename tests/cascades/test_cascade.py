@@ -236,6 +236,14 @@ def test_a_result_of_whole_rows_is_stored_in_the_operands_type() -> None:
     assert wide.dtype == torch.float32
 
 
+@pytest.mark.parametrize("asked", [torch.int32, torch.int8, torch.bool])
+def test_a_type_that_cannot_hold_results_is_refused(asked: torch.dtype) -> None:
+    q, k, v = torch.rand(4, 5), torch.rand(6, 5), torch.rand(6, 3)
+    name = str(asked).removeprefix("torch.")
+    with pytest.raises(weft.DTypeError, match=f"a result of type float32 cannot be stored as {name}"):
+        weft.cascade("mk,nk->mn, mn,nd->md", q, k, v, between=lambda s: weft.softmax(s, "n"), out_dtype=asked)
+
+
 def test_a_loss_over_many_words_needs_no_scores() -> None:
     x, w = torch.randn(9, 4, dtype=F64, requires_grad=True), torch.randn(50, 4, dtype=F64, requires_grad=True)
     target = torch.arange(9) * 5

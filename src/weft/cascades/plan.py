@@ -40,7 +40,7 @@ from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
 from weft.spec import Label
-from weft.spec.dtypes import dtype_name, resolve, storage_type
+from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 
 _MOST_REPLAYS = 64
 
@@ -128,7 +128,7 @@ class CascadePlan:
         asked = self.options.out_dtype
         if isinstance(asked, tuple):
             raise DTypeError("out_dtype is one type: that of D; further results have the types they are computed in")
-        return self.said.dtype if asked is None else asked
+        return result_type(self.said.dtype, asked, self.said.dtype)
 
     @property
     def launch(self) -> CascadeLaunch | None:
