@@ -163,7 +163,6 @@ release: $(READY)
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
 
-
 sanitize: $(READY)
 	PYTHONPATH=src:packages/weft-bench/src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)
 
@@ -175,9 +174,9 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 
 # What was cut off goes on.
 STUDY ?= tuning ladder micro scaling
-DO_tuning := bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
-DO_ladder := ladder all --profile --energy --out $(RESULTS)/ladder --resume
-DO_micro  := micro all --out $(RESULTS)/micro
+DO_tuning  := bench tuning --samples 300 --counters --out $(RESULTS)/tuning --resume
+DO_ladder  := ladder all --profile --energy --out $(RESULTS)/ladder --resume
+DO_micro   := micro all --out $(RESULTS)/micro
 DO_scaling := bench scaling --out $(RESULTS)/scaling --resume
 .PHONY: study $(STUDY:%=study-%)
 study: $(STUDY:%=study-%)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -249,3 +250,28 @@ def test_tccg_by_the_model_alone() -> None:
     assert f"is {geometric_mean(found['cutensor']):.2f} times as fast as cuTENSOR, " in text
     assert f"{min(found['cutensor']):.2f} in the worst case" in text
     assert f"and {geometric_mean(found['torch']):.2f}\ntimes as fast as `torch.einsum`" in text
+
+
+def test_what_settled_sums_cost() -> None:
+    """Within one percent of products with functions, within four of attention."""
+    rows = read("h200", "settled.json")["rows"]
+    assert "within one percent of what they took, attention, forward and backward, within four" in page("figures.md")
+    fused = [row for row in rows if row["suite"] == "tccg-fusion" and row["group"] != "none"]
+    attention = [row for row in rows if row["suite"] == "cascade"]
+    for some, count, most in ((fused, 24, 0.0115), (attention, 10, 0.045)):
+        assert len(some) == count
+        assert max(abs(row["after_us"] / row["before_us"] - 1) for row in some) < most
+
+
+def test_workspace_of_tccg() -> None:
+    """A row for each case, or for several that take as much."""
+    rows = page("planning.md").partition("## Workspace of the TCCG cases")[2].splitlines()
+    said = {}
+    for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows if re.match(r"\| \d", row)):
+        first, _, last = cells[0].partition("-")
+        said |= dict.fromkeys(range(int(first), int(last or first) + 1), cells[1:])
+    found: dict[int, list[str]] = {}
+    for case in read("h200", "tccg", "run.json")["cases"]:
+        taken = case["results"]["weft"]["about"]["workspace bytes"] / 2**20
+        found.setdefault(int(case["name"].removeprefix("tccg-")), []).append(f"{round(taken, 1):g}")
+    assert said == found

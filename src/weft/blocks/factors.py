@@ -107,6 +107,12 @@ def _joined(
     return made[0].split_leg(0), made[1].split_leg(1)
 
 
+def behind(weights: torch.Tensor) -> torch.Tensor:
+    """The weight of all that stand behind each but the last, along the last dimension; summed from the end, where the
+    smallest are."""
+    return weights.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+
+
 def _kept(
     values: dict[tuple[object, ...], torch.Tensor], max_bond: int | None, cutoff: float
 ) -> tuple[dict[tuple[object, ...], int], torch.Tensor]:
@@ -115,8 +121,7 @@ def _kept(
     owners = torch.cat([torch.full(each.shape, at) for at, each in enumerate(values.values())])
     ordered, places = weights.sort(descending=True, stable=True)
     total = ordered.sum()
-    after = ordered.flip(0).cumsum(0).flip(0)[1:]  # the weight of those behind each, summed from the smallest
-    count = min(int((after > cutoff * total).sum()) + 1, max_bond or len(ordered))
+    count = min(int((behind(ordered) > cutoff * total).sum()) + 1, max_bond or len(ordered))
     if not float(total) > 0 or bool(total <= cutoff * total):
         raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {float(ordered[0]) ** 0.5:.3g}")
     counts = torch.bincount(owners[places[:count].cpu()], minlength=len(values)).tolist()

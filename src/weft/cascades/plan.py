@@ -260,9 +260,7 @@ class CascadePlan:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
         frame = self.frame
         labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
-        orders = [frame.first.x, frame.first.y]
-        if frame.swapped:
-            orders.reverse()
+        orders = [frame.first.y, frame.first.x] if frame.swapped else [frame.first.x, frame.first.y]
         if frame.second is not None:
             orders.append(frame.second.y)
         sums = product or frame.products.accumulate

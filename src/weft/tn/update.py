@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from weft.api.contract import contract
+from weft.blocks.factors import behind
 from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError
 from weft.spec.arguments import reads
 
@@ -49,8 +50,7 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
         raise AccuracyError(f"the singular values are not found: {failed}") from None
     weights = values.to(torch.float64).square()
     total = weights.sum(-1, keepdim=True)
-    after = weights.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # the weight of those behind each, summed from the smallest
-    needed = (after > cutoff * total).sum(-1) + 1
+    needed = (behind(weights) > cutoff * total).sum(-1) + 1
     drops_all = (total.squeeze(-1) <= cutoff * total.squeeze(-1)) | ~torch.isfinite(total.squeeze(-1))
     kept = int(needed.max())  # the only wait for the device
     if bool(drops_all.any()):
