@@ -131,6 +131,7 @@ class KernelWork:
     rearranged: bool = False  # an operand is shuffled in registers on its way
     function_seconds: float = 0.0  # of the functions, were all SMs equally busy
     transposed: int = 0  # elements of B transposed on their way through shared memory, in all programs and steps
+    finish_seconds: float = 0.0  # in which a program stores its sums, neither loading nor multiplying
 
     @property
     def flops(self) -> float:
@@ -228,12 +229,13 @@ def busy_seconds(
     uneven = math.ceil(blocks / sms) * sms / blocks  # the busiest SM over the average
     waves = math.ceil(blocks / (sms * work.resident))
     own = own_bytes(contraction)
+    step = by.step_seconds + _right_seconds(contraction, work)
     pipes = (
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
         uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
         uneven * work.cycles / (sms * by.clock),
         uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TRANSPOSE_RATE),
-        waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
+        waves * (work.steps * step + max(by.block_seconds, work.finish_seconds)),
         _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )
     norm = by.overlap(min(work.resident, math.ceil(blocks / sms)))

@@ -31,6 +31,7 @@ from weft.gpu.common.tiling import (
     wide,
     wide_index,
 )
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
@@ -39,6 +40,8 @@ NAME = "gett"
 LEAST_DEPTH = 32  # bytes of k in a tile
 FILLS = (1, 2, 4)  # times that split sums are to fill the device
 _TILE = attrgetter("tile")
+FEW_SUMS = 64  # of a thread: several programs fit on an SM
+FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +295,16 @@ def _transposed(contraction: Contraction) -> tuple[bool, bool]:
 
 
 def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
-    """Seconds, see `common.cost.direct_seconds`."""
-    params = gett_params(contraction, schedule, target)
+    """Seconds, see `common.cost.direct_seconds`.
+
+    Sums that take many registers leave room for few programs: one stores while none loads. Products of half types are
+    too short to hide that.
+    """
+    params, size = gett_params(contraction, schedule, target), product_bytes(contraction)
     programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps * params.runs
     tile_m, tile_n, tile_k = schedule.tile
     loaded, of_d = programs * steps, (*params.m.axes, *params.n.axes)
+    held = tile_m * tile_n // (32 * schedule.warps)  # sums of a thread
     elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
     work = KernelWork(
         accesses=(
@@ -309,9 +317,10 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
         steps=steps,
         tile=schedule.tile,
         warps=schedule.warps,
-        stage_bytes=product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
+        stage_bytes=size * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=params.swap_k,
         transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
         function_seconds=function_seconds(contraction, *elements) + cast_seconds(contraction, elements[B]),
+        finish_seconds=FINISH_SECONDS * max(0, held - FEW_SUMS) if size <= 2 else 0.0,
     )
     return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)
