@@ -7,38 +7,60 @@ from math import exp, log
 from pathlib import Path
 
 import pytest
+import torch
 
 from weft.cli.tuning.run import of_equation
 
-RECORD = Path(__file__).parents[2] / "results" / "h200" / "float32_schedules.json"
+RESULTS = Path(__file__).parents[2] / "results" / "h200"
 
 
 @cache
-def _over_the_fastest():
+def _over_the_fastest(record):
     """Of each problem the time of the model's choice, which was timed, over the least."""
-    rows = [row for row in json.loads(RECORD.read_text())["rows"] if row["verdict"] == "measured"]
+    rows = [row for row in json.loads((RESULTS / record).read_text())["rows"] if row["verdict"] == "measured"]
     return {problem: _of_problem(list(timed)) for problem, timed in groupby(rows, key=_problem)}
 
 
 def _problem(row):
-    return row["equation"], *row["extents"].items()
+    return row["equation"], row.get("dtype", "float32"), *row["extents"].items()
 
 
 def _of_problem(timed):
-    chosen = of_equation(timed[0]["equation"], timed[0]["extents"], target="h200").choice().best.schedule
+    equation, dtype, *extents = _problem(timed[0])
+    chosen = of_equation(equation, dict(extents), dtype=getattr(torch, dtype), target="h200").choice().best.schedule
     seconds = {row["schedule"]: row["seconds"] for row in timed}
     return seconds[str(chosen)] / min(seconds.values())
 
 
+def _mean(values):
+    return exp(sum(map(log, values)) / len(values))
+
+
 def test_products_of_float32_take_little_more_than_the_fastest_schedule():
-    found = _over_the_fastest()
+    found = _over_the_fastest("float32_schedules.json").values()
     assert len(found) == 35
-    assert exp(sum(map(log, found.values())) / len(found)) < 1.05
-    assert max(found.values()) < 1.31
+    assert _mean(found) < 1.05
+    assert max(found) < 1.31
+
+
+def test_other_types_and_attention_take_little_more_than_the_fastest_schedule():
+    """The worst is a product along 24 indices, whose packed operand cuBLAS reads more slowly than expected."""
+    found = _over_the_fastest("other_schedules.json").values()
+    assert len(found) == 35
+    assert _mean(found) < 1.06
+    assert max(found) < 1.42
 
 
 @pytest.mark.parametrize("shape", [(1250, 2500, 1250), (500, 2000, 1500), (740, 2960, 2220)])
 def test_sums_along_rows_leave_the_library_only_where_it_is_slower(shape):
     """Those took 1.27 to 1.60 times as long as cuBLAS, by kernels that were expected to be faster."""
     m, k, n = shape
-    assert _over_the_fastest()["mk,kn->mn", ("m", m), ("k", k), ("n", n)] < 1.1
+    found = _over_the_fastest("float32_schedules.json")
+    assert found["mk,kn->mn", "float32", ("m", m), ("k", k), ("n", n)] < 1.1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_scores_of_heads_that_lie_inside_wait_for_no_store(dtype):
+    """Few programs of large tiles took 1.6 times as long: none of them loads while one stores."""
+    extents = {"b": 8, "i": 1024, "h": 16, "d": 64, "j": 1024}
+    assert _over_the_fastest("other_schedules.json")["bihd,bjhd->bhij", dtype, *extents.items()] < 1.16
