@@ -12,11 +12,12 @@ import torch
 from weft.cli.tuning.run import of_equation
 
 RESULTS = Path(__file__).parents[2] / "results" / "h200"
+OTHERWISE_TIMED = ["bihd,bjhd->bhij"]  # whose choice an H100 timed, where it is level with the next
 
 
 @cache
 def _over_the_fastest(record):
-    """Of each problem the time of the model's choice, which was timed, over the least."""
+    """Of each problem the time of the schedule that the model puts first of those timed, over the least."""
     rows = [row for row in json.loads((RESULTS / record).read_text())["rows"] if row["verdict"] == "measured"]
     return {problem: _of_problem(list(timed)) for problem, timed in groupby(rows, key=_problem)}
 
@@ -27,9 +28,15 @@ def _problem(row):
 
 def _of_problem(timed):
     equation, dtype, *extents = _problem(timed[0])
-    chosen = of_equation(equation, dict(extents), dtype=getattr(torch, dtype), target="h200").choice().best.schedule
+    choice = of_equation(equation, dict(extents), dtype=getattr(torch, dtype), target="h200").choice()
     seconds = {row["schedule"]: row["seconds"] for row in timed}
-    return seconds[str(chosen)] / min(seconds.values())
+    at, chosen = next((at, name) for at, name in enumerate(map(str, _schedules(choice))) if name in seconds)
+    assert at == 0 or equation in OTHERWISE_TIMED
+    return seconds[chosen] / min(seconds.values())
+
+
+def _schedules(choice):
+    return (ranked.schedule for ranked in choice.ranked)
 
 
 def _mean(values):
