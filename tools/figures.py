@@ -4,7 +4,8 @@ A comment names those of its section, in the order in which they stand after it:
 
     <!-- figures of h200: tccg.fp16_fp32.gm1_cutensor fusion.leaky_relu_vs_cutensor -->
 
-Every number with a decimal point in prose is one, rounded to two decimals. A test holds pages to what this writes.
+`name:low` and `name:high` are the ends of its interval. Every number with a decimal point in prose is one, rounded to as
+many decimals as it is written with. A test holds pages to what this writes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def _of_scope(scope: re.Match[str]) -> str:
     left = iter(names)
 
     def figure(found: re.Match[str]) -> str:
-        return found.group() if found.group().startswith("```") else f"{summary[next(left)]['value']:.2f}"
+        if found.group().startswith("```"):
+            return found.group()
+        name, _, end = next(left).partition(":")
+        return f"{summary[name][end or 'value']:.{len(found.group().partition('.')[2])}f}"
 
     return f"<!-- figures of {device}:{listed}-->{_NUMBER.sub(figure, text)}"
 

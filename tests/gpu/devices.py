@@ -50,8 +50,8 @@ TYPES = (
 HEAD = """# Devices
 
 Tests compile every family's kernels for each architecture below, under each Triton from 3.6 to 3.9. They have been run
-on an H200 alone. A family that does not serve a device declines with the sentence given here, and `explain()` of a plan
-gives the same.
+on an H200 and an H100 alone. A family that does not serve a device declines with the sentence given here, and
+`explain()` of a plan gives the same.
 
 This page is made of what the families say by `python -m gpu.devices`, and a test holds it to that.
 """

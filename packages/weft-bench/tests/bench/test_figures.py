@@ -22,6 +22,14 @@ def test_gm1_gm2_and_the_worst_case() -> None:
         assert interval.low <= interval.value <= interval.high
 
 
+def test_slow_cases_of_a_peer_are_left_out() -> None:
+    """Five times as far from the floor as the median case, however far ahead weft is."""
+    usual = [case(f"tccg-0{number}", weft=10, cutensor=20) for number in range(1, 4)]
+    found = figures(run(*usual, case("tccg-04", weft=10, cutensor=100), case("tccg-05", weft=5, cutensor=20)))
+    assert found["tccg.fp16_fp32.gm1_without_slow_cutensor"].value == pytest.approx((2**3 * 4) ** 0.25)
+    assert found["tccg.fp16_fp32.gm1_cutensor"].value == pytest.approx((2**3 * 4 * 10) ** 0.2)
+
+
 def test_time_over_the_floor() -> None:
     found = figures(run(case("tccg-01", weft=10, torch=40), case("tccg-02", weft=40, torch=40)))
     assert found["tccg.fp16_fp32.time_over_floor"].value == pytest.approx(4.0)

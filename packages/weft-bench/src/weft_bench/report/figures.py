@@ -6,6 +6,8 @@ over weft's, so that more is better; ``x_over_y`` is time x over time y, so that
     tccg.fp16_fp32.gm1_cutensor        the peer's time over weft's, geometric mean (GM1)
     tccg.fp16_fp32.gm2_cutensor        the same where a user takes the faster of the two (GM2)
     tccg.fp16_fp32.gm1_of_minima_cutensor  GM1 on minima, as the paper has it; gm2 likewise
+    tccg.fp16_fp32.gm1_without_slow_cutensor  GM1 without cases in which the peer is over four times as far from the floor
+                                       as in its median case
     tccg.fp16_fp32.worst_vs_cutensor   the smallest of the ratios
     tccg.fp16_fp32.time_over_floor     weft's time over the roofline floor, geometric mean
     tccg.fp16_fp32.cutensor_over_floor the peer's
@@ -37,12 +39,14 @@ from weft_bench.report.ratios import (
     over_plain,
     relative,
     smallest,
+    without_slow,
 )
 from weft_bench.report.suite_figures import SUITE_FIGURES
 
 # What figures are in words, by the last part of their names.
 _IN_WORDS = (
     (r"gm([12])_of_minima_(.+)", "GM{0} against {1} on the least time of each, as published; without an interval"),
+    (r"gm1_without_slow_(.+)", "the same without cases over four times as far from the floor as {0}'s median case"),
     (r"gm1_(.+)", "times as fast as {0}, geometric mean of all cases"),
     (r"gm2_(.+)", "the same where whoever is faster than weft is taken instead of it"),
     (r"worst_vs_(.+)", "times as fast as {0} in the worst case"),
@@ -109,6 +113,8 @@ def group_figures(run: Run, group: str | None) -> dict[str, Interval]:
             found[f"gm1_of_minima_{peer}"] = of_minima(ratios)
             found[f"gm2_of_minima_{peer}"] = of_minima(ratios, at_least_one=True)
             found[f"worst_vs_{peer}"] = smallest(ratios)
+        if usual := without_slow(run, peer, group):
+            found[f"gm1_without_slow_{peer}"] = geomean(usual)
     if best := best_peer(run, group):
         found["geomean_vs_best_peer"] = geomean(best)
     if untuned := relative(run, MODEL, group):

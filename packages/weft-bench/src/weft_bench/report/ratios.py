@@ -12,6 +12,7 @@ from weft.machine.statistics import Interval, mean_ratio
 from weft_bench.records import CaseRecord, Result, Run
 
 Samples = Sequence[float]
+SLOW = 4  # times the median distance from the floor
 
 
 class Ratio(NamedTuple):
@@ -49,6 +50,16 @@ def over_floor(run: Run, contender: str, group: str | None = None) -> list[Ratio
         for case in _of(run, group)
         if case.floor and (result := case.measured(contender)) is not None
     ]
+
+
+def without_slow(run: Run, peer: str, group: str | None = None) -> list[Ratio]:
+    """`relative` without the peer's slow cases: over `SLOW` times as far from the floor as its median case."""
+    pairs = [(case.floor.get("seconds"), theirs, mine) for case, theirs, mine in run.pairs(peer, group)]
+    if not all(floor for floor, *_ in pairs):
+        return []
+    above = [theirs.seconds.value / floor for floor, theirs, _ in pairs]
+    kept = zip(above, pairs, strict=True)
+    return [Ratio(theirs.samples, mine.samples) for far, (_, theirs, mine) in kept if far < SLOW * np.median(above)]
 
 
 def against_copy(run: Run) -> list[Ratio]:
