@@ -4,8 +4,8 @@ A comment names those of its section, in the order in which they stand after it:
 
     <!-- figures of h200: tccg.fp16_fp32.gm1_cutensor fusion.leaky_relu_vs_cutensor -->
 
-`name:low` and `name:high` are the ends of its interval. Every number with a decimal point in prose is one, rounded to as
-many decimals as it is written with. A test holds pages to what this writes.
+`name:low` and `name:high` are the ends of its interval. Every number with a decimal point in prose is one, rounded to
+as many decimals as it is written with. A test holds pages to what this writes.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ def test_a_folder_without_a_run_is_named_once(tmp_path: Path) -> None:
     ("target", "device"),
     [("h100", "NVIDIA H100 80GB HBM3"), ("a100", "NVIDIA A100-SXM4-80GB"), ("RTX 4090", "NVIDIA GeForce RTX 4090"),
      ("rtx4090", "NVIDIA GeForce RTX 4090"), ("b200", "NVIDIA B200"),
-     ("sm_100", "NVIDIA B200"), ("sm90", "NVIDIA H200")],
+     ("rtx4070", "NVIDIA GeForce RTX 4070"), ("RTX 4080", "NVIDIA GeForce RTX 4080"),
+     ("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation"), ("sm_100", "NVIDIA B200"), ("sm90", "NVIDIA H200")],
 )  # fmt: skip
 def test_gpus_by_product_and_architecture(target: str, device: str) -> None:
     pytest.importorskip("triton")
@@ -89,6 +90,13 @@ def test_gpus_by_product_and_architecture(target: str, device: str) -> None:
     assert code == 0
     assert f"by the triton backend on {device}" in said
     assert f"ceilings of {device}, from the datasheet" in said
+
+
+@pytest.mark.parametrize(("target", "capability"), [("V100", "7.0"), ("RTX 2080 Ti", "7.5"), ("sm_75", "7.5")])
+def test_gpus_without_kernels_are_named_by_capability(target: str, capability: str) -> None:
+    code, said = weft(*PRODUCT, "--target", target)
+    assert code == 2
+    assert said.endswith(f"target '{target}' is of compute capability {capability}: weft has no kernels for it")
 
 
 def test_algebras_strides_chained_functions_and_what_they_take() -> None:

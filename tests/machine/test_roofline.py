@@ -43,6 +43,21 @@ def test_a_sheet_is_found_by_torchs_name_only() -> None:
     assert datasheet("NVIDIA H200 NVL") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "processors", "gigahertz", "lanes"),
+    [
+        ("NVIDIA GeForce RTX 4070", 46, 2.475, 128), ("NVIDIA GeForce RTX 4080", 76, 2.505, 128),
+        ("NVIDIA GeForce RTX 4090", 128, 2.520, 128), ("NVIDIA RTX 6000 Ada Generation", 142, 2.505, 128),
+        ("NVIDIA GeForce RTX 2080 Ti", 68, 1.545, 64), ("Tesla V100-SXM2-32GB", 80, 1.530, 64),
+    ],
+)  # fmt: skip
+def test_rates_are_those_of_lanes_and_clocks(name: str, processors: int, gigahertz: float, lanes: int) -> None:
+    """Each lane makes a product and a sum in a cycle of the boost clock."""
+    sheet = datasheet(name)
+    assert sheet is not None
+    assert sheet.vector["float32"] == pytest.approx(2e9 * processors * gigahertz * lanes, rel=0.01)
+
+
 def test_the_roof_bends_at_the_ridge() -> None:
     for intensity, rate in ((10.0, 50.0), (20.0, 100.0), (40.0, 100.0)):
         floor = floor_time(intensity, 1.0, 0.0, peak=100.0, read=5.0, write=5.0)

@@ -12,6 +12,7 @@ import torch
 from weft.algebra import Algebra, find
 from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
+from weft.machine.occupancy import find_sm, plain_name
 from weft.planner.options import Options
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton
@@ -28,32 +29,41 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-# GPUs that plans can be made for from anywhere: makers' figures for one product of each architecture.
+# What drivers call the products of `machine.occupancy` that kernels are made for.
+_NAMES = {
+    "a100": "NVIDIA A100-SXM4-80GB", "rtx3090": "NVIDIA GeForce RTX 3090", "a6000": "NVIDIA RTX A6000",
+    "rtx4090": "NVIDIA GeForce RTX 4090", "rtx4080": "NVIDIA GeForce RTX 4080", "rtx4070": "NVIDIA GeForce RTX 4070",
+    "rtx6000ada": "NVIDIA RTX 6000 Ada Generation", "l40s": "NVIDIA L40S", "h100": "NVIDIA H100 80GB HBM3",
+    "h200": "NVIDIA H200", "b200": "NVIDIA B200", "rtx5090": "NVIDIA GeForce RTX 5090",
+}  # fmt: skip
+
+
+def _product(short: str) -> Target:
+    limits, processors = find_sm(short)
+    return Target("cuda", 0, _NAMES[short], limits.capability, processors or 1, limits.shared_block)
+
+
+# GPUs that plans can be made for from anywhere, by products, and one of each architecture.
+PRODUCTS = {short: _product(short) for short in _NAMES}
 TARGETS = {
-    "sm_80": Target("cuda", name="NVIDIA A100-SXM4-80GB", capability=80, processors=108, shared_memory=166912),
-    "sm_89": Target("cuda", name="NVIDIA GeForce RTX 4090", capability=89, processors=128, shared_memory=101376),
-    "sm_90": Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448),
-    "sm_100": Target("cuda", name="NVIDIA B200", capability=100, processors=148, shared_memory=232448),
-}
-_H100 = Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=132, shared_memory=232448)
-# The same by the names of products.
-PRODUCTS = {
-    "a100": TARGETS["sm_80"], "rtx4090": TARGETS["sm_89"], "h100": _H100, "h200": TARGETS["sm_90"],
-    "b200": TARGETS["sm_100"],
+    "sm_80": PRODUCTS["a100"], "sm_86": PRODUCTS["rtx3090"], "sm_89": PRODUCTS["rtx4090"], "sm_90": PRODUCTS["h200"],
+    "sm_100": PRODUCTS["b200"], "sm_120": PRODUCTS["rtx5090"],
 }  # fmt: skip
 
 
 def find_target(name: str) -> Target:
     """The GPU of that architecture or product: "sm_90", "sm90", "h100", "RTX 4090"; `UnsupportedError` for others."""
-    plain = "".join(character for character in name.lower() if character.isalnum())
-    for product in PRODUCTS:
-        if plain.removeprefix("nvidia").removeprefix("geforce") == product:
-            return PRODUCTS[product]
-    for architecture in TARGETS:
-        if plain == architecture.replace("_", ""):
-            return TARGETS[architecture]
-    known = (*TARGETS, *PRODUCTS)
-    raise UnsupportedError(f"target {name!r} is none of {', '.join(known)}{nearest(name, known)}")
+    plain = plain_name(name)
+    known = {**{each.replace("_", ""): target for each, target in TARGETS.items()}, **PRODUCTS}
+    if plain in known:
+        return known[plain]
+    names = (*TARGETS, *PRODUCTS)
+    try:
+        limits, _ = find_sm(name)
+    except UnsupportedError:
+        raise UnsupportedError(f"target {name!r} is none of {', '.join(names)}{nearest(name, names)}") from None
+    of = f"compute capability {limits.capability / 10}"
+    raise UnsupportedError(f"target {name!r} is of {of}: weft has no kernels for it")
 
 
 def hypothetical(

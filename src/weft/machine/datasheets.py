@@ -2,8 +2,10 @@
 
 Dense rates, without structured sparsity. Sources: *NVIDIA A100 Tensor Core GPU Architecture* (2020) and the A100
 product specifications; *NVIDIA H100 Tensor Core GPU Architecture* (2022), SXM5; the H200 product specifications, SXM,
-whose compute figures are the H100's; *NVIDIA Ada GPU Architecture* (2022), GeForce RTX 4090, half precision with sums
-in single; *NVIDIA HGX Platform*, B200 (2025), an eighth of the figures of eight.
+whose compute figures are the H100's; *NVIDIA Ada GPU Architecture* (2022), GeForce RTX 4090, 4080 and 4070, half
+precision with sums in single; the product specifications of the RTX 6000 Ada; *NVIDIA Tesla V100 GPU Architecture*
+(2017), SXM2; *NVIDIA Turing GPU Architecture* (2018), GeForce RTX 2080 Ti, half precision with sums in single; *NVIDIA
+HGX Platform*, B200 (2025), an eighth of the figures of eight.
 """
 
 from __future__ import annotations
@@ -40,15 +42,10 @@ _H100 = {
     "int8": 1978.9e12,
 }
 _H100_VECTOR = {"float64": 33.5e12, "float32": 66.9e12, "float16": 133.8e12, "bfloat16": 133.8e12}
-_ADA = {
-    "float64": 1.29e12,
-    "float32": 82.6e12,
-    "tf32": 82.6e12,
-    "float16": 165.2e12,
-    "bfloat16": 165.2e12,
-    "int8": 660.6e12,
-}
-_ADA_VECTOR = {"float64": 1.29e12, "float32": 82.6e12, "float16": 82.6e12, "bfloat16": 82.6e12}
+_V100 = {"float64": 7.8e12, "float32": 15.7e12, "float16": 125e12}
+_V100_VECTOR = {"float64": 7.8e12, "float32": 15.7e12, "float16": 31.4e12}
+_2080_TI = {"float64": 0.42e12, "float32": 13.4e12, "float16": 53.8e12, "int8": 215.2e12}
+_2080_TI_VECTOR = {"float64": 0.42e12, "float32": 13.4e12, "float16": 26.9e12}
 _B200 = {
     "float64": 37e12,
     "float32": 75e12,
@@ -59,16 +56,35 @@ _B200 = {
 }
 _B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
+
+
+def _ada(name: str, terabytes: float, teraflops: float, tensor: float = 2) -> Datasheet:
+    """An Ada: float32 in TFLOP/s, and how often that half precision has by its tensor cores; others follow."""
+    single = 1e12 * teraflops
+    short = tensor * single
+    matrix = {"float64": single / 64, "float32": single, "tf32": short / 2, "float16": short, "bfloat16": short}
+    vector = {"float64": single / 64, "float32": single, "float16": single, "bfloat16": single}
+    return Datasheet(f"NVIDIA {name}", 1e12 * terabytes, {**matrix, "int8": 8 * single}, vector)
+
+
 A100_40GB = Datasheet("NVIDIA A100-SXM4-40GB", 1.555e12, _A100, _A100_VECTOR)
 A100_80GB = Datasheet("NVIDIA A100-SXM4-80GB", 2.039e12, _A100, _A100_VECTOR)
 H100 = Datasheet("NVIDIA H100 80GB HBM3", 3.35e12, _H100, _H100_VECTOR)
 H200 = Datasheet("NVIDIA H200", 4.8e12, _H100, _H100_VECTOR)
-
-RTX_4090 = Datasheet("NVIDIA GeForce RTX 4090", 1.008e12, _ADA, _ADA_VECTOR)
-
 B200 = Datasheet("NVIDIA B200", 8e12, _B200, _B200_VECTOR)
+ADAS = (
+    _ada("GeForce RTX 4070", 0.504, 29.1),
+    _ada("GeForce RTX 4080", 0.717, 48.7),
+    _ada("GeForce RTX 4090", 1.008, 82.6),
+    _ada("RTX 6000 Ada Generation", 0.960, 91.1, tensor=4),
+)
+OLDER = (
+    Datasheet("Tesla V100-SXM2-16GB", 0.9e12, _V100, _V100_VECTOR),
+    Datasheet("Tesla V100-SXM2-32GB", 0.9e12, _V100, _V100_VECTOR),
+    Datasheet("NVIDIA GeForce RTX 2080 Ti", 0.616e12, _2080_TI, _2080_TI_VECTOR),
+)
 
-DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200, RTX_4090, B200)}
+DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200, B200, *ADAS, *OLDER)}
 
 
 def datasheet(name: str) -> Datasheet | None:

@@ -139,10 +139,15 @@ def limits_of(capability: int) -> SmLimits:
     return LIMITS[capability]
 
 
+def plain_name(product: str) -> str:
+    """A product or an architecture without its maker: "rtx4090" of "NVIDIA GeForce RTX 4090", "sm90" of "sm_90"."""
+    plain = "".join(each for each in product.lower() if each.isalnum())
+    return plain.removeprefix("nvidia").removeprefix("geforce")
+
+
 def find_sm(name: str) -> tuple[SmLimits, int | None]:
     """Limits, and SMs of the whole device where a product is named: "h200", "sm_90", "9.0"."""
-    plain = "".join(each for each in name.lower() if each.isalnum())
-    plain = plain.removeprefix("nvidia").removeprefix("geforce")
+    plain = plain_name(name)
     if plain in PRODUCTS:
         capability, processors = PRODUCTS[plain]
         return LIMITS[capability], processors

@@ -24,13 +24,7 @@ from weft.selftest.gate import parts
 from weft.spec import Contraction
 
 # GPUs that kernels are built for, by compute capability. Another one of a capability takes what fits of them.
-DEVICES = {
-    80: TARGETS["sm_80"],
-    86: Target("cuda", name="NVIDIA GeForce RTX 3090", capability=86, processors=82, shared_memory=101376),
-    89: TARGETS["sm_89"],
-    90: TARGETS["sm_90"],
-    100: TARGETS["sm_100"],
-}
+DEVICES = {capability: TARGETS[f"sm_{capability}"] for capability in (80, 86, 89, 90, 100)}
 
 # Types of operands and of D, where it has another, and the precision of products, where it is not the usual.
 _TYPES: tuple[tuple[torch.dtype, torch.dtype | None, str | None], ...] = (

@@ -6,8 +6,8 @@ over weft's, so that more is better; ``x_over_y`` is time x over time y, so that
     tccg.fp16_fp32.gm1_cutensor        the peer's time over weft's, geometric mean (GM1)
     tccg.fp16_fp32.gm2_cutensor        the same where a user takes the faster of the two (GM2)
     tccg.fp16_fp32.gm1_of_minima_cutensor  GM1 on minima, as the paper has it; gm2 likewise
-    tccg.fp16_fp32.gm1_without_slow_cutensor  GM1 without cases in which the peer is over four times as far from the floor
-                                       as in its median case
+    tccg.fp16_fp32.gm1_without_slow_cutensor  GM1 without cases in which the peer is over four times as far from the
+                                       floor as in its median case
     tccg.fp16_fp32.worst_vs_cutensor   the smallest of the ratios
     tccg.fp16_fp32.time_over_floor     weft's time over the roofline floor, geometric mean
     tccg.fp16_fp32.cutensor_over_floor the peer's
