@@ -213,7 +213,7 @@ def _exported(request: Request, contraction: Contraction, choice: Choice | None,
     if choice is None or request.target.kind != "cuda":
         raise UnsupportedError("kernels are exported for NVIDIA GPUs: --target names one")
     need_triton("kernels are compiled")
-    return export(contraction, choice, folder)
+    return export(request, contraction, choice, folder)
 
 
 @app.command()

@@ -101,14 +101,14 @@ class Sample:
     depth: int  # products in the sum of each
 
     @classmethod
-    def of(cls, request: Request) -> Sample:
+    def of(cls, request: Request, most: int = SAMPLED) -> Sample:
         known = request.extents()
         labels = tuple(request.notation.output)
         extents = tuple(known[label] for label in labels)
         depth = 1
         for label, extent in known.items():
             depth *= 1 if label in labels else extent
-        count = max(FEWEST, min(SAMPLED, PRODUCTS // max(depth, 1)))
+        count = max(FEWEST, min(most, PRODUCTS // max(depth, 1)))
         return cls(labels, extents, _chosen(extents, count), depth)
 
     def parts(self) -> tuple[Sample, ...]:
@@ -273,11 +273,10 @@ class Sampled:
     @classmethod
     def of(
         cls, request: Request, a: Source, b: Source, c: Source | None, alpha: Scalar, beta: Scalar,
-        operands: Mapping[str, Source],
+        operands: Mapping[str, Source], *, most: int = SAMPLED,
     ) -> Sampled:  # fmt: skip
-        return cls(tuple(
-            _Problem.gathered(request, part, a, b, c, alpha, beta, operands) for part in Sample.of(request).parts()
-        ))  # fmt: skip
+        parts = Sample.of(request, most).parts()
+        return cls(tuple(_Problem.gathered(request, part, a, b, c, alpha, beta, operands) for part in parts))
 
     def compare(self, results: Sequence[torch.Tensor], starts: Sequence[int] | None = None) -> None:
         """`AccuracyError` for the worst element of the results past its bound.

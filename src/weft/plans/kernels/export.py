@@ -6,7 +6,8 @@ vendor's library are passed over for the best one without.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -16,20 +17,23 @@ import torch
 from weft.base.files import write_whole
 from weft.base.version import __version__
 from weft.errors import UnsupportedError
+from weft.oracle.validate import Sample, Sampled
 from weft.planner.planner import Choice
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
+from weft.spec.notation import Label
 
 if TYPE_CHECKING:
     from weft.gpu.common.cubin import Cubin
+    from weft.planner.request import Request
     from weft.planner.schedule import Schedule
 
 TRIED = 64  # candidates, best first
-# Types of C that hold one element, and the number one in them.
+# Types of C that hold one element, and functions of them that read it.
 _ELEMENTS = {
-    torch.float16: ("unsigned short", "0x3c00"), torch.bfloat16: ("unsigned short", "0x3f80"),
-    torch.float32: ("float", "1.0f"), torch.float64: ("double", "1.0"), torch.int8: ("signed char", "1"),
-    torch.int32: ("int", "1"), torch.int64: ("long long", "1"),
+    torch.float16: ("unsigned short", "half"), torch.bfloat16: ("unsigned short", "brain"),
+    torch.float32: ("float", ""), torch.float64: ("double", ""), torch.int8: ("signed char", ""),
+    torch.int32: ("int", ""), torch.int64: ("long long", ""),
 }  # fmt: skip
 
 _HEADER = Template("""\
@@ -71,6 +75,11 @@ _EXAMPLE = Template("""\
 #include <stdlib.h>
 #include "contraction.h"
 
+/* Elements of D by where they are stored, what they should be, and how far from it they may be. */
+static const struct { size_t at; double value, bound; } expected[] = {
+$expected
+};
+$reading
 static void check(CUresult status, const char *what)
 {
     const char *name = "";
@@ -96,25 +105,84 @@ $made
     check(contraction(kernel, NULL, $given), "the launch");
     check(cuCtxSynchronize(), "the kernel");
     check(cuMemcpyDtoH(host_d, d, sizeof(*host_d) * count_d), "the result");
-    printf("D[0] = $shown of operands that are all one; each sum has $depth\\n", $cast);
+    for (i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
+        double error = (double)$read(host_d[expected[i].at]) - expected[i].value;
+        if (!(error <= expected[i].bound && -error <= expected[i].bound)) {
+            printf("D[%zu] is off by %g, more than %g\\n", expected[i].at, error, expected[i].bound);
+            return 1;
+        }
+    }
+    printf("%zu elements of D are as expected\\n", i);
     return 0;
 }
 """)
+_READING = {
+    "": "",
+    "half": """
+static double half(unsigned short bits)
+{
+    double size = (bits & 1023) + (bits & 0x7c00 ? 1024 : 0);
+    int power = (bits >> 10 & 31) - 25;
+    for (power += power < -24; power > 0; power--)
+        size *= 2;
+    for (; power < 0; power++)
+        size /= 2;
+    return bits & 0x8000 ? -size : size;
+}
+""",
+    "brain": """
+static double brain(unsigned short bits)
+{
+    union { unsigned bits; float value; } word = {(unsigned)bits << 16};
+    return word.value;
+}
+""",
+}
 _MADE = Template("""\
+    static const $element some_$name[] = {$some};
     size_t count_$name = $count;
     $element *host_$name = malloc(sizeof($element) * count_$name);
     CUdeviceptr $name;
     for (i = 0; i < count_$name; i++)
-        host_$name[i] = $one;
+        host_$name[i] = some_$name[i % $few];
     check(cuMemAlloc(&$name, sizeof($element) * count_$name), "memory");
     check(cuMemcpyHtoD($name, host_$name, sizeof($element) * count_$name), "a copy");
 """)
+FEW = 5  # values of the example's operands, which follow each other in memory
+CHECKED = 16  # elements of D
 
 
-def export(contraction: Contraction, choice: Choice, folder: Path) -> list[Path]:
+def _some(dtype: torch.dtype) -> torch.Tensor:
+    """1 to 5, of floats eighths of them: all types hold them, and sums of halves stay small."""
+    numbers = torch.arange(1, FEW + 1, device="cpu")
+    return (numbers / 8).to(dtype) if dtype.is_floating_point else numbers.to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A tensor as the example fills it, element by element in memory: a source for the oracle."""
+
+    layout: Layout
+
+    def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
+        left = [at for at, label in enumerate(term) if label not in sample.labels]
+        where = torch.zeros(len(sample.coordinates), *[1] * len(left), dtype=torch.int64, device="cpu")
+        for at, (extent, step) in enumerate(zip(self.layout.shape, self.layout.strides, strict=True)):
+            if at in left:
+                steps = torch.arange(extent, device="cpu").reshape(-1, *[1] * (len(left) - 1 - left.index(at)))
+            else:
+                steps = sample.along(term[at]).reshape(-1, *[1] * len(left)) * (extent != 1)
+            where = where + step * steps
+        values = _some(self.layout.dtype)[where % FEW]
+        kept = tuple(term[at] for at in left)
+        return (values, (mark, *kept)) if len(left) < len(term) else (values[0], kept)
+
+
+def export(request: Request, contraction: Contraction, choice: Choice, folder: Path) -> list[Path]:
     """Write `contraction.cubin`, `contraction.h` and `example.c`; the files. Nothing is loaded: no GPU is needed.
 
-    Raises `UnsupportedError` where no candidate is one kernel of plain pointers.
+    The example holds some elements of D against the oracle's. Raises `UnsupportedError` where no candidate is one
+    kernel of plain pointers.
     """
     schedule, launch = _one_kernel(contraction, choice)
     from weft.gpu.common.cubin import Cubin
@@ -128,7 +196,7 @@ def export(contraction: Contraction, choice: Choice, folder: Path) -> list[Path]
     files: dict[str, str | bytes] = {
         "contraction.cubin": cubin.code,
         "contraction.h": _header(contraction, choice, schedule, launch, cubin, tensors),
-        "example.c": _example(contraction, launch, tensors),
+        "example.c": _example(request, contraction, tensors),
     }
     for name, content in files.items():
         write_whole(folder / name, content, mode=0o644)
@@ -194,15 +262,32 @@ def _described(layout: Layout) -> str:
     return f"{shape} of {dtype_name(layout.dtype)}, strides {strides}"
 
 
-def _example(contraction: Contraction, launch: Any, tensors: dict[str, Layout]) -> str:
+def _example(request: Request, contraction: Contraction, tensors: dict[str, Layout]) -> str:
     made = []
     for name, layout in tensors.items():
         if layout.dtype not in _ELEMENTS:
             raise UnsupportedError(f"an example in C has no {dtype_name(layout.dtype)}")
-        element, one = _ELEMENTS[layout.dtype]
         count = 1 + sum((extent - 1) * step for extent, step in zip(layout.shape, layout.strides, strict=True))
-        made.append(_MADE.substitute(name=name, count=count, element=element, one=one))
-    bits = contraction.d.dtype in (torch.float16, torch.bfloat16)
-    shown, cast = ("0x%04x (bits)", "(unsigned)host_d[0]") if bits else ("%.6g", "(double)host_d[0]")
+        some = ", ".join(map(str, _bits(_some(layout.dtype)).tolist()))
+        made.append(_MADE.substitute(name=name, count=count, element=_ELEMENTS[layout.dtype][0], some=some, few=FEW))
     given = ", ".join({"alpha": "1", "beta": "0"}.get(name, name) for _, name in _names(tensors))
-    return _EXAMPLE.substitute(made="\n".join(made), given=given, depth=contraction.k, shown=shown, cast=cast)
+    read = _ELEMENTS[contraction.d.dtype][1]
+    return _EXAMPLE.substitute(
+        made="\n".join(made), given=given, reading=_READING[read], read=read, expected=_expected(request, tensors)
+    )
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    return values.view(torch.int16) if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _expected(request: Request, tensors: dict[str, Layout]) -> str:
+    """Rows of a table in C: where some elements of D are stored, what they are, and how far from it they may be."""
+    others = {each.name: _Filled(each.layout) for each in request.named if each.layout is not None}
+    sampled = Sampled.of(request, _Filled(request.a), _Filled(request.b), None, 1, 0, others, most=CHECKED)
+    rows: list[tuple[int, float, float]] = []
+    for problem in sampled.problems:
+        values, bounds = problem.expected()[0]
+        places = problem.sample.coordinates @ torch.tensor(tensors["d"].strides, dtype=torch.int64, device="cpu")
+        rows += zip(places.tolist(), values.tolist(), bounds.tolist(), strict=True)
+    return "\n".join(f"    {{{place}, {value:.17g}, {bound:.3g}}}," for place, value, bound in rows)

@@ -54,12 +54,13 @@ def over_floor(run: Run, contender: str, group: str | None = None) -> list[Ratio
 
 def without_slow(run: Run, peer: str, group: str | None = None) -> list[Ratio]:
     """`relative` without the peer's slow cases: over `SLOW` times as far from the floor as its median case."""
-    pairs = [(case.floor.get("seconds"), theirs, mine) for case, theirs, mine in run.pairs(peer, group)]
-    if not all(floor for floor, *_ in pairs):
+    pairs = run.pairs(peer, group)
+    if not all(case.floor for case, *_ in pairs):
         return []
-    above = [theirs.seconds.value / floor for floor, theirs, _ in pairs]
+    above = [theirs.seconds.value / case.floor["seconds"] for case, theirs, _ in pairs]
+    most = SLOW * np.median(above) if above else 0.0
     kept = zip(above, pairs, strict=True)
-    return [Ratio(theirs.samples, mine.samples) for far, (_, theirs, mine) in kept if far < SLOW * np.median(above)]
+    return [Ratio(theirs.samples, mine.samples) for far, (_, theirs, mine) in kept if far < most]
 
 
 def against_copy(run: Run) -> list[Ratio]:
