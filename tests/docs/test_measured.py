@@ -9,6 +9,8 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from pages import ROOT
+from weft_bench.profiling.why import profiles_below, why
+from weft_bench.records import load
 
 RESULTS = ROOT / "results"
 
@@ -250,6 +252,21 @@ def test_tccg_by_the_model_alone() -> None:
     assert f"is {geometric_mean(found['cutensor']):.2f} times as fast as cuTENSOR, " in text
     assert f"{min(found['cutensor']):.2f} in the worst case" in text
     assert f"and {geometric_mean(found['torch']):.2f}\ntimes as fast as `torch.einsum`" in text
+
+
+def test_what_goes_with_the_lead() -> None:
+    profiles = profiles_below([RESULTS / "h200" / "profiles"])
+    table = why(load(RESULTS / "h200" / "tccg"), "cutensor", "fp16_fp32", profiles)
+    rows = {row[0].text: row for row in table.rows}
+    text = " ".join(page("commands/report.md").split())
+    for name, words in {
+        "least over greatest of M, N, K": "with the least over the greatest of M, N and K",
+        "N": "with N", "weft's registers": "with weft's registers", "weft's occupancy": "with its occupancy",
+    }.items():  # fmt: skip
+        assert f"{rows.pop(name)[2].text} {words}" in text
+    assert not [name for name, row in rows.items() if row[2].tone]
+    assert sum(name.startswith("counter: ") for name in rows) > 10
+    assert {row[1].text for name, row in rows.items() if name.startswith("counter: ")} == {"10"}
 
 
 def test_what_settled_sums_cost() -> None:
