@@ -21,7 +21,7 @@ _IN_PLACE = "2.4"  # the kernel that needs no second matrix
 
 @dataclass(frozen=True)
 class PublishedTimes:
-    """What its tables say of one case: seconds by library ("cuBLAS") and by kernel ("1.6")."""
+    """One case in its tables: seconds by library ("cuBLAS") and by kernel ("1.6")."""
 
     table: str
     libraries: Mapping[str, float]

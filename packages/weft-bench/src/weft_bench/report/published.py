@@ -18,7 +18,7 @@ IN_WORDS = (
 
 
 def published(case: CaseRecord) -> PublishedTimes | None:
-    """What the thesis has of a case, at the extents that it was published for."""
+    """The thesis's times of a case; None where it has none, or at other extents."""
     return None if case.scaled else published_times().get(case.name)
 
 
