@@ -152,7 +152,7 @@ def test_json_and_page_are_written_and_the_page_anew_from_json_alone(climbed: Cl
 
 
 def test_a_page_of_measured_rungs_has_times_shares_sources_and_the_chart(tmp_path: Path) -> None:
-    found = Climb("multiply", "Says.", "a GPU", "2026-01-01", True)
+    found = Climb("of another version", "Says.", "a GPU", "2026-01-01", True)
     found.steps = [timed("naive", 0.9), timed("coalesced", 0.45, over="naive", notes=["the budget ended"])]
     climbing_module._add_gains(found)
     text = save([found], tmp_path).read_text()
