@@ -117,11 +117,13 @@ def measured_by(ladder: Ladder) -> str:
     if found is None:
         return f"Times of a machine are shown by `weft ladder {ladder.name}`; none is recorded yet."
     has_roof = any(each.share for each in found.steps)
+    has_sources = any(published_gain(rung) for _, rung in ladder.rungs)
     return (
         f"Times are from one {found.device}, {found.date[:10]}: `{_command(found)}`. "
         f"{'*roof* is the share of the roofline floor that a rung reaches; ' * has_roof}"
-        "*gain* is over the rung that is named before it, beside what was predicted and what the source published for "
-        f"its own machine. The file `{_file(ladder.name)}` has all of it."
+        "*gain* is over the rung that is named before it, beside what was predicted"
+        f"{' and what the source published for its own machine' * has_sources}. "
+        f"The file `{_file(ladder.name)}` has all of it."
     )
 
 
