@@ -1,24 +1,31 @@
-"""The pages of docs/ladder, one for each ladder, made of the rungs themselves and of a climb that was measured.
+"""The pages of docs/ladder, one for each ladder, made of the rungs themselves and of climbs that were measured.
 
 `python docs/ladder_pages.py` writes them anew; a test holds the pages against this.
 """
 
 from __future__ import annotations
 
-import json
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from weft.base.figures import duration
-from weft_bench.ladder import LADDERS, Flight, Ladder, Rung
+from weft_bench.dense_thesis import counted_how
+from weft_bench.ladder import LADDERS, Climb, Flight, Ladder, Rung, Step
+from weft_bench.ladder.counted import SHARED, longest
+from weft_bench.ladder.published import counters_of
+from weft_bench.ladder.record import PREFIX, read
 from weft_bench.ladder.recorded import recordings
+from weft_bench.ladder.retold import SERVED, served_by_torch
 from weft_bench.ladder.rung import predicted_gain, published_gain
 from weft_bench.ladder.text import share, times
+from weft_bench.profiling.counters import CounterSet
 
 FOLDER = Path(__file__).parent / "ladder"
-MEASURED = FOLDER.parents[1] / "results" / "h200" / "ladder"
+ROOT = FOLDER.parents[1]
+RESULTS = ("results/h200/ladder", "results/h200/ladder-counters", "results/cpu/ladder")  # the first of them tells times
+DOUBLE = "fp64"  # the flights in the type of the source that has counters
 _WIDTH = 119
 
 
@@ -32,7 +39,8 @@ def page(ladder: Ladder) -> str:
     parts = [f"# {ladder.name.capitalize()}", ladder.says, _filled(measured_by(ladder))]
     told: set[str] = set()  # kernels that serve several flights are told of once
     for flight in ladder.flights:
-        parts += [f"## {flight.name}", flight.says, table(ladder, flight)]
+        parts += [f"## {flight.name}", flight.says, table(ladder, flight), *remarks(ladder, flight)]
+        parts += counters(ladder, flight)
         for number, of, rung in ladder:
             if of is flight and rung.module not in told:
                 parts.append(rung_text(number, rung))
@@ -45,58 +53,129 @@ def page(ladder: Ladder) -> str:
 
 def table(ladder: Ladder, flight: Flight) -> str:
     """The time of each rung, on other GPUs too where it was recorded, and its gain over the rung before it."""
-    others = [each for each in recordings() if each.device != climb(ladder.name)["device"]]
-    heads = (
-        "rung", "written in", "time", *(each.brief for each in others), "roof", "over", "gain", "predicted", "published"
-    )  # fmt: skip
-    lines = [f"| | {' | '.join(heads)} |", "|-" * (len(heads) + 1) + "|"]
-    for number, of, rung in ladder:
-        if of is flight:
-            before, step = flight.before(rung), _step(ladder.name, flight.name, rung.name)
-            elsewhere = [each.of(ladder.name, flight.name, rung.name) for each in others]
-            own = step["seconds"]["value"] if step.get("seconds") else None
-            taken = [own, *(each[0] if each else None for each in elsewhere)]
-            gains = step.get("gain"), predicted_gain(before, rung), published_gain(rung)
-            found = (
-                str(number), rung.name, rung.tool, *(_together(duration(each)) if each else "" for each in taken),
-                share(step.get("share")), before.name if before is not None else "",
-                *(_together(times(each)) for each in gains),
-            )  # fmt: skip
-            lines.append(f"| {' | '.join(found)} |")
-    return "\n".join(lines)
+    known = climb(ladder.name)
+    others = [each for each in recordings() if known is None or each.device != known.device]
+    rows = []
+    for number, rung in _rungs(ladder, flight):
+        before, step = flight.before(rung), _step(known, flight, rung)
+        elsewhere = [each.of(ladder.name, flight.name, rung.name) for each in others]
+        taken = [step.seconds["value"] if step else None, *(each[0] if each else None for each in elsewhere)]
+        gained = step and before is not None and _step(known, flight, before)
+        gains = step.gain if step and gained else None, predicted_gain(before, rung), published_gain(rung)
+        rows.append((
+            str(number), rung.name, rung.tool, *(_together(duration(each)) if each else "" for each in taken),
+            share(step.share if step else None), before.name if before is not None else "",
+            *(_together(times(each)) for each in gains),
+        ))  # fmt: skip
+    gpus = [each.brief for each in others]
+    return _markdown(("rung", "written in", "time", *gpus, "roof", "over", "gain", "predicted", "published"), rows)
 
 
-def _together(text: str) -> str:
-    """A number and its unit, which no line break parts."""
-    return text.replace(" ", "&nbsp;")
+def remarks(ladder: Ladder, flight: Flight) -> list[str]:
+    """Sentences on rungs that have no time."""
+    known = climb(ladder.name)
+    if known is None:
+        return []
+    numbers = [number for number, _ in _rungs(ladder, flight)]
+    if not any(_step(known, flight, rung) for _, rung in _rungs(ladder, flight)):
+        command = f"weft ladder {ladder.name} --rung {numbers[0]}-{numbers[-1]}"
+        return [_filled(f"No time of these rungs is recorded yet: `{command}` takes them.")]
+    steps = [step for step in known.steps if step.flight == flight.name and served_by_torch(known, step)]
+    return [_filled(f"*{step.name}* has no time here: {SERVED}.") for step in steps]
+
+
+def counters(ladder: Ladder, flight: Flight) -> list[str]:
+    """Counters of the rungs of a flight, and those that a source has of the same kernels."""
+    known = counting(ladder.name)
+    found = [(number, rung, _step(known, flight, rung)) for number, rung in _rungs(ladder, flight)]
+    own = {number: longest(step) for number, _, step in found if step is not None}
+    if any(own.values()) and known is not None:
+        rows = [(number, rung, own[number]) for number, rung, _ in found if own.get(number)]
+        said = f"Counters of one {known.device}, {known.date[:10]}: `{_command(known)}`."
+        told = f" In brackets those of the same kernels, published in double precision: {counted_how()}."
+    elif flight.name == DOUBLE:
+        rows = [(number, rung, None) for number, rung, _ in found if counters_of(rung)]
+        said, told = "Counters of the same kernels", f", published in double precision: {counted_how()}."
+    else:
+        return []
+    cells = [(str(number), rung.name, *_beside(counted, counters_of(rung))) for number, rung, counted in rows]
+    if any(counters_of(rung) for _, rung, _ in rows):
+        said += told
+    return [_filled(said), _markdown(("rung", *(each.name for each in SHARED)), cells)]
+
+
+def _beside(own: CounterSet | None, source: Mapping[str, float]) -> Iterator[str]:
+    """Counters, a source's in brackets behind; alone where there are no others."""
+    for metric in SHARED:
+        here, there = _together(metric.of(own)), _together(metric.published(source))
+        yield f"{here} ({there})" if here and there else here or there
 
 
 def measured_by(ladder: Ladder) -> str:
     """Where the times of the page are from."""
     found = climb(ladder.name)
-    if not found["steps"]:
+    if found is None:
         return f"Times of a machine are shown by `weft ladder {ladder.name}`; none is recorded yet."
-    command = found["environment"]["artifacts"]["command"].removeprefix("python -m ")
-    file = f"results/h200/ladder/ladder-{ladder.name}.json"
+    has_roof = any(each.share for each in found.steps)
+    has_sources = any(published_gain(rung) for _, rung in ladder.rungs)
     return (
-        f"Times are from one {found['device']}, {found['date'][:10]}: `{command}`. *roof* is the share of the roofline "
-        "floor that a rung reaches; *gain* is over the rung that is named before it, beside what was predicted and "
-        f"what the source published for its own machine. The file `{file}` has all of it."
+        f"Times are from one {found.device}, {found.date[:10]}: `{_command(found)}`. "
+        f"{'*roof* is the share of the roofline floor that a rung reaches; ' * has_roof}"
+        "*gain* is over the rung that is named before it, beside what was predicted"
+        f"{' and what the source published for its own machine' * has_sources}. "
+        f"The file `{_file(ladder.name)}` has all of it."
     )
 
 
 @cache
-def climb(name: str) -> dict[str, Any]:
-    """A ladder as it was measured; without steps where it was not."""
-    file = MEASURED / f"ladder-{name}.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"device": "", "steps": []}
-    return found
+def climb(name: str) -> Climb | None:
+    """A ladder as it was measured; None where it was not."""
+    return next(_recorded(name), None)
 
 
-def _step(ladder: str, flight: str, rung: str) -> dict[str, Any]:
-    """A rung as it was measured; empty for one that was not."""
-    named = ((step["flight"], step["name"], step) for step in climb(ladder)["steps"])
-    return next((step for of, name, step in named if (of, name) == (flight, rung)), {})
+@cache
+def counting(name: str) -> Climb | None:
+    """A ladder whose counters were read; None where they were not."""
+    return next((each for each in _recorded(name) if any(longest(step) for step in each.steps)), None)
+
+
+def _recorded(name: str) -> Iterator[Climb]:
+    for folder in RESULTS:
+        if (ROOT / folder).is_dir():
+            yield from (each for each in read(ROOT / folder) if each.ladder == name)
+
+
+def _file(name: str) -> str:
+    files = (f"{folder}/{PREFIX}{name}.json" for folder in RESULTS)
+    return next(each for each in files if (ROOT / each).exists())
+
+
+def _command(found: Climb) -> str:
+    """The command of a record, without the folder that it was written to."""
+    command: str = found.environment["artifacts"]["command"]
+    return command.removeprefix("python -m ").partition(" --out")[0]
+
+
+def _rungs(ladder: Ladder, flight: Flight) -> Iterator[tuple[int, Rung]]:
+    return ((number, rung) for number, of, rung in ladder if of is flight)
+
+
+def _step(known: Climb | None, flight: Flight, rung: Rung) -> Step | None:
+    """A rung as it was measured; None for one that was not, or by another's kernel."""
+    step = known.step(flight.name, rung.name) if known is not None else None
+    return None if known is None or step is None or not step.seconds or served_by_torch(known, step) else step
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table under a column of numbers and these heads, without the columns that are empty throughout."""
+    kept = [at for at in range(len(heads)) if any(row[at + 1] for row in rows)]
+    lines = [f"| {' | '.join((row[0], *(row[at + 1] for at in kept)))} |" for row in rows]
+    return "\n".join([f"| | {' | '.join(heads[at] for at in kept)} |", "|-" * (len(kept) + 1) + "|", *lines])
+
+
+def _together(text: str) -> str:
+    """A number and its unit, which no line break parts."""
+    return text.replace(" ", "&nbsp;")
 
 
 def rung_text(number: int, rung: Rung) -> str:

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,27 @@ def test_energy_and_waves_have_columns_where_a_run_has_them() -> None:
         "1.89", "10%", "9", "90%", "registers and shared memory", "0.025", "512", "4.8e+08"
     ]  # fmt: skip
     assert dict(zip(table.heads, table.rows[1], strict=True))["weft J"].text == ""
+
+
+def test_published_times_stand_beside_double_precision_alone() -> None:
+    """The library and the fastest kernel of the thesis, at the extents that it has; a rate of bytes beside any type."""
+    name = "dense-square-5000x5000x5000"
+    wide = replace(case(name, weft=5000, cublas=5100), dtypes=("float64",) * 3)
+    single = case(name, weft=5000, cublas=5100)
+    made = run(wide, single, replace(wide, scaled=True), case("dense-square-200x200x200", weft=4), suite="dense")
+    table = case_table(made)
+    heads = ("published library us (V100, fp64)", "published kernel us (V100, fp64)", "published in")
+    shown = [[row[table.heads.index(head)].text for head in heads] for row in table.rows]
+    assert shown == [["33696 cuBLAS", "113034 kernel 1.6", "table 4.5"], *[["", "", ""]] * 3]
+    assert table.heads.index(heads[0]) == table.heads.index("cublas us") + 1
+    assert "published TB/s (V100, fp64)" not in table.heads
+    assert "printed for a Tesla V100 in double precision" in run_page(made, {})
+    assert "Tesla" not in run_page(run(case("tccg-01", weft=9)), {})
+
+    moved = replace(case("transpose-square-5000x5000", weft=50), extents=[("a", 5000), ("b", 5000)],
+                    dtypes=("float32", "float32"), work={"bytes": 200_000_000})  # fmt: skip
+    table = case_table(run(moved, suite="permute"))
+    (row,) = table.rows
+    assert row[table.heads.index("published TB/s (V100, fp64)")].text == "0.414 kernel 2.3"
+    assert row[table.heads.index("published in")].text == "table 4.17"
+    assert heads[0] not in table.heads

@@ -152,7 +152,7 @@ def test_json_and_page_are_written_and_the_page_anew_from_json_alone(climbed: Cl
 
 
 def test_a_page_of_measured_rungs_has_times_shares_sources_and_the_chart(tmp_path: Path) -> None:
-    found = Climb("multiply", "Says.", "a GPU", "2026-01-01", True)
+    found = Climb("of another version", "Says.", "a GPU", "2026-01-01", True)
     found.steps = [timed("naive", 0.9), timed("coalesced", 0.45, over="naive", notes=["the budget ended"])]
     climbing_module._add_gains(found)
     text = save([found], tmp_path).read_text()
@@ -235,3 +235,13 @@ def test_a_wrong_rung_ends_the_command_with_1(monkeypatch: pytest.MonkeyPatch) -
     code, output = invoke("multiply", "--rung", "14", "--size", "5", "--device", "cpu")
     assert code == 1
     assert "wrong: multiply 14" in output
+
+
+def test_the_ladder_of_the_cpu_is_timed_on_one_thread() -> None:
+    """Each rung has a time and a gain, and the disclosure says one thread, whatever torch has."""
+    found = climb(ladder("cpu"), replace(HOW, size=Size(24), budget=0.01))
+    assert found.measured
+    assert [step.state for step in found.steps] == ["right"] * 5
+    assert all(step.seconds["value"] > 0 for step in found.steps)
+    assert [step.gain is not None for step in found.steps] == [False, True, True, True, True]
+    assert found.environment["timing"]["threads"] == 1

@@ -12,10 +12,13 @@ from browser import Browser, chromium
 from pages import ROOT
 from weft.errors import WeftError
 from weft_bench.ladder import save
+from weft_bench.ladder.page import write_page
 from weft_bench.ladder.record import Climb, read
-from weft_bench.ladder.recorded import document, recordings
+from weft_bench.ladder.recorded import document, first_of_each, recordings
+from weft_bench.ladder.retold import SERVED, retold
 
 MEASURED = ROOT / "results" / "h200" / "ladder"
+COUNTED = ROOT / "results" / "h200" / "ladder-counters"
 SCREENS = 3  # that a flight may take
 
 
@@ -42,18 +45,59 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def test_recordings_are_those_of_the_results() -> None:
+    """A ladder is taken from the first folder that has it; a rung of weft that torch served is left out."""
     (recorded,) = [each for each in recordings() if each.device == "NVIDIA H200"]
-    climbs = read(MEASURED)
-    assert recorded.date == min(each.date for each in climbs)[:10]
+    climbs = first_of_each([MEASURED, COUNTED])
+    assert [each.ladder for each in climbs] == ["multiply", "tensor", "transpose", "reduce"]
+    assert recorded.date == "2026-11-24 to 2026-11-27"
+    assert recorded.has("reduce")
+    assert not recorded.has("cpu")
     for climb in climbs:
         for step in climb.steps:
             found = recorded.of(climb.ladder, step.flight, step.name)
-            assert (found is not None) == bool(step.seconds)
+            served = (climb.ladder, step.name) == ("reduce", "weft")
+            assert (found is not None) == (bool(step.seconds) and not served)
             if found is not None:
                 assert found[0] == pytest.approx(step.seconds["value"], rel=1e-3)
                 assert found[1] == pytest.approx(step.share, rel=1e-3)
     with pytest.raises(WeftError, match="ladders that were measured"):
         document([on_a_laptop(climbs[0])])
+
+
+def test_sources_in_double_precision_stand_beside_fp64_rungs_alone(tmp_path: Path) -> None:
+    """Records that were written with the thesis beside fp32 are told with the sources of today's rungs."""
+    climbs = read(MEASURED)
+    assert any("V100" in each["figure"] for climb in climbs for step in climb.steps for each in step.published)
+    for climb in map(retold, climbs):
+        assert not any("V100" in each["figure"] for step in climb.steps for each in step.published)
+    slow, fast = (retold(climbs[0]).steps[at] for at in (0, 1))
+    assert fast.published_gain == pytest.approx(6358.7 / 498.7)
+    assert slow.published_gain is None
+    said = save(climbs, tmp_path).read_text()
+    assert "kernel 1.5: 202.2 ms" not in said
+    assert "6358.7 GFLOP/s, H100" in said
+
+
+def test_published_counters_stand_beside_those_of_a_climb(tmp_path: Path) -> None:
+    """In the source's metrics: 95.57 % of warps active here, 0.716 there; bytes from DRAM over time as a rate."""
+    (counted,) = [each for each in read(COUNTED) if each.ladder == "transpose"]
+    said = save([counted], tmp_path / "counted").read_text()
+    _, _, rung = said.partition('id="transpose-2"')
+    rung = rung.partition('id="transpose-3"')[0]
+    assert "Quadro P6000, nvprof" in rung
+    assert "<td>warps active</td><td>95.57 %</td><td>71.63 %</td>" in rung
+    assert "<td>DRAM reads</td><td>1277 GB/s</td><td>88.77 GB/s</td>" in rung
+    assert "<td>instructions a warp</td><td></td><td>161.3</td>" in rung
+    plain = next(each for each in read(MEASURED) if each.ladder == "transpose")
+    said = save([plain], tmp_path / "plain").read_text()
+    assert "<td>warps active</td><td>71.63 %</td>" in said
+
+
+def test_a_time_of_torch_is_not_told_as_that_of_weft(tmp_path: Path) -> None:
+    climbs = read(COUNTED)
+    save(climbs, tmp_path)
+    assert write_page(tmp_path).read_text().count(f"weft: {SERVED}".replace("'", "&#x27;")) == 3
+    assert not any(SERVED in step.notes for climb in map(retold, read(MEASURED)) for step in climb.steps)
 
 
 def test_a_laptop_sees_what_a_gpu_took(tmp_path: Path) -> None:

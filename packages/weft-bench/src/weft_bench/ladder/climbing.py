@@ -29,6 +29,7 @@ from weft_bench.profiling.subject import Subject
 from weft_bench.timed_sets import Sampling, TimedSets
 
 BUDGET = 0.3  # seconds of samples for each rung
+CPU_THREADS = 1  # of the ladder that is timed on a CPU
 NOT_YET = "the climb ended before they were read"
 ENERGY = (0.5, 3)  # seconds of calls whose joules are measured, and how many times
 
@@ -167,7 +168,7 @@ class _Bench:
         sampling, call = Sampling("hot" if on_cpu else "cold", budget=how.budget), problem.call(run)
         sets = TimedSets(problem.tensors(how.device), how.device, sampling)
         taken = measure(call, sets.rotated(call), device=how.device, mode=sampling.mode, rrs=sampling.rrs,
-                        budget=how.budget, threads=1 if on_cpu else None)  # fmt: skip
+                        budget=how.budget, threads=CPU_THREADS if on_cpu else None)  # fmt: skip
         summary = taken.summary
         found.seconds = {"value": summary.median, "low": summary.low, "high": summary.high}
         found.notes = [*taken.notes, *(["the budget ended before samples agreed"] if taken.ended == "budget" else [])]
@@ -230,8 +231,11 @@ def _add_gains(found: Climb) -> None:
 
 
 def _disclosed(which: Ladder, how: How) -> dict[str, Any]:
-    return disclose(
+    found = disclose(
         how.device, workloads={"ladder": which.name, "inputs": "normal random values"},
         correctness="every rung against the oracle's bounds, or bit for bit", ceilings=how.ceilings,
         rrs=Sampling().rrs, budget=how.budget,
     )  # fmt: skip
+    if which.on == "cpu":
+        found["timing"]["threads"] = CPU_THREADS
+    return found

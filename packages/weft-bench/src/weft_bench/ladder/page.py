@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.base.figures import duration
-from weft.errors import UnsupportedError
+from weft_bench.dense_thesis import counted_how
 from weft_bench.ladder import text
 from weft_bench.ladder.chart import anchor, chart
-from weft_bench.ladder.ladders import ladder
+from weft_bench.ladder.counted import METRICS, longest
+from weft_bench.ladder.ladders import known_rung
+from weft_bench.ladder.published import counters_of
 from weft_bench.ladder.record import PREFIX, Climb, Step, read
 from weft_bench.ladder.recorded import Recording, recordings
-from weft_bench.ladder.rung import Rung
+from weft_bench.ladder.retold import retold
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, page, section
 
@@ -37,7 +39,7 @@ def save(found: Sequence[Climb], folder: Path) -> Path:
 
 def write_page(folder: Path) -> Path:
     """The page anew, from the JSON files of a folder alone. `WeftError` where there are none."""
-    found = read(folder)
+    found = [retold(each) for each in read(folder)]
     lead = ", ".join(dict.fromkeys(f"{each.device}, {each.date[:10]}" for each in found))
     parts = [_contents(found), *(part for each in found for part in _sections(each))]
     write_whole(folder / PAGE_FILE, page("weft ladder", lead, parts))
@@ -60,7 +62,9 @@ def _place(climb: Climb, flight: str) -> str:
 
 
 def _sections(climb: Climb) -> list[str]:
-    others = [each for each in recordings() if not (climb.measured and each.device == climb.device)]
+    others = [
+        each for each in recordings() if each.has(climb.ladder) and not (climb.measured and each.device == climb.device)
+    ]
     flights = "\n".join(_flight(climb, each, others) for each in text.flights(climb))
     unmeasured = "" if climb.measured else f'<p class="note">{text.NOT_MEASURED}</p>'
     about = f"{climb.says} {_TABLE} {_RECORDED if others else ''}"
@@ -110,7 +114,7 @@ def _rung(climb: Climb, step: Step) -> str:
         _written(climb.ladder, step),
         f"<p>Predicted: {text.share(step.predicted_share)} of the roof; {html.escape(step.because)}.</p>",
         f"<ul>{published}</ul>" if published else "",
-        _counters(step),
+        _counters(climb, step),
     ]
     head = f"<b>{step.number} {html.escape(step.name)}</b>: {html.escape(step.title)}"
     return f"<details><summary>{head}</summary>\n" + "\n".join(part for part in parts if part) + "</details>"
@@ -118,7 +122,7 @@ def _rung(climb: Climb, step: Step) -> str:
 
 def _written(name: str, step: Step) -> str:
     """The rung's file as it is today; nothing where this version of weft has no such rung."""
-    found = _known(name, step)
+    found = known_rung(name, step.flight, step.name)
     if found is None:
         return ""
     ideas = "".join(f"<p>{html.escape(idea)}</p>" for idea in found.idea.split("\n\n"))
@@ -127,15 +131,24 @@ def _written(name: str, step: Step) -> str:
     return f"{ideas}<pre>{html.escape(found.picture)}</pre>{source}"
 
 
-def _known(name: str, step: Step) -> Rung | None:
-    try:
-        rungs = ladder(name).rungs
-    except UnsupportedError:
-        return None
-    return next((rung for flight, rung in rungs if (flight.name, rung.name) == (step.flight, step.name)), None)
+def _counters(climb: Climb, step: Step) -> str:
+    """Counters of this climb, and those of a source of the same kernel."""
+    return _counted(step) + _beside(climb, step)
 
 
-def _counters(step: Step) -> str:
+def _beside(climb: Climb, step: Step) -> str:
+    """A source's counters, and those of this climb that say the same; nothing for kernels that no source counted."""
+    rung = known_rung(climb.ladder, step.flight, step.name)
+    known = counters_of(rung) if rung is not None else {}
+    if not known:
+        return ""
+    own = longest(step)
+    rows = [[Cell(each.name), Cell(each.of(own)), Cell(each.published(known))] for each in METRICS]
+    table = Table(("counter", climb.device, "published, double precision"), rows).dense()
+    return f"<p>Published counters: {html.escape(counted_how())}.</p>{table.html()}"
+
+
+def _counted(step: Step) -> str:
     """The verdict of the counters in a sentence, and each counter; or why there are none."""
     if not step.profile:
         return ""

@@ -1,13 +1,14 @@
 """Times of whole ladders that the project recorded on GPUs: shown where a machine has none, and beside its own.
 
-`python -m weft_bench.ladder.recorded results/h200/ladder` takes over a folder that `weft ladder all --out` wrote.
+`python -m weft_bench.ladder.recorded results/h200/ladder results/h200/ladder-counters` takes over folders that
+`weft ladder --out` wrote on one device; a ladder that several of them have is taken from the first.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from weft.errors import WeftError
 from weft_bench.ladder.record import Climb, read
+from weft_bench.ladder.retold import served_by_torch
 
 FOLDER = resources.files("weft_bench.ladder").joinpath("data")
 
@@ -31,6 +33,10 @@ class Recording:
     def brief(self) -> str:
         """The device without its maker: "H200"."""
         return self.device.removeprefix("NVIDIA ").split()[0]
+
+    def has(self, ladder: str) -> bool:
+        """Whether a rung of that ladder was timed."""
+        return any(name == ladder for name, _, _ in self.rungs)
 
     def of(self, ladder: str, flight: str, rung: str) -> tuple[float, float] | None:
         """Seconds of a call and the share of the roofline floor; None where the rung was not timed."""
@@ -52,9 +58,10 @@ def document(climbs: list[Climb]) -> dict[str, object]:
         [each.ladder, step.flight, step.name, float(f"{step.seconds['value']:.4g}"), float(f"{step.share or 0.0:.4g}")]
         for each in climbs
         for step in each.steps
-        if step.seconds
+        if step.seconds and not served_by_torch(each, step)
     ]
-    return {"device": climbs[0].device, "date": min(each.date for each in climbs)[:10], "rungs": rungs}
+    dates = sorted({each.date[:10] for each in climbs})
+    return {"device": climbs[0].device, "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))), "rungs": rungs}
 
 
 def _read(saved: dict[str, object]) -> Recording:
@@ -65,14 +72,22 @@ def _read(saved: dict[str, object]) -> Recording:
     )  # fmt: skip
 
 
-def main(folders: list[str]) -> None:
-    """Write the recording of each folder into the package."""
+def first_of_each(folders: Iterable[Path]) -> list[Climb]:
+    """A climb of every ladder that the folders have, from the first that has it."""
+    found: dict[str, Climb] = {}
     for folder in folders:
-        found = document(read(Path(folder)))
-        name = str(found["device"]).lower().replace(" ", "-")
-        rows = ",\n  ".join(json.dumps(row) for row in found["rungs"])  # type: ignore[attr-defined]
-        head = f'{{"device": {json.dumps(found["device"])}, "date": "{found["date"]}", "rungs": [\n  '
-        Path(str(FOLDER), f"{name}.json").write_text(f"{head}{rows}\n]}}\n")
+        for each in read(folder):
+            found.setdefault(each.ladder, each)
+    return list(found.values())
+
+
+def main(folders: list[str]) -> None:
+    """Write the recording of some folders, which are of one device, into the package."""
+    found = document(first_of_each(map(Path, folders)))
+    name = str(found["device"]).lower().replace(" ", "-")
+    rows = ",\n  ".join(json.dumps(row) for row in found["rungs"])  # type: ignore[attr-defined]
+    head = f'{{"device": {json.dumps(found["device"])}, "date": "{found["date"]}", "rungs": [\n  '
+    Path(str(FOLDER), f"{name}.json").write_text(f"{head}{rows}\n]}}\n")
 
 
 if __name__ == "__main__":

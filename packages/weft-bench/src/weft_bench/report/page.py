@@ -16,6 +16,8 @@ from weft.base.figures import counted
 from weft.machine.statistics import Interval, two_groups
 from weft_bench.records import CaseRecord, Run
 from weft_bench.report.figures import figures, group_figures, in_words, scopes
+from weft_bench.report.published import IN_WORDS as PUBLISHED_IN_WORDS
+from weft_bench.report.published import PUBLISHED, published
 from weft_bench.report.scaling import scaling_rows
 from weft_bench.report.threats import threats
 from weft_bench.scaling import SCALING, contender
@@ -134,12 +136,17 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         if plots
         else "",
         section("Scaling", scaling_table(run).html(), SCALING_IN_WORDS) if run.suite == SCALING else "",
-        section("Cases", case_table(run).html(), _CASES_IN_WORDS),
+        section("Cases", case_table(run).html(), _cases_in_words(run)),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
         section("Threats to validity", _threats(run)),
         section("How it was measured", disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
+
+
+def _cases_in_words(run: Run) -> str:
+    told = any(published(case) for case in run.cases)
+    return f"{_CASES_IN_WORDS} {PUBLISHED_IN_WORDS}" if told else _CASES_IN_WORDS
 
 
 def _threats(run: Run) -> str:
@@ -181,12 +188,14 @@ def case_table(run: Run) -> Table:
     """One row a case: each contender's time and how it stands to weft's, the floor, and what the case is."""
     heads = ["case", "group", "equation"]
     heads += [f"{name} us" for name in run.contenders]
+    others = [head for head, told in PUBLISHED.items() if any(told(case) for case in run.cases)]
+    heads += others
     heads += [f"{peer} / weft" for peer in run.peers]
     heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s"]
     more = [column for column in _COLUMNS if any(column.of(run, case) is not None for case in run.cases)]
     heads += [column.head for column in more]
     heads += ["extents", "types", "functions", "weft's schedule"]
-    return Table(heads, [_case_row(run, case, more) for case in run.cases])
+    return Table(heads, [_case_row(run, case, others, more) for case in run.cases])
 
 
 def scaling_table(run: Run) -> Table:
@@ -219,12 +228,13 @@ def microseconds(value: Interval) -> Cell:
     return Cell(f"{number:.4g}" if number < 1e4 else f"{number:.0f}", number)
 
 
-def _case_row(run: Run, case: CaseRecord, more: Sequence[Column] = ()) -> list[Cell]:
+def _case_row(run: Run, case: CaseRecord, others: Sequence[str], more: Sequence[Column]) -> list[Cell]:
     mine = case.measured(run.ours)
     row = [Cell(case.name), Cell(case.group), Cell(case.equation)]
     for name in run.contenders:
         result = case.measured(name)
         row.append(microseconds(result.seconds) if result is not None else Cell(""))
+    row += [Cell(*(PUBLISHED[head](case) or ("",))) for head in others]
     for peer in run.peers:
         theirs = case.measured(peer)
         row.append(_ratio(theirs.seconds.value / mine.seconds.value) if theirs and mine else Cell(""))
