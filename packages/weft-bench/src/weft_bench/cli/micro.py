@@ -37,8 +37,8 @@ def micro(
 
         place = read_device(device)
         with progress("micro", None) as step:
-            found = run(names, place, budget, step)
-        for each in found:
+            micros = run(names, place, budget, step)
+        for each in micros.found:
             if each.missing:
                 console().print(f"{each.name}: not run: {each.missing}", markup=False)
                 continue
@@ -55,4 +55,4 @@ def micro(
             if each.doubt:
                 console().print(f"  {each.doubt}\n", markup=False)
         if out is not None:
-            typer.echo(f"wrote {save(found, out)}")
+            typer.echo(f"wrote {save(micros, out)}")

@@ -17,7 +17,7 @@ from weft.machine.statistics import Interval, two_groups
 from weft_bench.records import CaseRecord, Run
 from weft_bench.report.figures import figures, group_figures, in_words, scopes
 from weft_bench.report.scaling import scaling_rows
-from weft_bench.report.threats import threats
+from weft_bench.report.threats import TITLE, paragraphs, threats
 from weft_bench.scaling import SCALING, contender
 
 FIGURES_IN_WORDS = (
@@ -136,14 +136,10 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         section("Scaling", scaling_table(run).html(), SCALING_IN_WORDS) if run.suite == SCALING else "",
         section("Cases", case_table(run).html(), _CASES_IN_WORDS),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
-        section("Threats to validity", _threats(run)),
+        section(TITLE, paragraphs(threats(run))),
         section("How it was measured", disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
-
-
-def _threats(run: Run) -> str:
-    return "\n".join(f"<p><b>{kind}.</b> {html.escape(said)}</p>" for kind, said in threats(run).items())
 
 
 def page(title: str, lead: str, sections: Sequence[str]) -> str:
