@@ -143,8 +143,9 @@ def report(
     """Hold runs against one another, or write the summary of figures.
 
     One folder: its plots and page are made anew, those of weft profile and weft micro, too. Several: each is held
-    against the first, case by case, and a difference is called only where the intervals part. `--groups` makes a run of its own of what a run measured to
-    the end before it was cut off. `--why cutensor` takes one run; further folders are of its cases' profiles.
+    against the first, case by case, and a difference is called only where the intervals part. `--groups` makes a run
+    of its own of what a run measured to the end before it was cut off. `--why cutensor` takes one run; further folders
+    are of its cases' profiles.
     """
     with errors_in_a_line():
         from weft_bench.records import load, write_whole

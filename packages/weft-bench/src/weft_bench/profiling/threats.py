@@ -32,7 +32,7 @@ def of_profiles(profiles: Sequence[Record]) -> dict[str, str]:
 
 
 def of_network(found: NetworkProfile) -> dict[str, str]:
-    """The same for a network and its steps."""
+    """A few sentences of each kind for a network and its steps."""
     measured = ["Steps are timed one by one with operands in the caches: in a call they find other ones there.", RANDOM]
     causes = ["Nothing was counted: what binds a step is what the roofline says of it.", *clocks_of([found.timing])]
     chance = [INTERVALS, *few_samples([len(each) for each in (found.samples, found.slice_samples) if each])]
@@ -40,7 +40,7 @@ def of_network(found: NetworkProfile) -> dict[str, str]:
 
 
 def of_timelines(found: TimelineRecord) -> dict[str, str]:
-    """The same for ranks that share a contraction."""
+    """A few sentences of each kind for ranks that share a contraction."""
     measured = ["A time is the slowest rank's; marks on each rank's stream take time of their own.", RANDOM]
     causes = ["Lanes say what happened at once, not what would be gained without it."]
     chance = [INTERVALS, *few_samples([len(found.samples)]), "The timelines are of one call."]
