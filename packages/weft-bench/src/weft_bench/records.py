@@ -35,6 +35,7 @@ COLUMNS = (
     *("median_us", "low_us", "high_us", "rrs", "samples", "ended", "tflops", "tbps", "floor_us", "floor_share"),
     *("error_over_bound", "remark"),
 )
+JOULES = "joules"  # of a call: a column where energy was measured
 
 
 @dataclass
@@ -244,7 +245,8 @@ def load(folder: Path) -> Run:
 def csv_text(run: Run) -> str:
     """One line for each case and contender; times in microseconds."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    measured = any("energy" in result.about for case in run.cases for result in case.results.values())
+    writer = csv.DictWriter(text, (*COLUMNS, JOULES) if measured else COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for case in run.cases:
         for contender, result in case.results.items():
@@ -282,6 +284,8 @@ def _figures(case: CaseRecord, result: Result) -> dict[str, str]:
         "samples": str(summary.count),
         "ended": str(result.timing.get("ended", "")),
     }
+    if "energy" in result.about:
+        row[JOULES] = f"{result.about['energy'][JOULES]:.4g}"
     if result.error_over_bound is not None:
         row["error_over_bound"] = f"{result.error_over_bound:.3g}"
     if case.work:

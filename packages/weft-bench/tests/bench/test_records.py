@@ -54,6 +54,14 @@ def test_csv(tmp_path: Path) -> None:
     assert rows[2]["remark"] == "no library, no figure"
 
 
+def test_csv_has_joules_where_energy_was_measured() -> None:
+    found = run(case("tccg-01", weft=10, torch=20))
+    found.cases[0].results["weft"].about["energy"] = {"joules": 0.02512345}
+    ours, theirs = csv.DictReader(csv_text(found).splitlines())
+    assert tuple(ours) == (*COLUMNS, "joules")
+    assert (ours["joules"], theirs["joules"]) == ("0.02512", "")
+
+
 def test_csv_of_a_run_without_cases() -> None:
     assert csv_text(run()) == ",".join(COLUMNS) + "\n"
 
