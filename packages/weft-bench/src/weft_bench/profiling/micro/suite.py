@@ -12,6 +12,7 @@ from weft_bench.environment import disclose
 from weft_bench.profiling.micro.computing import divergence, registers
 from weft_bench.profiling.micro.launching import launch
 from weft_bench.profiling.micro.memory import coalescing, l2, shared, transfer
+from weft_bench.profiling.micro.pairs import pairs
 from weft_bench.profiling.micro.record import Micro, Micros
 from weft_bench.profiling.record import keep_l2
 
@@ -19,7 +20,7 @@ BUDGET = 0.1  # seconds of samples for each timing
 
 MICROS: Mapping[str, Callable[[torch.device, str, float], Micro]] = {
     "launch": launch, "coalescing": coalescing, "registers": registers, "divergence": divergence, "transfer": transfer,
-    "shared": shared, "l2": l2,
+    "shared": shared, "l2": l2, "pairs": pairs,
 }  # fmt: skip
 ON_CPU = ("launch",)  # what can be asked of a CPU, too
 
