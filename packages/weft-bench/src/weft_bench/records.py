@@ -104,6 +104,7 @@ class Run:
     host: bool = False  # the host's work for each call is what was timed
     selected: bool = False  # only some of the suite's cases were asked for
     skipped: dict[str, str] = field(default_factory=dict)  # cases left out, with the reason
+    seconds: float | None = None  # that its cases took, in all the pieces that it was measured in; None of old records
     format: int = FORMAT
 
     @property
@@ -185,6 +186,7 @@ def continued(run: Run, before: Run, whole: bool = True) -> Run:
     run.cases = [case for case in before.cases if not whole or case.results.keys() >= set(run.contenders)]
     earlier = before.environment.get("continues", [])
     run.environment["continues"] = [*earlier, {"date": before.date, "command": before.command, "ended": before.ended}]
+    run.seconds = before.seconds
     return run
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -57,10 +58,13 @@ class Runner:
 
         An interruption (Ctrl-C) or a GPU that no longer answers ends the run early and is noted in it.
         """
+        begun, before = time.perf_counter(), self.run.seconds if self.run.cases else 0.0
         try:
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
                 for entry in self.run.missing(entries):
                     self._case(entry)
+                    if before is not None:
+                        self.run.seconds = round(before + time.perf_counter() - begun, 2)
                     self.kept(self.run)
             self.run.ended = "finished"
         except KeyboardInterrupt:

@@ -267,6 +267,19 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert kept.cases[1].results["weft"].samples
 
 
+def test_seconds_are_those_of_all_pieces() -> None:
+    first, second = (from_letters(name, "mk,kn->mn", m=8, k=4, n=6) for name in ("first", "second"))
+    run = go(Side("weft", right), cases=(first,))
+    assert run.seconds is not None
+    assert 0 < run.seconds < 60
+    for before in (1000.0, None):  # what an old record took nobody knows
+        run.seconds = before
+        entries_of_both = [Entry(case, "group", case.name) for case in (first, second)]
+        Runner(run, [Side("weft", right)], CPU, sampling=QUICK).go(entries_of_both)
+        assert run.seconds is None if before is None else 1000 < run.seconds < 1060
+        del run.cases[1:]
+
+
 def test_records_are_written_as_they_come() -> None:
     cases = tuple(from_letters(f"case-{at}", "mk,kn->mn", m=8, k=4, n=6) for at in range(3))
     seen: list[tuple[int, str]] = []
