@@ -169,7 +169,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     found: dict[str, Any] = {
         "command": command(), "commit": commit(), "machine": device_stamp(given.device),
-        "cutensor": getattr(library, "version", None), "found": [],
+        "cutensor": getattr(library, "text", None), "found": [],
     }  # fmt: skip
     for dtype in COMPUTE:
         for case in cases(given.small, dtype, given.device):

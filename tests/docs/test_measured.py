@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -228,14 +229,18 @@ def test_invariant_bits() -> None:
 
 
 def test_random_schedules() -> None:
-    text = page("tuning.md")
+    text, once = page("tuning.md"), []
     for name, case in read("h200", "tuning", "study.json")["cases"].items():
         line = next(line for line in text.splitlines() if line.startswith(f"| {name.split()[1]} |"))
         drawn = case["trials"][1:]
         ahead = sum(each.get("seconds", 1.0) < case["peer"]["seconds"] for each in drawn) / len(drawn)
-        assert f"| {case['legal']} | {ahead:.0%} |" in line
+        random = [each for each in case["trials"] if each["drawn"]]
+        once.append(sum(each["verdict"] == "slow" for each in random) / len(random))
+        assert f"| {case['legal']} | {len(random) / case['spent']:.1f} | {once[-1]:.0%} | {ahead:.0%} |" in line
         best = min(each["seconds"] for each in case["trials"] if "seconds" in each)
         assert f"| {best / case['peer']['seconds']:.2f} | {best / case['trials'][0]['seconds']:.2f} |" in line
+    said = f"timed by that run alone, {100 * min(once):.0f} to {100 * max(once):.0f} % of the draws"
+    assert said in " ".join(text.split())
     orders = read("h200", "tuning", "study.json")["cases"]
     worst = {name[-2:]: max(each["orders"]["seconds"].values()) / min(each["orders"]["seconds"].values())
              for name, each in orders.items()}  # fmt: skip
@@ -267,6 +272,27 @@ def test_what_goes_with_the_lead() -> None:
     assert not [name for name, row in rows.items() if row[2].tone]
     assert sum(name.startswith("counter: ") for name in rows) > 10
     assert {row[1].text for name, row in rows.items() if name.startswith("counter: ")} == {"10"}
+
+
+def test_minutes_of_suites() -> None:
+    """From the beginning of one, or of its last piece, to that of the next in the records of one device."""
+    begun = []
+    for file in (RESULTS / "h100").glob("*/run.json"):
+        environment = json.loads(file.read_text())["environment"]
+        begun.append((environment["date"], file.parent.name))
+        begun += [(piece["date"], "") for piece in environment.get("continues", [])]
+    begun.sort()
+    dates = [datetime.fromisoformat(date) for date, _ in begun]
+    minutes = {name: (after - before).total_seconds() / 60
+               for (_, name), before, after in zip(begun, dates, dates[1:], strict=False)}  # fmt: skip
+    text = " ".join(page("benchmarks.md").split())
+    for name in ("tccg", "tccg-fp64", "tccg-tf32", "permute", "dense"):
+        took = " took" if name == "tccg" else ""
+        assert re.search(rf"`{name}`{took} {minutes[name]:.1f}\b", text), (name, minutes[name])
+    said = text.partition("and `dense` 1.5; ")[2].partition(" took less than one")[0]
+    short = re.findall(r"`(\w+)`", said)
+    assert len(short) == 6
+    assert max(minutes[name] for name in short) < 1
 
 
 def test_what_settled_sums_cost() -> None:

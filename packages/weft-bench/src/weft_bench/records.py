@@ -35,6 +35,7 @@ COLUMNS = (
     *("median_us", "low_us", "high_us", "rrs", "samples", "ended", "tflops", "tbps", "floor_us", "floor_share"),
     *("error_over_bound", "remark"),
 )
+JOULES = "joules"  # of a call: a column where energy was measured
 
 
 @dataclass
@@ -103,6 +104,7 @@ class Run:
     host: bool = False  # the host's work for each call is what was timed
     selected: bool = False  # only some of the suite's cases were asked for
     skipped: dict[str, str] = field(default_factory=dict)  # cases left out, with the reason
+    seconds: float | None = None  # that its cases took, in all the pieces that it was measured in; None of old records
     format: int = FORMAT
 
     @property
@@ -184,6 +186,7 @@ def continued(run: Run, before: Run, whole: bool = True) -> Run:
     run.cases = [case for case in before.cases if not whole or case.results.keys() >= set(run.contenders)]
     earlier = before.environment.get("continues", [])
     run.environment["continues"] = [*earlier, {"date": before.date, "command": before.command, "ended": before.ended}]
+    run.seconds = before.seconds
     return run
 
 
@@ -244,7 +247,8 @@ def load(folder: Path) -> Run:
 def csv_text(run: Run) -> str:
     """One line for each case and contender; times in microseconds."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    measured = any("energy" in result.about for case in run.cases for result in case.results.values())
+    writer = csv.DictWriter(text, (*COLUMNS, JOULES) if measured else COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for case in run.cases:
         for contender, result in case.results.items():
@@ -282,6 +286,8 @@ def _figures(case: CaseRecord, result: Result) -> dict[str, str]:
         "samples": str(summary.count),
         "ended": str(result.timing.get("ended", "")),
     }
+    if "energy" in result.about:
+        row[JOULES] = f"{result.about['energy'][JOULES]:.4g}"
     if result.error_over_bound is not None:
         row["error_over_bound"] = f"{result.error_over_bound:.3g}"
     if case.work:

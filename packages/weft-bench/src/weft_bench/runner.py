@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from weft.machine.rotation import free_bytes
 from weft.machine.timing import Timing, measure
 from weft_bench.checking import WrongResult
 from weft_bench.entry import Entry
+from weft_bench.launched import launched
 from weft_bench.machine.energy import call_energy, one_pass, synchroniser
 from weft_bench.machine.sensors import Sensor
 from weft_bench.peers.registry import Contender, Prepared, Way, first_line
@@ -56,10 +58,13 @@ class Runner:
 
         An interruption (Ctrl-C) or a GPU that no longer answers ends the run early and is noted in it.
         """
+        begun, before = time.perf_counter(), self.run.seconds if self.run.cases else 0.0
         try:
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
                 for entry in self.run.missing(entries):
                     self._case(entry)
+                    if before is not None:
+                        self.run.seconds = round(before + time.perf_counter() - begun, 2)
                     self.kept(self.run)
             self.run.ended = "finished"
         except KeyboardInterrupt:
@@ -136,13 +141,12 @@ class Runner:
             return Result(wrong=said, ways=ways, error_over_bound=min(errors.values(), default=None), about=about)
         best, taken = self._best(right, ways, sets)
         several = len(ways) > 1
-        about = dict(best.about) | ({"energy": self._energy(best, sets)} if self.sensor is not None else {})
         return Result(
             samples=tuple(float(f"{sample:.7g}") for sample in taken.samples),
             way=best.label,
             error_over_bound=errors[best.label],
             timing=_how(taken),
-            about=about,
+            about=self._about(best, sets),
             ways=_rounded(ways) if several else {},
             errors={label: float(f"{error:.3g}") for label, error in errors.items()} if several else {},
             beyond={way.label: float(f"{self._time(way, sets, budget=0.0).seconds:.4g}") for way in past},
@@ -165,6 +169,18 @@ class Runner:
         timed = [(way, self._time(way, sets, budget=self.sampling.budget)) for way in right]
         ways |= {way.label: taken.seconds for way, taken in timed}
         return min(timed, key=lambda pair: pair[1].seconds)
+
+    def _about(self, way: Way, sets: TimedSets) -> dict[str, Any]:
+        """The facts of a way; weft's kernels that one call launches, where no plan has said them; the energy of one."""
+        found = dict(way.about)
+        if "kernels" not in found and (kernels := launched(way.timed or way.run, sets.first, self.device)):
+            found["kernels"] = kernels
+        if self.sensor is not None:
+            try:
+                found["energy"] = self._energy(way, sets)
+            except UnsupportedError as error:  # the time stands without it
+                found["energy missing"] = first_line(error)
+        return found
 
     def _energy(self, way: Way, sets: TimedSets) -> dict[str, float | str]:
         """The energy of one call of a way: see `weft_bench.machine.energy.Energy`."""

@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -212,6 +213,53 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WEFT_CUTENSOR", "/nowhere/libcutensor.so.2")
     with pytest.raises(UnsupportedError, match=r"/nowhere/libcutensor\.so\.2"):
         cutensor_library.load()
+
+
+def installed(folder: Path, version: str = "2.8.1") -> Path:
+    """A wheel of cuTENSOR as pip leaves it in a folder; returns its library."""
+    library = folder / "cutensor" / "lib" / "libcutensor.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"no library")
+    about = folder / f"cutensor_cu13-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: cutensor-cu13\nVersion: {version}\n")
+    (about / "RECORD").write_text("cutensor/lib/libcutensor.so.2,,\n")
+    return library
+
+
+def test_the_wheel_of_a_library_has_a_version_of_its_own(tmp_path: Path) -> None:
+    """Also where it lies outside of this environment; a file that no wheel brought has none."""
+    library = installed(tmp_path / "site")
+    assert cutensor_library.wheel_of(library) == "cutensor-cu13 2.8.1"
+    (tmp_path / "link.so").symlink_to(library)
+    assert cutensor_library.wheel_of(tmp_path / "link.so") == "cutensor-cu13 2.8.1"
+    beside = library.with_name("libcutensor.so.3")
+    beside.write_bytes(b"carried here")
+    assert cutensor_library.wheel_of(beside) is None
+    assert cutensor_library.wheel_of(tmp_path / "nowhere" / "libcutensor.so.2") is None
+
+
+def test_what_is_loaded_is_asked_for_its_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = installed(tmp_path)
+    monkeypatch.setenv("WEFT_CUTENSOR", str(library))
+    monkeypatch.setattr(cutensor_library.ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(cutensor_library, "load_companions", lambda: None)
+    monkeypatch.setattr(cutensor_library, "bind", lambda shared, wheel: (shared, wheel))
+    assert cutensor_library.load() == (str(library), "cutensor-cu13 2.8.1")
+
+
+def test_a_bare_name_is_where_the_loader_found_it() -> None:
+    found = cutensor_library._loaded_from("libc.so.6")
+    if found.is_absolute():  # on Linux with glibc
+        assert found.name.startswith("libc")
+    assert cutensor_library._loaded_from("/a/libcutensor.so.2") == Path("/a/libcutensor.so.2")
+
+
+def test_records_name_the_library_and_its_wheel() -> None:
+    fake = FakeCutensor()
+    assert fake.library.text == "cuTENSOR 2.8.1"
+    fake.library.wheel = "cutensor-cu13 2.8.2"
+    assert fake.library.text == "cuTENSOR 2.8.1 (wheel cutensor-cu13 2.8.2)"
 
 
 @pytest.mark.gpu

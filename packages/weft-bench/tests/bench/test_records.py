@@ -54,6 +54,14 @@ def test_csv(tmp_path: Path) -> None:
     assert rows[2]["remark"] == "no library, no figure"
 
 
+def test_csv_has_joules_where_energy_was_measured() -> None:
+    found = run(case("tccg-01", weft=10, torch=20))
+    found.cases[0].results["weft"].about["energy"] = {"joules": 0.02512345}
+    ours, theirs = csv.DictReader(csv_text(found).splitlines())
+    assert tuple(ours) == (*COLUMNS, "joules")
+    assert (ours["joules"], theirs["joules"]) == ("0.02512", "")
+
+
 def test_csv_of_a_run_without_cases() -> None:
     assert csv_text(run()) == ",".join(COLUMNS) + "\n"
 
@@ -106,10 +114,12 @@ def test_caveats_and_failures() -> None:
 
 def test_a_run_goes_on_where_it_was_cut_off() -> None:
     before = run(case("tccg-01", weft=10, torch=20), case("tccg-02", weft=10), ended="interrupted")
+    before.seconds = 12.5
     fresh = run(case("tccg-03", weft=1, torch=1))
     fresh.cases.clear()
     found = continued(fresh, before)
     assert [each.name for each in found.cases] == ["tccg-01"]  # the second lacks a contender
+    assert found.seconds == 12.5
     assert found.environment["continues"] == [
         {"date": before.date, "command": "weft bench tccg", "ended": "interrupted"}
     ]

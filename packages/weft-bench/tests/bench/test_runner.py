@@ -19,7 +19,8 @@ from weft_bench.checking import CALLS
 from weft_bench.entry import Entry
 from weft_bench.peers.registry import Call, Prepared, Tensors, Way
 from weft_bench.problems import ContractionProblem, PermutationProblem, TransposeProblem, copied_set
-from weft_bench.records import Run, load, save
+from weft_bench.records import Run, csv_text, load, save
+from weft_bench.report.page import case_table
 from weft_bench.runner import DeviceLost, Runner, Sampling
 from weft_bench.suites import entries
 
@@ -66,6 +67,46 @@ def test_a_case_is_described_checked_and_timed() -> None:
         assert result.timing["mode"] == "hot"
         assert result.timing["threads"] == torch.get_num_threads()
     assert list(run.failures()) == []
+
+
+class Meter:
+    """A sensor whose counter tells 100 W by the real clock, in steps of a millisecond."""
+
+    def joules(self) -> float:
+        return 100 * round(time.perf_counter(), 3)
+
+    def watts(self) -> float:
+        return 100.0
+
+
+def test_energy_is_recorded_where_there_is_a_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each contender: joules a call are watts by seconds; they have columns, and are read again."""
+    monkeypatch.setattr(module, "ENERGY_SECONDS", 0.05)
+    monkeypatch.setattr("weft_bench.machine.energy.idle_watts", lambda sensor: 20.0)
+    run = go(Side("weft", right), Side("torch", right), sensor=Meter())
+    for result in run.cases[0].results.values():
+        energy = result.about["energy"]
+        assert energy["source"] == "energy counter"
+        assert energy["watts"] == pytest.approx(100, rel=0.1)
+        seconds = energy["joules"] / energy["watts"]
+        assert 0 < seconds < 1e-3
+        assert energy["edp"] == pytest.approx(energy["joules"] * seconds)
+        assert energy["flops_per_joule"] == pytest.approx(2 * 8 * 6 * 4 / energy["joules"])
+    table = case_table(run)
+    joules = dict(zip(table.heads, table.rows[0], strict=True))["weft J"]
+    assert joules.key == run.cases[0].results["weft"].about["energy"]["joules"]
+    assert csv_text(run).splitlines()[0].endswith(",joules")
+    assert "energy" not in go(Side("weft", right)).cases[0].results["weft"].about
+
+
+def test_a_sensor_that_fails_leaves_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(sensor: Any) -> float:
+        raise UnsupportedError("NVML does not tell this GPU's power")
+
+    monkeypatch.setattr("weft_bench.machine.energy.idle_watts", silent)
+    result = go(Side("weft", right), sensor=Meter()).cases[0].results["weft"]
+    assert result.samples
+    assert result.about["energy missing"] == "NVML does not tell this GPU's power"
 
 
 @pytest.mark.parametrize(("way", "said"), [(wrong, "elements are off"), (lazy, "6 of 48 elements are off"),
@@ -224,6 +265,19 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert kept.cases[0].results.keys() == {"weft", "torch"}
     assert kept.cases[1].results.keys() == {"weft"}
     assert kept.cases[1].results["weft"].samples
+
+
+def test_seconds_are_those_of_all_pieces() -> None:
+    first, second = (from_letters(name, "mk,kn->mn", m=8, k=4, n=6) for name in ("first", "second"))
+    run = go(Side("weft", right), cases=(first,))
+    assert run.seconds is not None
+    assert 0 < run.seconds < 60
+    for before in (1000.0, None):  # what an old record took nobody knows
+        run.seconds = before
+        entries_of_both = [Entry(case, "group", case.name) for case in (first, second)]
+        Runner(run, [Side("weft", right)], CPU, sampling=QUICK).go(entries_of_both)
+        assert run.seconds is None if before is None else 1000 < run.seconds < 1060
+        del run.cases[1:]
 
 
 def test_records_are_written_as_they_come() -> None:

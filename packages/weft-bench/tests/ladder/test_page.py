@@ -16,6 +16,7 @@ from weft_bench.ladder.page import write_page
 from weft_bench.ladder.record import Climb, read
 from weft_bench.ladder.recorded import document, first_of_each, recordings
 from weft_bench.ladder.retold import SERVED, retold
+from weft_bench.ladder.threats import of_climb
 
 MEASURED = ROOT / "results" / "h200" / "ladder"
 COUNTED = ROOT / "results" / "h200" / "ladder-counters"
@@ -111,6 +112,17 @@ def test_a_laptop_sees_what_a_gpu_took(tmp_path: Path) -> None:
     there = save([climb], tmp_path / "gpu").read_text()
     assert there.count('class="bar recorded-') == bars - len(climb.steps) - 3
     assert there.count('class="bar here"') == len(climb.steps) + 3
+
+
+def test_threats_are_those_of_the_climb() -> None:
+    climb = next(each for each in read(MEASURED) if each.ladder == "multiply")
+    said = of_climb(climb)
+    assert "Counters were read of 0 of 23 rungs." in said["Causes"]
+    short = sum(any("budget ended" in note for note in step.notes) for step in climb.steps)
+    assert f"For {short} rungs the budget ended" in said["Chance"]
+    climb.steps[0] = replace(climb.steps[0], seconds={}, missing="no such device")
+    assert "Without a time: 1 of 23 rungs." in of_climb(climb)["What is measured"]
+    assert of_climb(on_a_laptop(climb))["What is measured"].startswith("Nothing was timed")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -20,14 +20,15 @@ import torch
 from typer.testing import CliRunner
 
 from weft.cli.main import app
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft.machine.statistics import summarise
 from weft.plans.kernels import machine_code
+from weft_bench.environment import missing
 from weft_bench.profiling.micro import cuda, launching, memory, numa, published
 from weft_bench.profiling.micro.cuda import SOURCES
 from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
 from weft_bench.profiling.micro.page import picture, save
-from weft_bench.profiling.micro.record import Micro, column
+from weft_bench.profiling.micro.record import Micro, Micros, column, load
 from weft_bench.profiling.micro.suite import MICROS, run
 
 CPU = torch.device("cpu")
@@ -160,11 +161,14 @@ def test_kernels_touch_what_they_say() -> None:
 
 def test_launches_on_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "SIZES", (1, 4))
-    (found,) = run(["launch"], CPU, 0.001)
+    micros = run(["launch"], CPU, 0.001)
+    (found,) = micros.found
     assert [row["n"] for row in found.rows] == [1, 4]
     assert all(float(row["separate us"] or 0) > 0 for row in found.rows)
     assert found.figures["us a launch"] > 0
     assert found.published == published.LAUNCH
+    assert missing(micros.environment) == []
+    assert micros.environment["workloads"]["microbenchmarks"] == ["launch"]
 
 
 def test_overhead_is_never_negative_and_doubt_is_said() -> None:
@@ -198,20 +202,50 @@ def test_page_and_json(tmp_path: Path) -> None:
     found = made()
     rows = [*found[0].rows, {"stride": 256, "GB/s": 1.0, "separate us": 11610.0}]
     found[0] = replace(found[0], rows=rows, doubt="busy")
-    page = save(found, tmp_path / "micro").read_text()
+    environment = {"date": "2026-11-27T00:00:00+00:00", "artifacts": {"commit": "abc123"}}
+    page = save(Micros(found, environment), tmp_path / "micro").read_text()
+    assert "NVIDIA H200, 2026-11-27T00:00:00+00:00, commit abc123: one mechanism each" in page
+    assert "How it was measured" in page
     assert ">11.6 ms<" in page
     assert ">separate</button>" in page
     assert "busy" in page
     assert page.count("<table") == 3
     assert "data:image/png;base64" in page
     assert "not run: no &lt;GPU&gt;" in page
-    first, second = json.loads((tmp_path / "micro" / "micro.json").read_text())
-    assert first["published"][0]["GB/s"] == 1245.34
-    assert second["missing"] == "no <GPU>"
+    assert "Threats to validity" in page
+    again = load(tmp_path / "micro")
+    assert (again.commit, again.date) == ("abc123", environment["date"])
+    first, second = again.found
+    assert first.published[0]["GB/s"] == 1245.34
+    assert first == found[0]
+    assert second.missing == "no <GPU>"
     figure = picture(made()[0])
     assert figure is not None
     assert len(figure.axes[0].lines) == 2
     assert picture(made()[1]) is None
+
+
+def test_records_without_an_environment_are_read(tmp_path: Path) -> None:
+    """Those of before it was kept are lists; their page says what they lack."""
+    (tmp_path / "micro.json").write_text(json.dumps([each.to_dict() for each in made()]))
+    old = load(tmp_path)
+    assert old.found[0] == made()[0]
+    assert (old.commit, old.date) == (None, None)
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "index.html").read_text()
+    assert "The record says neither date, commit nor versions." in page
+    assert "How it was measured" not in page
+    assert "Not run: 1 of 2 microbenchmarks." in page
+
+
+def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "micro.json").write_text('{"format": 99}')
+    with pytest.raises(WeftError, match="these microbenchmarks have format 99, this version reads 1"):
+        load(tmp_path)
+    (tmp_path / "micro.json").write_text('{"format": 1}')
+    with pytest.raises(WeftError, match=r"micro.json is no record of weft micro"):
+        load(tmp_path)
 
 
 def test_the_command_says_what_it_cannot() -> None:
@@ -223,9 +257,9 @@ def test_the_command_says_what_it_cannot() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_all_of_them_on_a_gpu() -> None:
-    found = {each.name: each for each in run(["all"], torch.device("cuda"), 0.02)}
+    found = {each.name: each for each in run(["all"], torch.device("cuda"), 0.02).found}
     assert found.keys() == MICROS.keys()
-    assert {name: each.missing for name, each in found.items() if each.missing} == {}
+    assert {name: each.missing for name, each in found.items() if each.missing and name != "pairs"} == {}
     strides = column(found["coalescing"].rows, "GB/s")
     assert strides[0] > 2 * min(strides)
     assert found["divergence"].figures["times as long"] > 1.5

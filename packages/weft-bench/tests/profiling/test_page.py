@@ -9,17 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from browser import Browser, chromium
 from profiling.made import HOSTILE, profile
+from weft.cli.main import app
 from weft.errors import WeftError
 from weft_bench.machine.laws import Scaling
 from weft_bench.profiling import summary
 from weft_bench.profiling.micro import published
 from weft_bench.profiling.micro.page import save as save_micro
-from weft_bench.profiling.micro.record import Micro
+from weft_bench.profiling.micro.record import Micro, Micros
 from weft_bench.profiling.page import JSON_FILE, save
 from weft_bench.profiling.profile import Profile, load
+from weft_bench.profiling.threats import of_profiles
 from weft_bench.profiling.tradeoff import Trade
 
 TRADES = [
@@ -79,6 +82,31 @@ def test_times_are_durations_and_empty_columns_are_left_out(folder: Path, tmp_pa
     assert ">moved / least</button>" not in content
 
 
+def test_a_page_is_made_anew_from_its_record(folder: Path, tmp_path: Path) -> None:
+    made = (folder / "index.html").read_text()
+    (tmp_path / JSON_FILE).write_text((folder / JSON_FILE).read_text())
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "index.html").read_text() == made
+
+
+def test_threats_are_those_of_the_record() -> None:
+    """A profile that was not counted says so; clocks are those of the timing."""
+    plain = profile()
+    plain.timing = plain.timing | {"clocks": {"sm_mhz": 1710, "throttled": ["power cap"]}}
+    said = of_profiles([plain])
+    assert "replayed alone" in said["What is measured"]
+    assert "The device slowed itself down in 1 of 1 timing." in said["Causes"]
+    assert "Clocks were not locked: 1710 MHz." in said["Causes"]
+    assert "NVIDIA H200" in said["Other places"]
+    assert "fewer than" not in said["Chance"]
+    bare = profile()
+    bare.counters, bare.samples = [], bare.samples[:2]
+    said = of_profiles([bare])
+    assert "without counters what binds is what the roofline says" in said["Causes"]
+    assert "1 of 1 timing have fewer than 10 samples" in said["Chance"]
+
+
 def test_other_formats_are_refused(folder: Path, tmp_path: Path) -> None:
     entry = profile().to_dict() | {"format": 99}
     with pytest.raises(WeftError, match="this profile has format 99"):
@@ -113,7 +141,7 @@ def test_microbenchmarks_can_be_read(browser: Browser, tmp_path: Path, width: in
         "launch", "a GPU", "1000 products", "n", ("separate us", "grouped us"), rows, {"us a launch": 1.1},
         "launches cost", published.LAUNCH, published.SOURCE, doubt="the machine is too busy to say",
     )  # fmt: skip
-    page = save_micro([found], tmp_path)
+    page = save_micro(Micros([found]), tmp_path)
     browser.show_as(width, 900, dark=False)
     browser.messages.clear()
     browser.open(page)
@@ -132,8 +160,9 @@ def test_it_can_be_read(browser: Browser, folder: Path, scheme: str, width: int)
     browser.requests.clear()
     browser.open(folder / "index.html")
     heads = browser.run('[...document.querySelectorAll("h2")].map((head) => head.textContent)')
-    for head in ("Time", "What binds it", "Pictures", "Kernels", "What is missing", "How it was measured"):
+    for head in ("Time", "What binds it", "Pictures", "Kernels", "What is missing"):
         assert head in heads
+    assert heads[-3:-1] == ["Threats to validity", "How it was measured"]
     assert "weft against torch" in heads
     assert browser.overhang(width) == 0
     shades = browser.run(

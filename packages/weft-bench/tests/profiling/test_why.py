@@ -60,6 +60,13 @@ def test_threats_are_what_the_record_says() -> None:
     plain = " ".join(threats(known()).values())
     assert "slowed itself down" not in plain
     assert "operands out of the cache" in plain
+    assert "modes to choose from" not in plain
+    assert "the host's work may be longer" in threats(run(case("tccg-01", weft=10), host=True))["What is measured"]
+    quick = run(case("tccg-01", weft=10, cutensor=20), contenders=["weft", "cutensor"])
+    quick.environment["artifacts"]["command"] = "weft bench tccg --quick"
+    assert "cuTENSOR had fewer of its modes to choose from." in threats(quick)["What is measured"]
+    quick.contenders[1] = "torch"
+    assert "modes to choose from" not in threats(quick)["What is measured"]
     risky = run(case("tccg-01", weft=10, torch=20), commit="abc+changes", selected=True)
     risky.cases[0].results["weft"].timing["clocks"] = {"throttled": ["power cap"], "sm_mhz": 1710}
     risky.cases[0].results["cutensor"] = Result(cannot="no")

@@ -58,6 +58,14 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of CUDA's driver
 
 
+def carveout_of(function: int) -> int | None:
+    """The per cent that `prefer_carveout` asked for; None where the driver does as it likes."""
+    driver, found = loaded_driver(), ctypes.c_int(-1)
+    if driver is not None:
+        driver.cuFuncGetAttribute(ctypes.byref(found), _PREFERRED_CARVEOUT, ctypes.c_void_p(function))
+    return found.value if found.value >= 0 else None
+
+
 def prefer_carveout(function: int, percent: int) -> bool:
     """Ask CUDA's driver that at most so much of what can be shared memory should be, whenever this loaded function (a
     `CUfunction`) runs; false where it refuses or is not there. A hint: results never depend on it.
@@ -126,6 +134,21 @@ class DirectLaunch:
             return None
         return cls(driver, function, cubin, programs, device, fixed, maps)
 
+    @property
+    def cubin(self) -> Cubin:
+        """The kernel as data."""
+        return self._made_of[0]
+
+    @property
+    def function(self) -> int:
+        """The kernel as it is loaded: a `CUfunction`."""
+        return self._function.value or 0
+
+    @property
+    def programs(self) -> int:
+        """Programs of the grid."""
+        return int(self._config.grid_x)
+
     def launched(self, words: Sequence[int]) -> Launched:
         """The kernel with these parameters."""
         self._pack(self._words, 0, *words)
@@ -134,14 +157,14 @@ class DirectLaunch:
         sizes = [*(cubin.sizes or ()), *[8] * SCRATCH]
         grid = (config.grid_x, config.grid_y, config.grid_z)
         return Launched(
-            self._function.value or 0, [each or 0 for each in self._params], sizes, grid, config.block_x, config.shared,
+            self.function, [each or 0 for each in self._params], sizes, grid, config.block_x, config.shared,
             bool(config.count),
         )  # fmt: skip
 
     def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
         """A launch of this kernel on another grid, with other fixed parameters."""
         cubin, device, maps = self._made_of
-        return DirectLaunch(self._driver, self._function.value or 0, cubin, programs, device, fixed, maps)
+        return DirectLaunch(self._driver, self.function, cubin, programs, device, fixed, maps)
 
     def __call__(self, words: Sequence[int]) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""

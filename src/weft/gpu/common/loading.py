@@ -12,7 +12,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.log import warn
 from weft.gpu.common import cubins
 from weft.gpu.common.cubin import Cubin, excess
-from weft.gpu.common.driver import aside_of_capture, error_name, in_context, loaded_driver
+from weft.gpu.common.driver import DirectLaunch, aside_of_capture, error_name, in_context, loaded_driver
 from weft.planner.schedule import ResourceError, Target
 
 _ROOM = 49152  # bytes of shared memory that a program has without asking
@@ -98,6 +98,16 @@ def load(cubin: Cubin, device: int) -> Loaded:
         _make_room(driver, function, cubin.shared, device)
         registers, stack = (_of_function(driver, function, each) for each in (_REGISTERS, _STACK))
     return Loaded(cubin, function.value or 0, device, registers, stack)
+
+
+def loaded_of(launch: DirectLaunch) -> Loaded:
+    """The kernel of a launch; `LoadError` where there is no driver."""
+    driver = loaded_driver()
+    if driver is None:
+        raise LoadError("CUDA's driver is not there")
+    function = ctypes.c_void_p(launch.function)
+    registers, stack = (_of_function(driver, function, each) for each in (_REGISTERS, _STACK))
+    return Loaded(launch.cubin, launch.function, launch.device, registers, stack)
 
 
 @lru_cache(maxsize=64)

@@ -142,9 +142,10 @@ def report(
 ) -> None:
     """Hold runs against one another, or write the summary of figures.
 
-    One folder: its plots and page are made anew. Several: each is held against the first, case by case, and a
-    difference is called only where the intervals part. `--groups` makes a run of its own of what a run measured to
-    the end before it was cut off. `--why cutensor` takes one run; further folders are of its cases' profiles.
+    One folder: its plots and page are made anew, those of weft profile and weft micro, too. Several: each is held
+    against the first, case by case, and a difference is called only where the intervals part. `--groups` makes a run
+    of its own of what a run measured to the end before it was cut off. `--why cutensor` takes one run; further folders
+    are of its cases' profiles.
     """
     with errors_in_a_line():
         from weft_bench.records import load, write_whole
@@ -155,6 +156,9 @@ def report(
             return
         if why is not None:
             _print_why(load(folders[0]), why, folders[1:])
+            return
+        if len(folders) == 1 and (page := _page_anew(folders[0])) is not None:
+            typer.echo(f"wrote {page}")
             return
         runs = [load(folder) for folder in folders]
         if groups is not None:
@@ -178,6 +182,16 @@ def report(
         if out is not None:
             write_whole(out, reports.comparison_page(comparison))
             typer.echo(f"wrote {out}")
+
+
+def _page_anew(folder: Path) -> Path | None:
+    """The page of a profile or of microbenchmarks, written anew; None for a folder that has neither."""
+    from weft_bench.profiling.micro import page, record
+    from weft_bench.profiling.profile import JSON_FILE, page_anew
+
+    if (folder / record.JSON_FILE).exists():
+        return page.write_page(record.load(folder), folder)
+    return page_anew(folder) if (folder / JSON_FILE).exists() else None
 
 
 def _print_why(run: Run, peer: str, folders: Sequence[Path]) -> None:

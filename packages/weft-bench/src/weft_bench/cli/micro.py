@@ -21,13 +21,14 @@ def register(app: typer.Typer) -> None:
 
 def micro(
     names: Annotated[
-        list[str], typer.Argument(help="launch, coalescing, registers, divergence, transfer, shared, l2, or all.")
+        list[str],
+        typer.Argument(help="launch, coalescing, registers, divergence, transfer, shared, l2, pairs, or all."),
     ],
     device: Annotated[str | None, typer.Option(help="cuda, cuda:1, ...; on a CPU launch alone.")] = None,
     budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each timing.")] = 0.1,
     out: Annotated[Path | None, typer.Option(help="Folder for index.html and micro.json.", file_okay=False)] = None,
 ) -> None:
-    """Measure launches, coalescing, register pressure, divergence, transfers, bank conflicts or the L2 cache."""
+    """Measure launches, coalescing, registers, divergence, transfers, bank conflicts, the L2, or counters of pairs."""
     with errors_in_a_line():
         from rich.table import Table
         from rich.text import Text
@@ -37,8 +38,8 @@ def micro(
 
         place = read_device(device)
         with progress("micro", None) as step:
-            found = run(names, place, budget, step)
-        for each in found:
+            micros = run(names, place, budget, step)
+        for each in micros.found:
             if each.missing:
                 console().print(f"{each.name}: not run: {each.missing}", markup=False)
                 continue
@@ -55,4 +56,4 @@ def micro(
             if each.doubt:
                 console().print(f"  {each.doubt}\n", markup=False)
         if out is not None:
-            typer.echo(f"wrote {save(found, out)}")
+            typer.echo(f"wrote {save(micros, out)}")

@@ -21,7 +21,7 @@ from weft.machine.timing import measure
 from weft_bench.environment import disclose
 from weft_bench.ladder.ladders import ladder
 from weft_bench.ladder.problems import LadderProblem, Run
-from weft_bench.ladder.record import Climb, Step
+from weft_bench.ladder.record import BUDGET_ENDED, Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, Rung, Size, predicted_gain, published_gain
 from weft_bench.profiling.energy import measured_energy
 from weft_bench.profiling.profile import Profile, add_counters, profiled
@@ -171,7 +171,7 @@ class _Bench:
                         budget=how.budget, threads=CPU_THREADS if on_cpu else None)  # fmt: skip
         summary = taken.summary
         found.seconds = {"value": summary.median, "low": summary.low, "high": summary.high}
-        found.notes = [*taken.notes, *(["the budget ended before samples agreed"] if taken.ended == "budget" else [])]
+        found.notes = [*taken.notes, *([BUDGET_ENDED] if taken.ended == "budget" else [])]
         floor = floor_of(problem, how.ceilings)
         if floor is not None:
             found.floor = {"seconds": floor.seconds, "binds": floor.binds, "compute": floor.compute,

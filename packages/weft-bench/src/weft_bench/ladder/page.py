@@ -17,8 +17,10 @@ from weft_bench.ladder.published import counters_of
 from weft_bench.ladder.record import PREFIX, Climb, Step, read
 from weft_bench.ladder.recorded import Recording, recordings
 from weft_bench.ladder.retold import retold
+from weft_bench.ladder.threats import of_climb
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, page, section
+from weft_bench.report.threats import TITLE, paragraphs
 
 PAGE_FILE = "index.html"
 _CHART = "Bars are shares of the roof, with the time of a call behind; published shares are of a source's own roof."
@@ -67,9 +69,10 @@ def _sections(climb: Climb) -> list[str]:
     ]
     flights = "\n".join(_flight(climb, each, others) for each in text.flights(climb))
     unmeasured = "" if climb.measured else f'<p class="note">{text.NOT_MEASURED}</p>'
+    threats = f"<h3>{TITLE}</h3>{paragraphs(of_climb(climb))}"
     about = f"{climb.says} {_TABLE} {_RECORDED if others else ''}"
     environment = "<h3>How it was measured</h3>" + disclosure(climb.environment) if climb.environment else ""
-    return [section(climb.ladder, f"{unmeasured}\n{flights}\n{environment}", about, place=climb.ladder)]
+    return [section(climb.ladder, f"{unmeasured}\n{flights}\n{threats}\n{environment}", about, place=climb.ladder)]
 
 
 def _flight(climb: Climb, flight: str, others: Sequence[Recording]) -> str:

@@ -18,6 +18,7 @@ from weft_bench.records import check_continues
 
 FORMAT = 1
 PREFIX = "ladder-"  # of the files
+BUDGET_ENDED = "the budget ended before samples agreed"  # a note of steps
 
 
 @dataclass

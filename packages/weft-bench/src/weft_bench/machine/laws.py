@@ -9,7 +9,7 @@ second.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,10 @@ class Scaling:
             "kind": self.kind, "workers": list(self.workers), "speedups": list(self.speedups),
             "parallel share": self.parallel,
         }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Scaling:
+        return cls(saved["kind"], tuple(saved["workers"]), tuple(saved["speedups"]))
 
     def predicted(self, workers: float) -> float:
         """The speed-up of so many workers by the law with the fitted share."""

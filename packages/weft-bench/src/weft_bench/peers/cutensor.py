@@ -131,7 +131,7 @@ class Cutensor(CutensorPeer):
         summed = _modes_alone(case, 0)[1] or _modes_alone(case, 1)[1]
         stored = torch.promote_types(*case.dtypes[:2]) if summed else case.dtypes[2]
         own = {way.label for way in ways if way.label.endswith(f" {computes[0]}")} if len(computes) > 1 else set()
-        note = f"cuTENSOR {library.version}, compute {', '.join(computes)}"
+        note = f"{library.text}, compute {', '.join(computes)}"
         return Prepared(ways, refused, stored=stored, note=note, yardstick=own)
 
     def _plans(

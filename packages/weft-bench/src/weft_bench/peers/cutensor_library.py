@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,17 @@ class Library:
         constant: Callable[[str], c_void_p],
         error_text: Callable[[int], bytes | None],
         version: int,
+        wheel: str | None = None,
     ) -> None:
         self._functions, self._constant, self._error_text = functions, constant, error_text
-        self.version = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+        self.version = f"{version // 10000}.{version // 100 % 100}.{version % 100}"  # as the library says
+        self.wheel = wheel  # that it came in, with the wheel's own version, which may be another
         self._handle = self._made("cutensorCreate", (), "cutensorDestroy", self)
+
+    @property
+    def text(self) -> str:
+        """The library as records name it: ``"cuTENSOR 2.8.0 (wheel cutensor-cu13 2.8.1)"``."""
+        return f"cuTENSOR {self.version}" + (f" (wheel {self.wheel})" if self.wheel else "")
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function and raise `CutensorError` with cuTENSOR's own words when it fails."""
@@ -291,13 +299,32 @@ def load() -> Library:
     tried: list[str] = []
     for place in _places():
         try:
-            return bind(ctypes.CDLL(str(place)))
+            return bind(ctypes.CDLL(str(place)), wheel_of(_loaded_from(str(place))))
         except (OSError, AttributeError, CutensorError) as error:
             tried.append(f"{error}")
     raise UnsupportedError(f"cuTENSOR cannot be used: {'; '.join(tried)}")
 
 
-def bind(shared: ctypes.CDLL) -> Library:
+def wheel_of(file: Path) -> str | None:
+    """The name and version of the wheel of cuTENSOR that a file was installed from; None for any other file."""
+    file = file.resolve()
+    for folder in list(file.parents)[1:5]:
+        for wheel in metadata.distributions(path=[str(folder)]):
+            files = wheel.files or [] if (wheel.name or "").startswith("cutensor") else []
+            if any(Path(str(wheel.locate_file(each))).resolve() == file for each in files):
+                return f"{wheel.name} {wheel.version}"
+    return None
+
+
+def _loaded_from(place: str) -> Path:
+    """The file that was opened: where the loader found a bare name, as the system maps it."""
+    if "/" not in place and (maps := Path("/proc/self/maps")).exists():
+        found = [line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if place in line]
+        place = next((name for name in found if name.startswith("/")), place)
+    return Path(place)
+
+
+def bind(shared: ctypes.CDLL, wheel: str | None = None) -> Library:
     """A `Library` of an opened shared object. `AttributeError` where that lacks a function."""
     functions = {}
     found = [name for name in BLOCK_SIGNATURES if hasattr(shared, name)]
@@ -312,6 +339,7 @@ def bind(shared: ctypes.CDLL) -> Library:
         lambda name: c_void_p.in_dll(shared, name),
         shared.cutensorGetErrorString,
         int(shared.cutensorGetVersion()),
+        wheel,
     )
 
 

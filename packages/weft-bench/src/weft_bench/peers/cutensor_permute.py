@@ -43,7 +43,7 @@ class CutensorPermute(CutensorPeer):
                 ways.append(_way(label, operation, plan, separate))
         if not ways:
             return "; ".join(dict.fromkeys(refused.values()))
-        return Prepared(ways, refused, note=f"cuTENSOR {library.version}")
+        return Prepared(ways, refused, note=library.text)
 
 
 def _operation(

@@ -19,8 +19,10 @@ from weft.plans.explain.lines import aligned
 from weft.plans.explain.lines import section as lines_of
 from weft_bench.profiling.launches import Launch
 from weft_bench.profiling.page import JSON_FILE, PAGE_FILE
+from weft_bench.profiling.threats import of_network
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, page, section
+from weft_bench.report.threats import TITLE, paragraphs
 
 FORMAT = 1
 MOST_STEPS = 20  # that the text lists, those that take longest
@@ -165,6 +167,7 @@ class NetworkProfile:
             section("Time", _figures(self).html()),
             section("Steps", _steps(self.ranked, self.steps_seconds).html(), _STEPS) if self.steps else "",
             section("What is missing", _missing(self).html()) if self.missing else "",
+            section(TITLE, paragraphs(of_network(self))),
             section("How it was measured", disclosure(self.environment | {"timing of this call": self.timing})),
         ]
         return "\n".join(part for part in parts if part)

@@ -12,9 +12,11 @@ from weft.base.figures import duration, share, si
 from weft_bench.machine.laws import Scaling, amdahl_limit
 from weft_bench.profiling.counters import ALL
 from weft_bench.profiling.record import Record, call_share, compared
+from weft_bench.profiling.threats import of_profiles
 from weft_bench.profiling.tradeoff import Trade, picture
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
+from weft_bench.report.threats import TITLE, paragraphs
 
 JSON_FILE, PAGE_FILE = "profile.json", "index.html"
 
@@ -54,6 +56,13 @@ def save(
         "scaling": [each.to_dict() for each in measured], "precisions": [each.to_dict() for each in trades],
     }  # fmt: skip
     write_whole(folder / JSON_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return write_page(profiles, folder, measured, trades)
+
+
+def write_page(
+    profiles: Sequence[Record], folder: Path, measured: Sequence[Scaling] = (), trades: Sequence[Trade] = ()
+) -> Path:
+    """The page alone; returns it."""
     first = profiles[0]
     lead = f"{first.device}, {first.date}. {first.sentence}"
     content = page(f"weft profile {first.about}", lead, [body(profiles, measured), _traded(trades)])
@@ -74,6 +83,7 @@ def body(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> str:
         *(section("Kernels", kernels(each).html(), _KERNELS) for each in profiles if each.kernels),
         section("Energy", energies(profiles).html()) if any(each.energy for each in profiles) else "",
         section("What is missing", missing(profiles).html()) if any(each.missing for each in profiles) else "",
+        section(TITLE, paragraphs(of_profiles(profiles))),
         section("How it was measured", disclosure(first.environment | {"timing of this call": first.timing})),
     ]
     return "\n".join(part for part in parts if part)

@@ -29,14 +29,16 @@ from weft.machine.timing import host_time, measure
 from weft.plans.base import PlanBase
 from weft.spec.permutation import Permutation
 from weft_bench.cases import Case
+from weft_bench.machine.laws import Scaling
 from weft_bench.peers.registry import Tensors
 from weft_bench.profiling import ncu
 from weft_bench.profiling.launches import Launch, traced
-from weft_bench.profiling.page import JSON_FILE, body, save
+from weft_bench.profiling.page import JSON_FILE, body, save, write_page
 from weft_bench.profiling.record import Record, kept_l2
 from weft_bench.profiling.replay import TURN
 from weft_bench.profiling.subject import Subject, usual_sampling
 from weft_bench.profiling.text import text
+from weft_bench.profiling.tradeoff import Trade
 from weft_bench.timed_sets import Sampling, TimedSets
 
 SIDE_BY_SIDE = 6  # processes of the profiler: most of their time is spent on imports
@@ -64,6 +66,13 @@ def load(file: Path) -> list[Profile]:
         return [Profile.from_dict(each) for each in json.loads(file.read_text())["profiles"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise WeftError(f"{file} is no profile of weft: {error}") from error
+
+
+def page_anew(folder: Path) -> Path:
+    """Write the page of profiles that `save` wrote anew; returns it."""
+    profiles, document = load(folder), json.loads((folder / JSON_FILE).read_text())
+    measured = [Scaling.from_dict(each) for each in document["scaling"]]
+    return write_page(profiles, folder, measured, [Trade(**each) for each in document["precisions"]])
 
 
 def profiled(

@@ -19,7 +19,7 @@ from weft_bench.report.figures import figures, group_figures, in_words, scopes
 from weft_bench.report.published import IN_WORDS as PUBLISHED_IN_WORDS
 from weft_bench.report.published import PUBLISHED, published
 from weft_bench.report.scaling import scaling_rows
-from weft_bench.report.threats import threats
+from weft_bench.report.threats import TITLE, paragraphs, threats
 from weft_bench.scaling import SCALING, contender
 
 FIGURES_IN_WORDS = (
@@ -138,7 +138,7 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         section("Scaling", scaling_table(run).html(), SCALING_IN_WORDS) if run.suite == SCALING else "",
         section("Cases", case_table(run).html(), _cases_in_words(run)),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
-        section("Threats to validity", _threats(run)),
+        section(TITLE, paragraphs(threats(run))),
         section("How it was measured", disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
@@ -147,10 +147,6 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
 def _cases_in_words(run: Run) -> str:
     told = any(published(case) for case in run.cases)
     return f"{_CASES_IN_WORDS} {PUBLISHED_IN_WORDS}" if told else _CASES_IN_WORDS
-
-
-def _threats(run: Run) -> str:
-    return "\n".join(f"<p><b>{kind}.</b> {html.escape(said)}</p>" for kind, said in threats(run).items())
 
 
 def page(title: str, lead: str, sections: Sequence[str]) -> str:

@@ -1,27 +1,82 @@
-"""Threats to the validity of a run: what its own record says may make its figures differ from a reader's.
+"""Threats to the validity of what was measured: what a record says may make its figures differ from a reader's.
 
 The four kinds are those of section 3.6.5 of *Design and Performance Engineering of GPU-Accelerated Tensor Network
-Algorithms*: of what is measured, of causes, of other places, of chance.
+Algorithms*: of what is measured, of causes, of other places, of chance. Every page of results has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from weft.base.figures import counted
 from weft.machine.statistics import two_groups
 from weft.machine.timing import ENOUGH_SAMPLES
 from weft_bench.records import Result, Run
 
+TITLE = "Threats to validity"
+OUT_OF_CACHE = "A time is that of a call with operands out of the cache."
+WITH_HOST = "A time is that of a call from Python, in which the host's work may be longer than the device's."
+IN_CACHE = "A time is a call's time with operands in the cache."
+RANDOM = "Operands are random: values of a program may draw another power, and so run at another clock."
+INTERVALS = "Intervals hold what samples of one process let vary, not what another process or day would."
+
 
 def threats(run: Run) -> dict[str, str]:
-    """A few sentences of each kind."""
+    """A few sentences of each kind for a run of a suite."""
+    notes = dict.fromkeys(result.note for result in _results(run) if result.note)
+    places = list(measured_at(run.device, run.environment, list(notes)[:3]))
+    if run.caveat:
+        places.append(f"The run is not the whole suite: {run.caveat}.")
+    return gathered(_measured(run), _causes(run), places, _chance(run))
+
+
+def gathered(
+    measured: Iterable[str], causes: Iterable[str], places: Iterable[str], chance: Iterable[str]
+) -> dict[str, str]:
+    """Sentences of the four kinds by their names."""
     return {
-        "What is measured": " ".join(_measured(run)),
-        "Causes": " ".join(_causes(run)),
-        "Other places": " ".join(_places(run)),
-        "Chance": " ".join(_chance(run)),
+        "What is measured": " ".join(measured),
+        "Causes": " ".join(causes),
+        "Other places": " ".join(places),
+        "Chance": " ".join(chance),
     }
+
+
+def paragraphs(said: Mapping[str, str]) -> str:
+    """The kinds of which something is said, as HTML."""
+    return "\n".join(f"<p><b>{kind}.</b> {html.escape(text)}</p>" for kind, text in said.items() if text)
+
+
+def clocks_of(timings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Whether the device slowed itself down in timings, and the range of its clocks."""
+    known = [clocks for timing in timings if (clocks := timing.get("clocks"))]
+    throttled = sum(bool(clocks.get("throttled")) for clocks in known)
+    if throttled:
+        yield f"The device slowed itself down in {throttled} of {counted(len(timings), 'timing')}."
+    rates = {megahertz for clocks in known if (megahertz := clocks.get("sm_mhz"))}
+    if rates:
+        yield f"Clocks were not locked: {' to '.join(map(str, sorted({min(rates), max(rates)})))} MHz."
+
+
+def measured_at(device: str, environment: Mapping[str, Any], notes: Sequence[str] = ()) -> Iterator[str]:
+    """The one device and the one set of versions, and whether the sources can be had again."""
+    if not environment:
+        yield f"One device was measured: {device}. The record says neither date, commit nor versions."
+        return
+    packages = environment.get("software", {}).get("packages", {})
+    versions = [f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages]
+    yield f"One device and one set of versions were measured: {'; '.join([device, *versions, *notes])}."
+    commit = environment.get("artifacts", {}).get("commit")
+    if commit is None or commit.endswith("+changes"):
+        yield "The sources were not those of a commit: nobody can have them again."
+
+
+def few_samples(numbers: Sequence[int]) -> Iterator[str]:
+    """How many timings, given their numbers of samples, ended with fewer than are enough."""
+    if few := sum(number < ENOUGH_SAMPLES for number in numbers):
+        yield f"{few} of {counted(len(numbers), 'timing')} have fewer than {ENOUGH_SAMPLES} samples."
 
 
 def _results(run: Run) -> list[Result]:
@@ -29,40 +84,21 @@ def _results(run: Run) -> list[Result]:
 
 
 def _measured(run: Run) -> Iterator[str]:
-    where = "the host's work for a call" if run.host else "a call's time with operands in the cache"
-    yield f"A time is {where if run.host or run.mode == 'hot' else 'that of a call with operands out of the cache'}."
-    yield "Operands are random: values of a program may draw another power, and so run at another clock."
-    if "--quick" in run.command:
-        yield "Peers had fewer of their modes to choose from."
+    yield WITH_HOST if run.host else IN_CACHE if run.mode == "hot" else OUT_OF_CACHE
+    yield RANDOM
+    if "--quick" in run.command and "cutensor" in run.contenders:
+        yield "cuTENSOR had fewer of its modes to choose from."
     if lacking := sum(not result.samples for case in run.cases for result in case.results.values()):
         yield f"Missing from means: {lacking} of {sum(len(case.results) for case in run.cases)} results."
 
 
 def _causes(run: Run) -> Iterator[str]:
     yield "Times alone say no cause: weft profile counts what binds, weft report --why what a lead goes with."
-    throttled = sum(bool((result.timing.get("clocks") or {}).get("throttled")) for result in _results(run))
-    if throttled:
-        yield f"The device slowed itself down in {throttled} of {counted(len(_results(run)), 'timing')}."
-    clocks = {megahertz for result in _results(run) if (megahertz := (result.timing.get("clocks") or {}).get("sm_mhz"))}
-    if clocks:
-        yield f"Clocks were not locked: {min(clocks)} to {max(clocks)} MHz."
-
-
-def _places(run: Run) -> Iterator[str]:
-    packages = run.environment.get("software", {}).get("packages", {})
-    notes = dict.fromkeys(result.note for result in _results(run) if result.note)
-    versions = [f"{name} {packages[name]}" for name in ("torch", "triton") if name in packages]
-    yield f"One device and one set of versions were measured: {'; '.join([run.device, *versions, *list(notes)[:3]])}."
-    if run.commit is None or run.commit.endswith("+changes"):
-        yield "The sources were not those of a commit: nobody can have them again."
-    if run.caveat:
-        yield f"The run is not the whole suite: {run.caveat}."
+    yield from clocks_of([result.timing for result in _results(run)])
 
 
 def _chance(run: Run) -> Iterator[str]:
-    yield "Intervals hold what samples of one process let vary, not what another process or day would."
-    few = sum(len(result.samples) < ENOUGH_SAMPLES for result in _results(run))
-    if few:
-        yield f"{few} of {counted(len(_results(run)), 'timing')} have fewer than {ENOUGH_SAMPLES} samples."
+    yield INTERVALS
+    yield from few_samples([len(result.samples) for result in _results(run)])
     if split := sum(two_groups(result.samples) is not None for result in _results(run)):
         yield f"Samples of {counted(split, 'timing')} fall into two groups."

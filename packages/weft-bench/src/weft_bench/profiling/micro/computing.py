@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from weft.machine.occupancy import limits_of, occupancy
@@ -50,19 +52,21 @@ def registers(device: torch.device, name: str, budget: float) -> Micro:
 
 def divergence(device: torch.device, name: str, budget: float) -> Micro:
     """A branch taken by whole warps, and by half of the lanes of each."""
-    kernel = cuda.kernel("branch")
-    blocks = 16 * torch.cuda.get_device_properties(device).multi_processor_count
-    out = torch.empty(blocks * _THREADS, device=device)
     rows: list[Row] = []
-    for branch, by_lane in (("by warp", 0), ("by lane", 1)):
-        taken = measure(
-            lambda by_lane=by_lane: kernel(blocks, _THREADS, out, by_lane, _BRANCH_STEPS), [()], device=device,
-            mode="hot", budget=budget,
-        )  # fmt: skip
+    for branch, by_lane in (("by warp", False), ("by lane", True)):
+        call, out = branch_call(device, by_lane)
+        taken = measure(call, [(out,)], device=device, mode="hot", budget=budget)
         rows.append({"branch": branch, "ms": 1e3 * taken.seconds})
     ratio = float(rows[1]["ms"] or 0) / float(rows[0]["ms"] or 1)
     return Micro(
         "divergence", name, "two sides of a branch, of equally many multiply-adds", "branch", ("ms",), rows,
         {"times as long": ratio}, f"a branch that splits each warp takes {ratio:.3g} times as long",
-        published.DIVERGENCE, published.SOURCE,
     )  # fmt: skip
+
+
+def branch_call(device: torch.device, by_lane: bool) -> tuple[Callable[[torch.Tensor], None], torch.Tensor]:
+    """A call of the branch, by half of the lanes of each warp or by whole warps, and the tensor that it writes."""
+    kernel = cuda.kernel("branch")
+    blocks = 16 * torch.cuda.get_device_properties(device).multi_processor_count
+    out = torch.empty(blocks * _THREADS, device=device)
+    return lambda out: kernel(blocks, _THREADS, out, int(by_lane), _BRANCH_STEPS), out

@@ -9,24 +9,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.base.figures import duration
-from weft_bench.profiling.micro.record import Micro, Row
+from weft_bench.profiling.micro.record import JSON_FILE, Micro, Micros, Row
+from weft_bench.profiling.micro.threats import of_micros
 from weft_bench.records import write_whole
-from weft_bench.report.page import Cell, Table, figure, page, section
+from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
+from weft_bench.report.threats import TITLE, paragraphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-JSON_FILE, PAGE_FILE = "micro.json", "index.html"
+PAGE_FILE = "index.html"
 _INK = ("#0b6e99", "#c2570c", "#6a51a3", "#2d6a4f")
 
 
-def save(found: Sequence[Micro], folder: Path) -> Path:
+def save(micros: Micros, folder: Path) -> Path:
     """Write JSON and a page into a folder; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / JSON_FILE, json.dumps([each.to_dict() for each in found], indent=1, allow_nan=False) + "\n")
-    device = found[0].device if found else ""
-    parts = [_section(each) for each in found]
-    write_whole(folder / PAGE_FILE, page("weft micro", f"{device}: one mechanism each", parts))
+    write_whole(folder / JSON_FILE, json.dumps(micros.to_dict(), indent=1, allow_nan=False) + "\n")
+    return write_page(micros, folder)
+
+
+def write_page(micros: Micros, folder: Path) -> Path:
+    """The page alone; returns it."""
+    known = [micros.device, micros.date, micros.commit and f"commit {micros.commit}"]
+    parts = [_section(each) for each in micros.found]
+    parts.append(section(TITLE, paragraphs(of_micros(micros))))
+    if micros.environment:
+        parts.append(section("How it was measured", disclosure(micros.environment)))
+    write_whole(folder / PAGE_FILE, page("weft micro", f"{', '.join(filter(None, known))}: one mechanism each", parts))
     return folder / PAGE_FILE
 
 

@@ -30,5 +30,11 @@ REGISTERS: tuple[Row, ...] = (
     {"variant": "high", "ms": 0.671002, "Tflop/s": 12.80, "occupancy %": 62.5},
 )
 
-#: Section 5.5.3: lanes active an instruction (K10) of a branch that warps take as one, and of one that splits each.
-DIVERGENCE: tuple[Row, ...] = ({"branch": "by warp", "K10 %": 100.0}, {"branch": "by lane", "K10 %": 50.35})
+#: Section 5.5.3: counters of three pairs. A branch is taken by whole warps, or splits each; of the two-site contraction
+#: the source says that the ordered one has more of K1, K5 and K9, without values.
+PAIRS: tuple[Row, ...] = (
+    {"pair": "product", "variant": "cuBLAS", "K1 %": 98.45, "K2 %": 3.62, "K5 %": 98.67, "K9 %": 56.15},
+    {"pair": "product", "variant": "naive", "K1 %": 54.32, "K2 %": 16.54, "K5 %": 28.05, "K9 %": 31.50},
+    {"pair": "divergence", "variant": "by warp", "K10 %": 100.0},
+    {"pair": "divergence", "variant": "by lane", "K10 %": 50.35},
+)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from weft.errors import WeftError
+
+FORMAT = 1
+JSON_FILE = "micro.json"
 Row = Mapping[str, float | str | None]
 
 
@@ -34,6 +40,51 @@ class Micro:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Micros:
+    """Microbenchmarks of one device, run one after another."""
+
+    found: Sequence[Micro]
+    environment: Mapping[str, Any] = field(default_factory=dict)  # see weft_bench.environment; {} of old records
+
+    @property
+    def device(self) -> str:
+        return self.found[0].device if self.found else ""
+
+    @property
+    def commit(self) -> str | None:
+        return self.environment.get("artifacts", {}).get("commit")
+
+    @property
+    def date(self) -> str | None:
+        return self.environment.get("date")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them again."""
+        found = [each.to_dict() for each in self.found]
+        return {"format": FORMAT, "environment": dict(self.environment), "found": found}
+
+    @classmethod
+    def from_dict(cls, saved: Any) -> Micros:
+        """A record as it was written; an old one is a list without an environment."""
+        if isinstance(saved, list):
+            saved = {"format": FORMAT, "environment": {}, "found": saved}
+        if saved.get("format") != FORMAT:
+            raise WeftError(f"these microbenchmarks have format {saved.get('format')}, this version reads {FORMAT}")
+        tuples = [{name: tuple(each[name]) for name in ("y", "published")} for each in saved["found"]]
+        found = [Micro(**{**each, **kept}) for each, kept in zip(saved["found"], tuples, strict=True)]
+        return cls(found, saved["environment"])
+
+
+def load(folder: Path) -> Micros:
+    """The microbenchmarks in a folder, or the JSON file itself; `WeftError` where there are none."""
+    file = folder / JSON_FILE if folder.is_dir() else folder
+    try:
+        return Micros.from_dict(json.loads(file.read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeftError(f"{file} is no record of weft micro: {error}") from error
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:

@@ -8,30 +8,37 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.stamp import device_stamp
+from weft_bench.environment import disclose
 from weft_bench.profiling.micro.computing import divergence, registers
 from weft_bench.profiling.micro.launching import launch
 from weft_bench.profiling.micro.memory import coalescing, l2, shared, transfer
-from weft_bench.profiling.micro.record import Micro
+from weft_bench.profiling.micro.pairs import pairs
+from weft_bench.profiling.micro.record import Micro, Micros
 from weft_bench.profiling.record import keep_l2
 
 BUDGET = 0.1  # seconds of samples for each timing
 
 MICROS: Mapping[str, Callable[[torch.device, str, float], Micro]] = {
     "launch": launch, "coalescing": coalescing, "registers": registers, "divergence": divergence, "transfer": transfer,
-    "shared": shared, "l2": l2,
+    "shared": shared, "l2": l2, "pairs": pairs,
 }  # fmt: skip
 ON_CPU = ("launch",)  # what can be asked of a CPU, too
 
 
 def run(
     names: Sequence[str], device: torch.device, budget: float = BUDGET, begun: Callable[[str], None] = lambda name: None
-) -> list[Micro]:
+) -> Micros:
     """The results of microbenchmarks by name; "all" stands for every one. `UnsupportedError` for other names."""
     wanted = list(MICROS) if "all" in names else list(names)
     if strangers := [name for name in wanted if name not in MICROS]:
         raise UnsupportedError(f"no microbenchmark is called '{strangers[0]}': there are {', '.join(MICROS)} and all")
     device_name = str(device_stamp(device)["name"])
-    found = []
+    environment = disclose(
+        device, workloads={"microbenchmarks": wanted, "inputs": "see each of them"},
+        correctness="none of the values is compared while it is timed: tests hold what the kernels compute",
+        budget=budget,
+    )  # fmt: skip
+    found: list[Micro] = []
     for name in wanted:
         begun(name)
         if device.type != "cuda" and name not in ON_CPU:
@@ -45,4 +52,4 @@ def run(
                 keep_l2(device, 1e12 * found[-1].figures["L2 TB/s"])
         except (UnsupportedError, RuntimeError) as error:
             found.append(Micro(name, device_name, "", "", (), (), missing=str(error).partition("\n")[0]))
-    return found
+    return Micros(found, environment)

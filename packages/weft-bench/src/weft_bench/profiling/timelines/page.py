@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from weft.base.describe import folded
 from weft.base.figures import duration
 from weft.distributed.planned.timeline import COMPUTE, HOST, Timeline
+from weft_bench.profiling.threats import of_timelines
 from weft_bench.profiling.timelines.record import TimelineRecord
 from weft_bench.records import write_whole
 from weft_bench.report.drawing import new_axes
 from weft_bench.report.laws import INK
 from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
+from weft_bench.report.threats import TITLE, paragraphs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,6 +90,7 @@ def body(found: TimelineRecord) -> str:
         section("Timeline", _chart(found)),
         section("Parts", events(found).html(), _EVENTS),
         section("Plan", folded("explain()", found.plan)),
+        section(TITLE, paragraphs(of_timelines(found))),
         section("How it was measured", disclosure(found.environment)),
     ])  # fmt: skip
 
