@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 from weft.api.contract import contract
 from weft.base.arrays import is_transforming
+from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
@@ -149,6 +150,7 @@ class _ByBlocks(torch.autograd.Function):
         return found
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         (weight,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated in its turn
