@@ -113,8 +113,9 @@ class Attention(torch.nn.Module):
         q = self.query(x)
         if self.score is None and lengths is None and not operands and _is_plain(q, keys, values):
             return self.out(self._plain(q, keys, values, before))
-        q = q.reshape(-1, x.shape[-2], self.kv_heads, groups, self.width)
-        k, v = (each.reshape(-1, each.shape[-2], self.kv_heads, self.width) for each in (keys, values))
+        count = math.prod(batch)  # which torch does not find where a length is 0
+        q = q.reshape(count, x.shape[-2], self.kv_heads, groups, self.width)
+        k, v = (each.reshape(count, each.shape[-2], self.kv_heads, self.width) for each in (keys, values))
         given = {name: self._operand(name, *pair) for name, pair in read_operands(operands).items()}
         if lengths is not None:
             given["lengths"] = ("b", as_tensor("lengths", lengths).reshape(-1))
