@@ -103,8 +103,11 @@ def test_its_function_is_known_again() -> None:
          weft.ArgumentError, "modes of b, h, q and k, not 'hz'"),
         (lambda: weft.nn.Attention(24, 4, dtype="fp64", score=lambda s, b: s + b)(X, operands={"b": ("h", X[0, :, 0])}),
          weft.ShapeError, "has 9 heads, the layer 4"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64")(X[0, 0]), weft.ShapeError, "x has 1 dimension: it is"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64")(X[0], X[0, 0]), weft.ShapeError, "context has 1 dimension"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64").step(X, (X[..., :3], X)), weft.ShapeError, "does not go before"),
     ],
-    ids=["features", "heads of keys", "score", "context", "modes", "heads"],
+    ids=["features", "heads of keys", "score", "context", "modes", "heads", "vector", "vector of context", "past"],
 )  # fmt: skip
 def test_bad_input(make: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
