@@ -174,3 +174,13 @@ def test_compiled() -> None:
 
     out = torch.full_like(product, 10.0)
     assert torch.equal(torch.compile(step, backend="eager")(out), product + 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+def test_a_plan_without_workspace_makes_sums_of_nothing_in_place(dtype: torch.dtype) -> None:
+    a, b = torch.full((3, 4), NAN).to(dtype), torch.full((4, 5), NAN).to(dtype)
+    out = torch.full((5, 3), NAN).to(dtype).T
+    plan, nothing = weft.plan("mk,kn->mn", a, b, workspace_limit=0), torch.zeros(3, 5, dtype=dtype)
+    assert torch.equal(plan(a, b, alpha=0), nothing)
+    assert torch.equal(plan(a, b, alpha=0, out=out), nothing)
+    assert torch.equal(weft.contract("mk,kn->mn", a[:, :0], b[:0], workspace_limit=0, out=out.fill_(NAN)), nothing)
