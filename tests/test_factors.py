@@ -174,3 +174,52 @@ def test_compiled() -> None:
 
     out = torch.full_like(product, 10.0)
     assert torch.equal(torch.compile(step, backend="eager")(out), product + 10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+def test_a_plan_without_workspace_makes_sums_of_nothing_in_place(dtype: torch.dtype) -> None:
+    a, b = torch.full((3, 4), NAN).to(dtype), torch.full((4, 5), NAN).to(dtype)
+    out = torch.full((5, 3), NAN).to(dtype).T
+    plan, nothing = weft.plan("mk,kn->mn", a, b, workspace_limit=0), torch.zeros(3, 5, dtype=dtype)
+    assert torch.equal(plan(a, b, alpha=0), nothing)
+    assert torch.equal(plan(a, b, alpha=0, out=out), nothing)
+    assert torch.equal(weft.contract("mk,kn->mn", a[:, :0], b[:0], workspace_limit=0, out=out.fill_(NAN)), nothing)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_factors_of_a_permutation_as_tensors(planned: bool, quick_backend: Backend) -> None:
+    a, _, _ = pair(quick_backend)
+    (m, k), name = a.shape, quick_backend.name
+    c, out = torch.ones(k, m, dtype=a.dtype, device=a.device), torch.full((k, m), NAN, dtype=a.dtype, device=a.device)
+    plan = weft.plan_permute(a, "ij->ji", fn=torch.square, backend=name)
+
+    def call(x: torch.Tensor, **given: Any) -> torch.Tensor:
+        found = plan(x, **given) if planned else weft.permute(x, "ij->ji", fn=torch.square, backend=name, **given)
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    for alpha, beta in ((0.5, -2.0), (0.0, 3.0), (1.0, 0.0)):
+        factors = {"alpha": torch.tensor(alpha, device=a.device), "beta": torch.tensor(beta, device=a.device)}
+        expected = alpha * a.square().T + beta
+        assert torch.allclose(call(a, c=c, **factors), expected)
+        assert call(a, c=c, out=out, **factors) is out
+        assert torch.allclose(out, expected)
+    assert not call(torch.full_like(a, NAN), alpha=torch.tensor(0.0, device=a.device)).any()
+    with pytest.raises(weft.ShapeError, match="alpha has shape"):
+        call(a, alpha=torch.ones(2, device=a.device))
+
+
+def test_gradients_of_a_permutations_factors() -> None:
+    a = pair(Backend("cpu", "cpu"))[0].clone().requires_grad_()
+    alpha, beta = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (2.0, 0.5))
+    c = torch.rand(a.shape[::-1], dtype=torch.float64, requires_grad=True)
+    given = (a, c, alpha, beta)
+    plan = weft.plan_permute(a.detach(), "ij->ji", fn=torch.sin)
+    expected = torch.autograd.grad((alpha * a.sin().T + beta * c).square().sum(), given)
+    for found in (
+        weft.permute(a, "ij->ji", fn=torch.sin, c=c, alpha=alpha, beta=beta), plan(a, c=c, alpha=alpha, beta=beta),
+    ):  # fmt: skip
+        torch.testing.assert_close(torch.autograd.grad(found.square().sum(), given), expected)
+    several = torch.tensor([2.0, 0.0], dtype=torch.float64)
+    found = torch.func.vmap(lambda factor: weft.permute(a.detach(), "ij->ji", alpha=factor))(several)
+    torch.testing.assert_close(found, several[:, None, None] * a.detach().T)

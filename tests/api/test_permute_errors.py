@@ -78,7 +78,7 @@ BAD = [
     Bad("bool scaled", D, ("bool", "scaled"), x=ones(2, 3, dtype=torch.bool), options={"alpha": 2}),
     Bad("complex alpha of reals", D, ("alpha", "complex"), options={"alpha": 1j}),
     Bad("half an integer", D, ("alpha=0.5", "no integer"), x=ones(2, 3, dtype=torch.int32), options={"alpha": 0.5}),
-    Bad("alpha a tensor", D, ("alpha", "Tensor"), options={"alpha": torch.ones(())}),
+    Bad("alpha a vector", S, ("alpha has shape (2,)",), options={"alpha": torch.ones(2)}),
     Bad("list", D, ("x is list",), x=[[1.0]]),
     Bad("control flow", F, ("torch.where",), options={"fn": lambda v: v if v > 0 else -v}),
     Bad("not pointwise", F, ("sum",), options={"fn": lambda v: v.sum()}),

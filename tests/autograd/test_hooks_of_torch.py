@@ -317,3 +317,32 @@ def test_arrays_of_other_kinds_are_as_before() -> None:
     found = weft.contract("mk,kn->mn", A, weight)
     assert isinstance(weft.contract("mk,kn->mn", A.numpy(), B.numpy()), np.ndarray)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), weight)[0], A.sum(0)[:, None].expand(4, 5))
+
+
+@pytest.mark.parametrize("hook", ["a_fn", "c_fn", "epilogue"])
+@pytest.mark.parametrize("function", [torch.abs, torch.round, torch.sign, F.logsigmoid, lambda x: x * torch.sign(x)])
+def test_forward_mode_of_functions_that_are_flat_in_parts_and_of_their_gradients(function: Any, hook: str) -> None:
+    def mine(a: Any, b: Any, c: Any) -> Any:
+        return weft.contract("mk,kn->mn", a, b, c=c, specialize="now", **{hook: function})
+
+    def theirs(a: Any, b: Any, c: Any) -> Any:
+        a, c = function(a) if hook == "a_fn" else a, function(c) if hook == "c_fn" else c
+        return function(a @ b + c) if hook == "epilogue" else a @ b + c
+
+    given = A, B, torch.randn(3, 5, dtype=F64)
+    steps = tuple(torch.randn_like(each) for each in given)
+    for transform in (
+        lambda call: func.jvp(call, given, steps),
+        lambda call: func.jvp(func.grad(total(lambda *x: call(*x).square()), EVERY), given, steps),
+        lambda call: func.hessian(total(lambda *x: call(*x).square()), EVERY)(*given),
+    ):
+        torch.testing.assert_close(transform(mine), transform(theirs))
+    slope = func.jvp(lambda a: mine(a, *given[1:]).sum(), (A,), (steps[0],))
+    torch.testing.assert_close(slope, func.jvp(lambda a: theirs(a, *given[1:]).sum(), (A,), (steps[0],)))
+
+
+def test_forward_mode_of_hardsigmoid() -> None:
+    """torch has no second derivatives of it, by which weft finds tangents."""
+    primals, tangents = (A, B), TANGENTS[:2]
+    found = func.jvp(lambda a, b: weft.contract("mk,kn->mn", a, b, epilogue=F.hardsigmoid), primals, tangents)
+    torch.testing.assert_close(found, func.jvp(lambda a, b: F.hardsigmoid(a @ b), primals, tangents))

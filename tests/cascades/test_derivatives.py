@@ -73,3 +73,19 @@ def test_second_gradients_of_torch_func_are_refused() -> None:
         torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(q)
     with pytest.raises(weft.UnsupportedError, match="a cascade has no forward mode"):
         torch.func.jvp(loss, (q,), (q,))
+
+
+def test_a_factor_with_a_gradient_is_refused() -> None:
+    q, k, v = (tensor[0] for tensor in operands())
+    factor = torch.tensor(0.5, dtype=F64, requires_grad=True)
+
+    def call(factor: Tensor) -> Tensor:
+        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, between=softmax, alpha=factor)
+
+    with pytest.raises(weft.UnsupportedError, match="alpha requires a gradient"):
+        call(factor)
+    with pytest.raises(weft.UnsupportedError, match="alpha is inside a transform"):
+        torch.func.vmap(call)(factor.detach()[None])
+    assert torch.equal(call(factor.detach()), weft.cascade(
+        "qd,kd->qk, qk,ke->qe", q, k, v, between=softmax, alpha=0.5
+    ))  # fmt: skip

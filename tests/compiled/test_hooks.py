@@ -63,6 +63,21 @@ def test_a_plan_and_a_place_without_memory() -> None:
     assert planned(meta, B.to("meta")).shape == (8, 5)
 
 
+def test_networks_of_tensors_without_memory() -> None:
+    given = A.to("meta"), B.to("meta"), torch.empty(5, 8, device="meta")
+    out, text = torch.empty(8, 8, device="meta"), "mk,kn,nj->jm"
+    net = weft.network(text, *given)
+    for found in (weft.einsum(text, *given), net(*given), weft.einsum(text, *given, out=out)):
+        assert found.is_meta
+        assert found.shape == (8, 8)
+    half = weft.einsum(text, *given, epilogue=torch.relu, out_dtype="fp16")
+    assert (half.dtype, half.stride()) == (torch.float16, (8, 1))
+    with pytest.raises(weft.ShapeError, match="label 'n' has extent 5 in operand 1 and 8 in operand 2"):
+        weft.einsum(text, *given[:2], given[2].T)
+    with pytest.raises(weft.ShapeError, match="the network was made for meta"):
+        net(A, B, torch.empty(5, 8))
+
+
 def test_errors_of_calls_without_memory_are_those_of_calls() -> None:
     with pytest.raises(weft.ShapeError, match="label 'k' has extent 6 in operand 0 and 8 in operand 1"):
         weft.contract("mk,kn->mn", A.to("meta"), A.to("meta"))

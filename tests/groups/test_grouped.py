@@ -318,7 +318,7 @@ def test_other_mistakes() -> None:
         weft.grouped("mk,kn->mn", [(np.frombuffer(memory[:32].data).reshape(2, 2), odd), (odd, odd)])
     with pytest.raises(weft.ArgumentError, match="did you mean 'epilogue'"):
         weft.grouped("mk,kn->mn", [(A, B)], epilog=torch.relu)
-    with pytest.raises(weft.ShapeError, match="out of pair 0 has shape"):
+    with pytest.raises(weft.ShapeError, match=r"out of pair 0 has shape \(4, 2\), 'mn' \(\d"):
         weft.grouped("mk,kn->mn", [(A, B)], out=[torch.empty(4, 2)])
     with pytest.raises(weft.ArgumentError, match="pass out"):
         weft.grouped("mk,kn->mn", [(A, B)], accumulate_into=True)

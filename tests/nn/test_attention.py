@@ -103,9 +103,26 @@ def test_its_function_is_known_again() -> None:
          weft.ArgumentError, "modes of b, h, q and k, not 'hz'"),
         (lambda: weft.nn.Attention(24, 4, dtype="fp64", score=lambda s, b: s + b)(X, operands={"b": ("h", X[0, :, 0])}),
          weft.ShapeError, "has 9 heads, the layer 4"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64")(X[0, 0]), weft.ShapeError, "x has 1 dimension: it is"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64")(X[0], X[0, 0]), weft.ShapeError, "context has 1 dimension"),
+        (lambda: weft.nn.Attention(24, 4, dtype="fp64").step(X, (X[..., :3], X)), weft.ShapeError, "does not go"),
     ],
-    ids=["features", "heads of keys", "score", "context", "modes", "heads"],
+    ids=["features", "heads of keys", "score", "context", "modes", "heads", "vector", "vector of context", "past"],
 )  # fmt: skip
 def test_bad_input(make: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make()
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 32), (0, 4, 32), (0, 32), (2, 0, 3, 32)])
+@pytest.mark.parametrize("score", [None, lambda s: 2 * s])
+def test_sequences_of_no_positions(shape: tuple[int, ...], score: Any) -> None:
+    layer = weft.nn.Attention(32, 4, 2, score=score, causal=True)
+    x = torch.randn(shape).requires_grad_()
+    y = layer(x)
+    assert y.shape == x.shape
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(grad, torch.zeros(shape))
+    assert layer.step(x)[0].shape == x.shape
+    queries = torch.randn(*shape[:-2], 3, 32)
+    assert layer(queries, x).shape == queries.shape

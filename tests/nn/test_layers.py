@@ -217,3 +217,34 @@ def test_devices_and_types_are_asked_for_as_in_torch() -> None:
         layer = make(device="meta", dtype="bf16")
         assert {(each.device.type, each.dtype) for each in layer.parameters()} == {("meta", torch.bfloat16)}
     assert nn.Linear(6, 5, device="meta")(X.to("meta")).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_gate_has_autocasts_type(interleaved: bool) -> None:
+    layer = nn.GatedLinear(6, 5, bias=True, interleaved=interleaved)
+    expected = layer(X)
+    for x in (X, X.bfloat16(), X.half()):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = layer(x)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.float(), expected, rtol=5e-2, atol=5e-2)
+        grads = torch.autograd.grad(found.float().sum(), [*layer.parameters()])
+        assert all(grad.dtype == torch.float32 for grad in grads)
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (nn.Linear(6, 5), (X[..., :1],)),
+        (nn.Linear(1, 5, activation="gelu"), (X,)),
+        (nn.Linear(6, 5, weight_dtype="int8"), (X[..., :1],)),
+        (nn.GatedLinear(6, 5), (X[..., :1],)),
+        (nn.GatedLinear(1, 5, interleaved=True), (X,)),
+        (nn.Bilinear(6, 1, 5), (X, Y)),
+        (nn.Attention(6, 2), (X[..., :1],)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_single_feature_is_not_broadcast(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    with pytest.raises(weft.ShapeError, match=r"has not the \d features of the layer"):
+        layer(*inputs)

@@ -43,9 +43,14 @@ def autocast_keywords(
 def cast_by_autocast(tensors: Sequence[torch.Tensor], precision: Any) -> list[torch.Tensor]:
     """The operands of calls that take them in one type, as torch casts them; as they are where `precision` names a type
     of products."""
+    if precision is not None or not is_cast(*tensors):
+        return list(tensors)
+    return [tensor.to(torch.get_autocast_dtype(tensors[0].device.type)) for tensor in tensors]
+
+
+def is_cast(*tensors: torch.Tensor) -> bool:
+    """Whether torch would cast these operands of a product now."""
     kind = tensors[0].device.type if tensors else "meta"
-    if precision is not None or kind == "meta" or not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    if not all(tensor.dtype in _CAST for tensor in tensors):
-        return list(tensors)
-    return [tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return False
+    return all(tensor.dtype in _CAST for tensor in tensors)

@@ -14,7 +14,7 @@ from weft.api.lookup import Terms, as_key, remembered, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
-from weft.base.factors import addition
+from weft.base.factors import addition, check_dimensions
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import trace
 from weft.fn.fingerprint import fingerprints
@@ -24,7 +24,7 @@ from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
-from weft.plans.derivatives import asked, detached, differentiable
+from weft.plans.derivatives import any_tensor, asked, detached, differentiable
 from weft.plans.keywords import read_options
 from weft.plans.lately import late_words
 from weft.plans.permutation import PermutePlan
@@ -78,8 +78,9 @@ def permute(
     results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor
     of the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is
     there; a `c` of another layout than the result's costs a pass of its own. `alpha` and `beta` are applied in the
-    wider of the two types, half precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read,
-    with ``alpha == 0`` `x` is not, as in BLAS: NaN there does not spread.
+    wider of the two types, half precision by way of float32 and integers in int64; tensors of no dimensions have
+    gradients. With ``beta == 0`` `c` is not read, with ``alpha == 0`` `x` is not, as in BLAS: NaN there does not
+    spread.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
@@ -155,7 +156,7 @@ def moved(
 
     A call that adds nothing and scales nothing is kept under `key`: what it says, and a signature.
     """
-    if asked(x, c):
+    if asked(x, c) or any_tensor(alpha, beta):
         result, call = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
         if key is not None and call is not None:
             CALLS.put(key, call)
@@ -238,11 +239,20 @@ def plan_permute(
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):
         source, target, addend, read = _read("plan_permute", x, c, out, fn, options)
         gradient = asked(source, addend)
+        alpha, beta = _planned("alpha", alpha), _planned("beta", beta)
         if gradient:
             source, addend = detached(source), None if addend is None else detached(addend)
         found = find_permutation(equation, source, target, read, extents)
         found = found.prepare(source, target, alpha, beta, addend)
         return found.differentiated((True,)) if gradient else found
+
+
+def _planned(name: str, factor: Any) -> Any:
+    """A factor to plan for; a tensor's value belongs to the call."""
+    if not isinstance(factor, torch.Tensor):
+        return factor
+    check_dimensions(name, factor)
+    return 1.0
 
 
 def _read(

@@ -26,7 +26,7 @@ from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
 from weft.errors import UnsupportedError
-from weft.planner.options import Options
+from weft.planner.options import Options, options_of
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import target_of
@@ -174,9 +174,14 @@ def permute(
     extents: Mapping[Label, int] | None,
 ) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
     """The result of `weft.permute`, and what to remember of the call."""
-    refuse_out(out)
+    factors = any_tensor(alpha, beta)
+    if not factors:
+        refuse_out(out)
     with outside_transforms():
-        plan = find_permutation(equation, meta(x), None, replace(options, backend="reference"), extents)
+        place = None if out is None else meta(out)
+        plan = find_permutation(equation, meta(x), place, replace(options, backend="reference"), extents)
+    if factors:
+        return _permuted_with_factors(plan.request, options.backend, x, c, alpha, beta, out), None
     return _permuted(plan.request, options.backend, x, c, alpha, beta)
 
 
@@ -184,19 +189,39 @@ def permute_plan_call(
     plan: PermutePlan, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar, out: Any
 ) -> torch.Tensor:
     """The result of a permutation plan's call."""
-    refuse_out(out)
+    factors = any_tensor(alpha, beta)
+    if not factors:
+        refuse_out(out)
     x = as_tensor("x", x).resolve_neg()
     if not is_transforming():
-        plan.prepare(x.detach(), None, alpha, beta, None if c is None else c.detach())
+        scalars = (1.0, 1.0) if factors else (alpha, beta)
+        plan.prepare(x.detach(), None, *scalars, None if c is None else c.detach())
+    if factors:
+        return _permuted_with_factors(plan.request, plan.request.backend, x, c, alpha, beta, out)
     return _permuted(plan.request, plan.request.backend, x, c, alpha, beta)[0]
+
+
+def _permuted_with_factors(
+    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any
+) -> torch.Tensor:
+    """The permutation as a contraction with a one, where a factor is a tensor of no dimensions."""
+    asked, one = _with_one(request, x)
+    options = replace(options_of(asked, {}), backend=backend)
+    found: torch.Tensor = with_factors(asked.notation, x, one, c, alpha, beta, out, options, False, False)
+    return found
+
+
+def _with_one(request: Request, x: torch.Tensor) -> tuple[Request, torch.Tensor]:
+    """The request of a permutation as that of a contraction, and the one that it is with."""
+    with outside_transforms():
+        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
+        return asked, torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
 
 
 def _permuted(
     request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
 ) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
-    with outside_transforms():
-        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
-        one = torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
+    asked, one = _with_one(request, x)
     found, call = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
     return found, None if call is None else DifferentiablePermutation(call, request.b.shape)
 

@@ -15,7 +15,7 @@ import torch
 from weft.api.entry import contraction
 from weft.api.lookup import Terms, read_notation
 from weft.base.arrays import as_results, as_tensor
-from weft.base.factors import is_zero
+from weft.base.factors import check_dimensions, is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import parameters
 from weft.planner.options import Options, options_of
@@ -47,10 +47,7 @@ def with_factors(
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, torch.Tensor):
             value = as_tensor(name, value)
-            if value.dim():
-                raise ShapeError(
-                    f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions"
-                )
+            check_dimensions(name, value)
             operands[f"weft_{name}"] = ("", value.to(a.device))
         factors.append(None if isinstance(value, torch.Tensor) else value)
     if c is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from weft.autograd.backward import Needs
 from weft.autograd.spec import is_smooth
+from weft.base.batched import each_of_batch
 from weft.planner.schedule import Scalar
 
 Tensors = Sequence[torch.Tensor | None]
@@ -37,7 +39,7 @@ class Rule(Protocol):
     def forward_mode(
         self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors
     ) -> tuple[torch.Tensor | None, ...]:
-        """A tangent for each result."""
+        """A tangent for each result, None for one that does not move."""
 
     def batched(self, tensors: Tensors, batches: Sequence[bool], size: int) -> tuple[Rule, Tensors]:
         """The rule with one more batch mode, the first of these tensors; every result has it first."""
@@ -56,13 +58,15 @@ class Differentiated(torch.autograd.Function):
         _keep(ctx, rule, alpha, beta, tensors, output)
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         found = ctx.rule.backward(ctx.alpha, ctx.beta, ctx.saved_tensors, grads, ctx.needs_input_grad[3:])
         return (None, None, None, *found)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        return ctx.rule.forward_mode(ctx.alpha, ctx.beta, ctx.saved_tensors, tangents[3:])
+        found = ctx.rule.forward_mode(ctx.alpha, ctx.beta, ctx.saved_tensors, tangents[3:])
+        return tuple([make() if each is None else each for each, make in zip(found, ctx.zeros, strict=True)])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
@@ -101,8 +105,16 @@ def _keep(
     ctx.save_for_backward(*saved)
     if rule.ahead:
         ctx.save_for_forward(*saved)
+        ctx.zeros = [_zeros_like(each) for each in results]
     if whole := [each for each in results if not is_smooth(each.dtype)]:
         ctx.mark_non_differentiable(*whole)
+
+
+def _zeros_like(result: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+    """The maker of the tangent of a result that does not move: torch wants one of each but whole numbers."""
+    if not is_smooth(result.dtype):
+        return lambda: None
+    return partial(torch.zeros, tuple(result.shape), dtype=result.dtype, device=result.device)
 
 
 #: `Function.apply` without torch.func, straight to torch's C++: binding arguments by name costs more than the call.

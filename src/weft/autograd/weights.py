@@ -24,6 +24,7 @@ from torch import Tensor
 from weft.algebra import NAMED
 from weft.autograd.spec import letters
 from weft.autograd.steps import ONE, GradientStep, with_modes
+from weft.base.batched import each_of_batch
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
 from weft.planner.options import Options
@@ -129,6 +130,7 @@ class _Weighted(torch.autograd.Function):
         ctx.save_for_forward(*tensors, output)
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         form, needs = ctx.form, ctx.needs_input_grad[1:]
         u, x, v, y, z, output = ctx.saved_tensors

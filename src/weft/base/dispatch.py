@@ -65,5 +65,6 @@ def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
 # What torch.compiler.disable sets, without its import of dynamo.
 outside._torchdynamo_disable = True  # type: ignore[attr-defined]
 outside._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-    "plans are made, and tensors transposed in place, outside of compiled code; groups are contracted there"
+    "plans are made, and tensors transposed in place, outside of compiled code; groups are contracted there, "
+    "and calls made whose factors are tensors"
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from numbers import Number
 from typing import Any
 
-from weft.errors import ArgumentError
+import torch
+
+from weft.errors import ArgumentError, ShapeError
 
 
 def addition(c: Any, beta: Any, out: Any) -> tuple[Any, Any]:
@@ -27,3 +29,9 @@ def factor_again(c: Any, beta: Any, out: Any) -> Any:
 def is_zero(factor: Any) -> bool:
     """Whether a factor is the number 0: what it multiplies is not read then."""
     return isinstance(factor, Number) and bool(factor == 0)  # type: ignore[comparison-overlap]
+
+
+def check_dimensions(name: str, factor: torch.Tensor) -> None:
+    """`ShapeError` for a tensor that is no number."""
+    if factor.dim():
+        raise ShapeError(f"{name} has shape {tuple(factor.shape)}: a factor is a number, or a tensor of no dimensions")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.permute import permute
+from weft.base.batched import each_of_batch
 from weft.blocks.plan import BlockPlan, block_by_block
 from weft.plans.keywords import read_options
 
@@ -46,6 +47,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_forward(*buffers)
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         buffers, found = ctx.saved_tensors, []
         for side in range(2):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import without_autocast
+from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 from weft.cascades.program import Program
@@ -52,6 +53,7 @@ class _Cascade(torch.autograd.Function):
         return results
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         with without_autocast():
             return _Cascade._gradients(ctx, grads)

@@ -17,6 +17,7 @@ from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
 from weft.planner.options import Options
 from weft.planner.target import resolve_backend
+from weft.plans.checks import reject_gradient
 from weft.plans.keywords import read_options
 from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
@@ -48,8 +49,8 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
       S itself.
     * `operands`, `indices`: tensors and coordinates for its further parameters, with any modes of S, as in `contract`.
     * `algebra`: that of the second contraction, a name or a `weft.Algebra`; ``D = reduce over k of combine(P, C)``.
-    * `alpha`: a number, the factor of S. `out_dtype`: D's type, by default the operands'. `precision`, `accumulate`:
-      as in `contract`. `workspace_limit`: the most bytes for a block of S.
+    * `alpha`: a number, the factor of S, without a gradient. `out_dtype`: D's type, by default the operands'.
+      `precision`, `accumulate`: as in `contract`. `workspace_limit`: the most bytes for a block of S.
     * `specialize`: whether compiled loops serve on a CPU, and on a Hopper GPU a kernel, where S is a matrix for each
       index of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost what compiling takes; ``"now"``, the
       default of `plan_cascade`; ``"never"``.
@@ -115,7 +116,10 @@ def _planned(
 ) -> tuple[CascadePlan, list[torch.Tensor], dict[str, torch.Tensor]]:
     """The plan of a call, and its tensors."""
     options = read_options(call, keywords)
-    function, alpha = keywords.get("between"), read_real("alpha", keywords.get("alpha", 1.0))
+    function, factor = keywords.get("between"), keywords.get("alpha", 1.0)
+    if isinstance(factor, torch.Tensor):
+        reject_gradient("alpha", factor)
+    alpha = read_real("alpha", factor)
     tensors = [as_tensor(name, value).resolve_neg() for name, value in zip("abc", given, strict=False)]
     wanted = autocast_type(tensors[0].device.type, tensors[0].dtype)
     if wanted is not None and call == "cascade":  # a plan is for tensors of the types that it is made of

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from weft.base.batched import each_of_batch
 from weft.cascades.replay import Replay, slotted
 from weft.spec import Label
 
@@ -104,6 +105,7 @@ class _Repeated(torch.autograd.Function):
         return d
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         repeated, saved, needs = ctx.repeated, ctx.saved_tensors, ctx.needs_input_grad[1:]
         count = len(needs)

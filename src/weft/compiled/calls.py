@@ -14,7 +14,7 @@ from weft.api.contract import contract as public_contract
 from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
-from weft.base.dispatch import is_dynamo_compiling, taken_by
+from weft.base.dispatch import is_dynamo_compiling, outside, taken_by
 from weft.base.factors import addition, factor_again
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
@@ -71,6 +71,12 @@ def contract(
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
     taken, combining = functions, algebra
     if is_dynamo_compiling():
+        hooks = dict(zip(HOOKS, functions, strict=True))
+        if _are_tensors(alpha, beta):
+            return outside(
+                public_contract, equation, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
+                return_arg=return_arg, validate=validate, **hooks, **options,
+            )  # fmt: skip
         own = isinstance(algebra, tuple)
         seen = types_seen(stored, kind, tuple(said), "one of the caller's" if own else algebra, types is not None)
         beside = [(each, dtype) for each, _, (dtype, _) in operands]
@@ -81,7 +87,6 @@ def contract(
         if taken is None or combining is None:
             if instead is not None:
                 return unread(instead[0], *instead[1], **instead[2])
-            hooks = dict(zip(HOOKS, functions, strict=True))
             return unread(
                 public_contract, equation, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
                 return_arg=return_arg, validate=validate, **hooks, **options,
@@ -113,6 +118,11 @@ def contraction(
     return _performed(text, structure, tensors, alpha, beta, out)
 
 
+def _are_tensors(alpha: Any, beta: Any) -> bool:
+    """Whether a factor is none of the graph's constants: the call is made outside of it."""
+    return isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor)
+
+
 def _performed(text: str, structure: str, tensors: list[torch.Tensor], alpha: Any, beta: Any, out: Any) -> Any:
     """The operation of a text, its results in the kind of `structure`."""
     if out is not None and structure in ("one", "several"):
@@ -133,6 +143,11 @@ def plan(
     planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool
 ) -> Any:
     """A call of a `weft.Plan`."""
+    if is_dynamo_compiling() and _are_tensors(alpha, beta):
+        return outside(
+            planned, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out, operands=operands,
+            validate=validate,
+        )  # fmt: skip
     taken, algebra = None, None
     if is_dynamo_compiling() and planned.follows:
         taken = captured_all(planned.request.functions.raw, *planned.functions_seen())
@@ -172,6 +187,11 @@ def permute(
     place = None if out is None else (out.dtype, out.dim())
     taken = fn
     if is_dynamo_compiling():
+        if _are_tensors(alpha, beta):
+            return outside(
+                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
+                extents=extents, **options,
+            )  # fmt: skip
         taken = capture(fn, (), (x.dtype,))
         if is_unread(taken):
             return unread(
@@ -206,6 +226,8 @@ def _moved(text: str, x: Any, c: Any, alpha: Any, beta: Any, extents: list[Any],
 
 def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
     """A call of a `weft.PermutePlan`."""
+    if is_dynamo_compiling() and _are_tensors(alpha, beta):
+        return outside(planned, x, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out)
     taken = None
     if is_dynamo_compiling() and planned.follows:
         taken = capture(planned.request.functions.raw[0], (), (x.dtype,))

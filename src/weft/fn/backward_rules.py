@@ -187,6 +187,30 @@ class _Elu(torch.autograd.Function):
         return elu_backward(grads[0], alpha, scale, input_scale, True, result), None, None, None
 
 
+class _ByValue(torch.autograd.Function):
+    """By a slope that is spelled out, and so has a derivative: torch's own operation for it has none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Callable[..., Any], slope: Callable[..., Any]) -> Tensor:
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        result: Tensor = call(x)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return ctx.slope(grads[0], x), None, None
+
+
+def _hardsigmoid(x: Tensor) -> Any:
+    return _ByValue.apply(x, aten.hardsigmoid, hardsigmoid_backward)
+
+
+def _log_sigmoid(x: Tensor) -> Any:
+    return _ByValue.apply(x, aten.log_sigmoid, lambda grad, x: grad * torch.sigmoid(-x))
+
+
 def _leaky_relu(x: Tensor, slope: Number = 0.01) -> Any:
     return _LeakyRelu.apply(x, slope) if slope > 0 else aten.leaky_relu(x, slope)
 
@@ -205,6 +229,7 @@ def _detached(x: Tensor) -> Tensor:
 IN_PLACE_OF: dict[str, Callable[..., Any]] = {
     "detach": _detached,
     "real": _Real.apply, "imag": _Imag.apply, "leaky_relu": _leaky_relu, "elu": _elu, "conj_physical": torch.conj,
+    "hardsigmoid": _hardsigmoid, "log_sigmoid": _log_sigmoid,
 }  # fmt: skip
 
 #: The same for functions that select one of two values: all of the gradient goes to the first of equal ones.

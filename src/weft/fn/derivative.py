@@ -105,7 +105,8 @@ def push(
             grads = torch.autograd.grad(
                 result, [each for each, _ in pairs], dummy, allow_unused=True, create_graph=True
             )
-            kept = [(grad, to) for grad, (_, to) in zip(grads, pairs, strict=True) if grad is not None]
+            moving = zip(grads, pairs, strict=True)
+            kept = [(grad, to) for grad, (_, to) in moving if grad is not None and grad.requires_grad]
             if not kept:
                 found.append(None)
                 continue

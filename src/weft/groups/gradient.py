@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
+from weft.base.batched import each_of_batch
 from weft.groups.one_by_one import one_by_one
 from weft.planner.options import Options
 from weft.spec import Notation
@@ -65,6 +66,7 @@ class _Grouped(torch.autograd.Function):
             ctx.mark_non_differentiable(*alone)  # of pairs that need no gradient
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors, count = ctx.saved_tensors, len(grads)
         (first, second), output = ctx.notation.inputs, ctx.notation.output

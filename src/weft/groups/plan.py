@@ -226,8 +226,8 @@ class GroupedPlan:
         if wrong.size:
             at = int(wrong[0])
             raise ShapeError(
-                f"out of pair {at} has shape {tuple(self._out.shapes[at])}, '{term_text(self._notation.output)}' "
-                f"{tuple(self.shapes[at])}"
+                f"out of pair {at} has shape {tuple(self._out.shapes[at].tolist())}, "
+                f"'{term_text(self._notation.output)}' {tuple(self.shapes[at].tolist())}"
             )
         self_overlapping = ((self._out.strides == 0) & (self._out.shapes > 1)).any(1)
         if self_overlapping.any():

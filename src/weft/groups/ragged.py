@@ -22,6 +22,7 @@ from weft.api.entry import contraction
 from weft.api.lookup import read_notation
 from weft.api.permute import permute
 from weft.base.arrays import any_autocast, is_transforming, like, outside_transforms
+from weft.base.batched import each_of_batch
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, taken_by
 from weft.base.kept import is_capturing
@@ -125,6 +126,7 @@ class _Product(torch.autograd.Function):
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (first, second), output = ctx.notation.inputs, ctx.notation.output
         x, y = ctx.saved_tensors

@@ -58,12 +58,13 @@ class OfMatrices(Unprepared):
 class Nothing(Unprepared):
     """An empty sum."""
 
-    places = False
     bytes = 0
 
     def __init__(self, scheme: LibraryScheme, frame: Frame) -> None:
         algebra = scheme.contraction.algebra
         self.kept = scheme.roles.kept
+        self.places = scheme.contraction.d.dtype == scheme.types.result
+        self._d = frame.view(self.kept, D).in_layout(scheme.contraction.d)
         self._shape, self._dtype = frame.shape(self.kept), scheme.types.result
         self._value = algebra.identity if algebra is not None else 0
 
@@ -71,7 +72,7 @@ class Nothing(Unprepared):
         return torch.full(self._shape, self._value, dtype=self._dtype, device=a.device)
 
     def into(self, d: Tensor, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> None:
-        raise AssertionError("it places nothing")
+        self._d.of(d).fill_(self._value)
 
 
 class Pairs(Unprepared):

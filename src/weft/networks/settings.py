@@ -76,8 +76,9 @@ def settings_of(device: torch.device, options: Options) -> Settings:
     out_dtype = options.out_dtype
     if isinstance(out_dtype, tuple):
         raise DTypeError(f"out_dtype names {len(out_dtype)} types, a network has one result")
-    chosen = resolve_backend(options.backend, device)
-    return Settings(device, target_of(chosen, device), chosen, replace(options, out_dtype=None), out_dtype)
+    machine = torch.device("cpu") if device.type == "meta" else device  # tensors without memory take a CPU's path
+    chosen = resolve_backend(options.backend, machine)
+    return Settings(device, target_of(chosen, machine), chosen, replace(options, out_dtype=None), out_dtype)
 
 
 def _check_together(found: Settings) -> None:

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from weft.base.arrays import as_tensor, is_transforming
 from weft.base.dispatch import is_dynamo_compiling
+from weft.base.figures import counted
 from weft.cascades.public import cascade
 from weft.errors import ArgumentError, FunctionError, ShapeError
 from weft.fn.binding import parameters
@@ -98,6 +99,9 @@ class Attention(torch.nn.Module):
         if past is not None:
             if not (isinstance(past, tuple) and len(past) == 2 and all(isinstance(each, Tensor) for each in past)):
                 raise ArgumentError(f"past is a pair of keys and values, as step returns it, not {type(past).__name__}")
+            for old, new in zip(past, (keys, values), strict=True):
+                if old.dim() != new.dim() or (*old.shape[:-2], old.shape[-1]) != (*new.shape[:-2], new.shape[-1]):
+                    raise ShapeError(f"past of shape {tuple(old.shape)} does not go before {tuple(new.shape)}")
             before = past[0].shape[-2]
             keys, values = (torch.cat([old, new], -2) for old, new in zip(past, (keys, values), strict=True))
         return self._attended(x, keys, values, before, None, operands), (keys, values)
@@ -108,13 +112,17 @@ class Attention(torch.nn.Module):
     ) -> Tensor:  # fmt: skip
         groups = self.heads // self.kv_heads
         batch = x.shape[:-2]
+        for name, each in (("x", x), ("context", keys)):
+            if each.dim() < 2:
+                raise ShapeError(f"{name} has {counted(each.dim(), 'dimension')}: it is (..., length, features)")
         if keys.shape[:-2] != batch:
             raise ShapeError(f"context has sequences of shape {tuple(keys.shape[:-2])}, x of {tuple(batch)}")
         q = self.query(x)
         if self.score is None and lengths is None and not operands and _is_plain(q, keys, values):
             return self.out(self._plain(q, keys, values, before))
-        q = q.reshape(-1, x.shape[-2], self.kv_heads, groups, self.width)
-        k, v = (each.reshape(-1, each.shape[-2], self.kv_heads, self.width) for each in (keys, values))
+        count = math.prod(batch)  # which torch does not find where a length is 0
+        q = q.reshape(count, x.shape[-2], self.kv_heads, groups, self.width)
+        k, v = (each.reshape(count, each.shape[-2], self.kv_heads, self.width) for each in (keys, values))
         given = {name: self._operand(name, *pair) for name, pair in read_operands(operands).items()}
         if lengths is not None:
             given["lengths"] = ("b", as_tensor("lengths", lengths).reshape(-1))

@@ -6,7 +6,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
 from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike
 
@@ -50,6 +50,8 @@ class Bilinear(Fused):
         uniform(self.bias, self.in1_features)
 
     def forward(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        for name, x, features in (("x1", x1, self.in1_features), ("x2", x2, self.in2_features)):
+            check_features(name, x, features)
         operands = {} if self.bias is None else {"bias": ("o", self.bias)}
         if self.in1_features >= self.in2_features:
             between, last, other = contract("...i,oij->...oj", x1, self.weight), "...oj,...j->...o", x2

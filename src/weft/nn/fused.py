@@ -79,6 +79,13 @@ class Fused(torch.nn.Module):
 _WIDE = (torch.float32, torch.float64)
 
 
+def check_features(name: str, x: Any, features: int) -> None:
+    """`ShapeError` where an input has another number of features: a single one would be broadcast."""
+    shape = tuple(getattr(x, "shape", (features,)))
+    if not shape or shape[-1] != features:
+        raise ShapeError(f"{name} of shape {shape} has not the {features} features of the layer")
+
+
 def uniform(parameter: torch.Tensor | None, fan_in: int) -> None:
     """Fill with torch's usual initial values: uniform within 1 / sqrt(fan_in) either way."""
     if parameter is not None:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
+from weft.api.autocast import is_cast
 from weft.api.contract import contract
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish, gate, gate_of_parts
-from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike
@@ -31,7 +32,7 @@ class GatedLinear(Fused):
     `interleaved`: gate and up lie together, as real and imaginary parts of one weight, (out_features, in_features, 2),
     with `bias` (out_features, 2). One kernel then reads `x` once, multiplies it with complex numbers, and gates the
     parts of each sum. There are no complex numbers of half precision: of float16 and bfloat16 both products are one,
-    which reads `x` once, and a pass over its sums gates them.
+    which reads `x` once, and a pass over its sums gates them; so it is within `torch.autocast`.
 
     >>> import torch, weft
     >>> weft.nn.GatedLinear(16, 64)(torch.rand(2, 16)).shape
@@ -72,7 +73,9 @@ class GatedLinear(Fused):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor
-        if self.interleaved and self.weight.dtype not in _PAIRS:
+        if self.interleaved:
+            check_features("x", x, self.weight.shape[1])
+        if self.interleaved and (self.weight.dtype not in _PAIRS or is_cast(x, self.weight)):
             operands = {"bias": ("np", self.bias)} if self._biased else {}
             sums = contract("...k,nkp->...np", x, self.weight, epilogue=self._first, operands=operands)
             found = contract("...n,...n->...n", sums[..., 0], sums[..., 1], a_fn=self._gate)
@@ -99,6 +102,7 @@ class GatedLinear(Fused):
         """
         if not options and self._is_torchs(x, gate.shape[-1], gate, up, gate_bias, up_bias):
             return self._activated(linear(x, gate, gate_bias)) * linear(x, up, up_bias)
+        check_features("x", x, gate.shape[-1])
         beside = {} if gate_bias is None else {"bias": ("n", gate_bias)}
         first = contract("...k,nk->...n", x, gate, epilogue=self._first, operands=beside, **options)
         operands = {"gate": ("...n", first)}

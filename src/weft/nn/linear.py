@@ -10,10 +10,11 @@ from torch.nn.functional import linear
 
 from weft.api.contract import contract
 from weft.base.arrays import is_transforming
+from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, empty, parameter_type, uniform
+from weft.nn.fused import Fused, check_features, empty, parameter_type, uniform
 from weft.spec.arguments import reads
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
@@ -90,6 +91,7 @@ class Linear(Fused):
         weight, bias, scale = self.weight, self.bias, self.scale
         if scale is None and self._is_torchs(x, weight.shape[-1], weight, bias):
             return self._activated(linear(x, weight, bias))
+        check_features("x", x, weight.shape[-1])
         if scale is not None and self._is_by_blocks(x):
             sums = _by_blocks(x.reshape(-1, weight.shape[1]), weight).view(*x.shape[:-1], weight.shape[0])
             return self._activated(sums * scale if bias is None else torch.addcmul(bias, sums, scale))
@@ -149,6 +151,7 @@ class _ByBlocks(torch.autograd.Function):
         return found
 
     @staticmethod
+    @each_of_batch
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         (weight,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated in its turn

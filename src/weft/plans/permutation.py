@@ -25,7 +25,7 @@ from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held
 from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
-from weft.plans.derivatives import asked, differentiable
+from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
 from weft.plans.lately import Lately, late_words
 from weft.spec import Layout
@@ -90,10 +90,12 @@ class PermutePlan(PlanBase):
             target, promote = as_result(out) if out is not None else None, self._request.promote
             addend = None if c is None else target if c is out else as_tensor("c", c, promote)
             source = as_tensor("x", x, promote)
-            if is_traced((source, addend, target)):
+            factors = any_tensor(alpha, beta)
+            if is_traced((source, addend, target)) and not factors:
                 return as_operation("permutation plan")(self, source, addend, alpha, beta, target)
-            if asked(source, addend):
-                return like(x, differentiable("permute_plan_call")(self, source, addend, alpha, beta, out))
+            if asked(source, addend) or factors:
+                result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
+                return out if out is not None else like(x, result)
             result = self.run(source.resolve_neg(), target, alpha, beta, addend)
         signature = call_signature(x, out) if plain else None
         if signature is not None and is_plain(signature) and result.numel():
