@@ -35,15 +35,18 @@ def leave_out_overflows(builder: Any, patch: pytest.MonkeyPatch) -> None:
 
 
 def list_once(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
-    """Keep what is put in place of the language's functions: Triton looks through all its names in each launch."""
+    """Keep what is put in place of the language's functions: Triton looks through all its names in each launch.
+
+    What it puts there calls a function that looks whether it is given the semantics; they are given to the one behind.
+    """
     replace = interpreter._patch_builtin
 
     def builtin(place: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
-        semantic = interpreter.interpreter_semantic
+        semantic, behind = interpreter.interpreter_semantic, getattr(member, "__wrapped__", member)
 
         def interpreted(*args: Any, **kwargs: Any) -> Any:
             kwargs["_semantic"] = semantic
-            return member(*args, **kwargs)
+            return behind(*args, **kwargs)
 
         scope.set_attr(place, name, interpreted)
 
