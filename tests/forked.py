@@ -79,3 +79,16 @@ def _run(script: str, arguments: tuple[str, ...]) -> str:
     with redirect_stdout(output):
         runpy.run_path(script, run_name="__main__")
     return output.getvalue()
+
+
+def said(code: str, *arguments: str, limit: float = 240.0, **environment: str) -> str:
+    """What `code` prints, where Triton compiles; fails where it does."""
+    return str(answered(_execute, code, arguments, limit=limit, **{"TRITON_INTERPRET": "0", **environment}))
+
+
+def _execute(code: str, arguments: tuple[str, ...]) -> str:
+    sys.argv = ["-c", *arguments]
+    output = io.StringIO()
+    with redirect_stdout(output):
+        exec(code, {"__name__": "__main__"})
+    return output.getvalue()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 PARTS = (
-    "GridExecutor", "_LangPatchScope", "_get_np_dtype", "_patch_lang", "interpreter_builder", "tl",
+    "GridExecutor", "_LangPatchScope", "_get_np_dtype", "_patch_attr", "_patch_builtin", "_patch_lang",
+    "interpreter_builder", "interpreter_semantic", "tl",
 )  # fmt: skip
 
 
@@ -17,8 +19,10 @@ def prepare(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
     """Do all of it to Triton's module `interpreter`; one that is made of other parts is left as it is."""
     if all(hasattr(interpreter, part) for part in PARTS):
         leave_out_overflows(interpreter.interpreter_builder, patch)
+        list_once(interpreter, patch)
         replace_once_per_launch(interpreter, patch)
         describe_once(interpreter, patch)
+        match_once(interpreter, patch)
 
 
 def leave_out_overflows(builder: Any, patch: pytest.MonkeyPatch) -> None:
@@ -28,6 +32,36 @@ def leave_out_overflows(builder: Any, patch: pytest.MonkeyPatch) -> None:
     is left out unless Triton debugs, which the interpreter does not.
     """
     patch.setattr(builder, "options", dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug))
+
+
+def list_once(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
+    """Keep what is put in place of the language's functions: Triton looks through all its names in each launch.
+
+    What it puts there calls a function that looks whether it is given the semantics; they are given to the one behind.
+    """
+    replace = interpreter._patch_builtin
+
+    def builtin(place: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        semantic, behind = interpreter.interpreter_semantic, getattr(member, "__wrapped__", member)
+
+        def interpreted(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return behind(*args, **kwargs)
+
+        scope.set_attr(place, name, interpreted)
+
+    @functools.cache
+    def found_in(place: Any, builder: Any) -> list[tuple[Any, str, Any]]:
+        found: list[tuple[Any, str, Any]] = []
+        replace(place, builder, SimpleNamespace(set_attr=lambda *replaced: found.append(replaced)))
+        return found
+
+    def replace_found(place: Any, builder: Any, scope: Any) -> None:
+        for each in found_in(place, builder):
+            scope.set_attr(*each)
+
+    patch.setattr(interpreter, "_patch_attr", builtin)
+    patch.setattr(interpreter, "_patch_builtin", replace_found)
 
 
 def replace_once_per_launch(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
@@ -100,3 +134,50 @@ def describe_once(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(interpreter, "_get_np_dtype", np_dtype)
     patch.setattr(core.block_type, "__init__", init_block)
     patch.setattr(core.tensor, "__init__", init_tensor)
+
+
+MATCHES = 1 << 13  # pairs of operands that are kept: types, and constants beside them
+
+
+def match_once(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
+    """Keep what two operands become so that they match, by their types and by the value of a constant.
+
+    Triton goes through its rules of promotion and of spreading for each operation and fills a block with each constant,
+    which takes half of the time of an interpreted kernel. No operation writes into its operands.
+    """
+    semantic, tensor = type(interpreter.interpreter_semantic), interpreter.tl.core.tensor
+    kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def become(self: Any, given: Any, noted: Any) -> Any:
+        """An operand as it was noted: None of one that stays, a constant's value, or another value's type."""
+        if noted is None or isinstance(noted, tensor):
+            return given if noted is None else noted
+        value = self.cast(given, noted.scalar)
+        if value.type.name == noted.name:
+            return value
+        if value.type.is_block():
+            return self.make_tensor(self.builder.create_broadcast(value.handle, noted.shape), noted)
+        return self.make_tensor(self.builder.create_splat(noted, value.handle), noted)
+
+    def kind(given: Any) -> Any:
+        return given.type.name if isinstance(given, tensor) else (type(given), repr(given))
+
+    def note(given: Any, found: Any) -> Any:
+        return None if found is given else found.type if isinstance(given, tensor) else found
+
+    def kept_of(match: Any) -> Any:
+        def matched(self: Any, lhs: Any, rhs: Any, *rules: Any, **named: Any) -> Any:
+            key = match, kind(lhs), kind(rhs), rules, *named.items()
+            if key not in kept:
+                found = match(self, lhs, rhs, *rules, **named)
+                if len(kept) == MATCHES:
+                    kept.clear()
+                kept[key] = note(lhs, found[0]), note(rhs, found[1])
+                return found
+            left, right = kept[key]
+            return become(self, lhs, left), become(self, rhs, right)
+
+        return matched
+
+    for name in ("binary_op_type_checking_impl", "broadcast_impl_value"):
+        patch.setattr(semantic, name, kept_of(getattr(semantic, name)))

@@ -56,9 +56,12 @@ def test_cpu_needs_no_triton() -> None:
 
 
 def test_import_is_quick() -> None:
-    """Under 0.3 s beyond torch: the processor time of the import alone, in one of three interpreters."""
-    code = "import torch, time; t = time.process_time(); import weft; print(time.process_time() - t)"
-    assert any(float(python(code)) < 0.3 for _ in range(3))
+    """A third of what torch's own import takes, at most: of the processor time, in one of three interpreters."""
+    code = (
+        "import time; start = time.process_time(); import torch; between = time.process_time(); import weft\n"
+        "print((time.process_time() - between) / (between - start))"
+    )
+    assert any(float(python(code)) < 1 / 3 for _ in range(3))
 
 
 def test_what_few_calls_need_is_imported_with_the_first_of_them() -> None:

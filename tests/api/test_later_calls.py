@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -98,17 +99,18 @@ def test_views_that_negate_and_conjugate_have_gradients(name: str, kind: str) ->
 
 
 X, W = torch.randn(8, 8), torch.randn(8, 8)
-PLAN, MOVE = weft.plan("mk,kn->mn", X, W), weft.plan_permute(X, "mn->nm")
-NETWORK = weft.network("ab,bc,cd->ad", X, W, X)
+plan = cache(lambda: weft.plan("mk,kn->mn", X, W, specialize="now"))
+move = cache(lambda: weft.plan_permute(X, "mn->nm", specialize="now"))
+of_three = cache(lambda: weft.network("ab,bc,cd->ad", X, W, X))
 WRITE: dict[str, Callable[[torch.Tensor], object]] = {
     "a product": lambda out: weft.contract("mk,kn->mn", X, W, out=out, specialize="now"),
     "a sum": lambda out: weft.contract("mk,kn->mn", X, W, c=out, out=out, specialize="now"),
-    "a plan": lambda out: PLAN(X, W, out=out),
+    "a plan": lambda out: plan()(X, W, out=out),
     "a permutation": lambda out: weft.permute(X, "mn->nm", out=out, specialize="now"),
-    "a plan of one": lambda out: MOVE(X, out=out),
+    "a plan of one": lambda out: move()(X, out=out),
     "in place": weft.transpose_,
     "a group": lambda out: weft.grouped("mk,kn->mn", [(X, W)], out=[out]),
-    "a network": lambda out: NETWORK(X, W, X, out=out),
+    "a network": lambda out: of_three()(X, W, X, out=out),
     "many operands": lambda out: weft.einsum("ab,bc,cd->ad", X, W, X, out=out),
 }
 

@@ -21,8 +21,9 @@ from weft.oracle.bounds import expectation
 from weft.planner.schedule import Target
 from weft.testing import assert_close, poisoned, random_operand
 
-KINDS = [torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64]
-# A type of operands is a kernel to compile: of each kind one is quick.
+# A type of operands is a kernel to compile: of each kind one is quick, and single numbers beside double ones.
+KINDS = [torch.float32, torch.float64, torch.complex128, torch.int64,
+         *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.complex64, torch.int32))]
 STORED = [torch.float16, torch.int8,
           *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.uint8, torch.int16))]
 TILES = ["ac,abc->cb", "ij,ji->", "ijab,ijba->", "ij,ji->ij", "abc,->cb", "ab,cd->acbd", "bij,bjk->bik", "ii,->i"]

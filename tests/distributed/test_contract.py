@@ -22,6 +22,7 @@ from weft.distributed.planned.placement import Placed, Span, chunks
 from weft.distributed.planned.prediction import Prediction, ranked
 from weft.distributed.planned.problem import RankProblem
 
+pytestmark = pytest.mark.early
 MATRIX = {"m": 10, "n": 9, "k": 13}
 
 

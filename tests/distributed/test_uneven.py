@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import uneven_cases
 from on_ranks import on_ranks
+
+pytestmark = pytest.mark.early
 
 
 def test_every_call_of_a_sequence_is_right() -> None:

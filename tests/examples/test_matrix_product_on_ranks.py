@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pages import DOCS, ROOT
 
+pytestmark = pytest.mark.early
 EXAMPLE = ROOT / "examples" / "matrix_product_on_ranks.py"
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from fn.function_cases import CASES
+from forked import printed
 from weft.fn import trace
 
 pytestmark = pytest.mark.early
@@ -30,8 +31,7 @@ def run_python(*arguments: str, **environment: str) -> str:
 
 
 def cross_compile(cache: Path, *jobs: str) -> dict[str, dict[str, dict[str, Any]]]:
-    text = run_python(str(SCRIPT), *jobs, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(cache))
-    return json.loads(text.splitlines()[-1])
+    return json.loads(printed(SCRIPT, *jobs, TRITON_CACHE_DIR=str(cache)).splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_operation_compiles_for_every_target(tmp_path: Path, jobs: tuple[s
         assert ptx["max.NaN.f32"] > 0  # a maximum that hands NaN on is one instruction
         assert ptx["div.full"] == 0  # division rounds correctly
         assert ptx["call.uni"] == 0  # everything is inlined
-    again = cross_compile(tmp_path, "none:float32,int8")["none"]
+    again = json.loads(run_python(str(SCRIPT), "none:float32,int8", TRITON_INTERPRET="0").splitlines()[-1])["none"]
     assert again["float32"]["keys"] == compiled["sm_90"]["float32"]["keys"]
     assert again["int8"]["keys"] == compiled["sm_80"]["int8"]["keys"]
 
@@ -121,4 +121,4 @@ for fn in (torch.nn.functional.gelu, lambda x: torch.where(x > 0.1, x % 0.3, 0.1
 """
     script = tmp_path / "gluon_kernel.py"
     script.write_text(text)
-    run_python(str(script), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    printed(script, TRITON_CACHE_DIR=str(tmp_path))

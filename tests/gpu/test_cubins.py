@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from forked import said
 from weft.gpu.common import cubins
 from weft.machine import pack
 
@@ -32,7 +33,7 @@ print(json.dumps([found.code == direct.asm["cubin"], kept == [found], found.name
 
 def test_the_kept_code_is_what_triton_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    same, kept, name, sizes, numbers = json.loads(_python(_COMPILED))
+    same, kept, name, sizes, numbers = json.loads(said(_COMPILED))
     assert same
     assert kept
     assert name == "simt_kernel"

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 
+from forked import said
+
 KEYS = """
 import json, sys
 from weft.gpu.common.triton_versions import settle_key
@@ -24,17 +26,17 @@ print(json.dumps({kernel.fn.__name__: kernel.cache_key for kernel in kernels}))
 """
 
 
-def keys(step: int) -> dict[str, str]:
-    """Of some kernels, keyed in order (1) or in reverse (-1) by a new process."""
+def reversed_keys() -> dict[str, str]:
+    """Of the kernels, keyed in reverse by a new interpreter, whose hashes are its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", KEYS, str(step)]
+    command = [sys.executable, "-c", KEYS, "-1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def test_a_kernel_has_one_key_whichever_is_compiled_first() -> None:
-    first, reverse = keys(1), keys(-1)
+    first, reverse = json.loads(said(KEYS, "1")), reversed_keys()
     assert len(first) == 6
     assert first == reverse
 
@@ -58,8 +60,4 @@ assert first != other
 
 def test_an_operation_stands_in_keys_by_the_code_of_its_functions() -> None:
     """Triton keys a kernel by the text of such a constant: two functions of one name must not share it."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", OPERATIONS], capture_output=True, text=True, timeout=300, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    said(OPERATIONS)

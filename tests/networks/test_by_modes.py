@@ -15,6 +15,8 @@ from nets import chain, circuit
 from on_ranks import Outcome, on_ranks
 from weft.networks.by_modes.chosen import meshes_of
 
+pytestmark = pytest.mark.early
+
 
 def values(outcomes: list[Outcome]) -> list[Any]:
     assert [outcome.message for outcome in outcomes] == [""] * len(outcomes)

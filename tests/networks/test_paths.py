@@ -12,6 +12,7 @@ import weft
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 
+pytestmark = pytest.mark.early
 GPU = Target("cuda", name="a GPU", capability=90, processors=132, shared_memory=232448)
 CPU = Target("cpu", name="a CPU", processors=16)
 Terms = list[tuple[object, ...]]

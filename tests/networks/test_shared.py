@@ -16,6 +16,8 @@ from nets import chain
 from on_ranks import Outcome, on_ranks
 from weft.distributed.group.collectives import Pace, shares
 
+pytestmark = pytest.mark.early
+
 
 def values(outcomes: list[Outcome]) -> list[Any]:
     assert [outcome.message for outcome in outcomes] == [""] * len(outcomes)

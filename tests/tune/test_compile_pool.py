@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from forked import said
 from tune_problems import choice_of, described
 from weft.api.describe import TARGETS
 from weft.planner.planner import choose
@@ -45,12 +43,7 @@ print(json.dumps([answers, [cubins.code_of(launch).name for launch in launches]]
 
 
 def test_another_process_finds_what_the_workers_compiled(tmp_path: Path) -> None:
-    environment = os.environ | {"WEFT_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    answers, found = json.loads(done.stdout.splitlines()[-1])
+    answers, found = json.loads(said(_PROGRAM, WEFT_CACHE_DIR=str(tmp_path)).splitlines()[-1])
     assert answers == [None, None]
     assert found == ["gett_kernel"] * 2
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from support import own_cache
 from tune_problems import CPU, choice_of, contraction_of
 from weft.cli import main
 from weft.cli.tuning import run as running
@@ -35,7 +36,7 @@ QUICK = Effort(leaders=2, samples=0)
 
 @pytest.fixture(autouse=True)
 def empty_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    own_cache(monkeypatch, tmp_path)
     return tmp_path
 
 
