@@ -113,7 +113,7 @@ def energy() -> None:
 
 
 def micro() -> None:
-    from weft_bench.profiling.micro.suite import run
+    from weft_bench.micro.suite import run
 
     for each in run(["all"], torch.device("cuda"), 0.03):
         if each.missing:

@@ -24,12 +24,12 @@ from weft.errors import UnsupportedError, WeftError
 from weft.machine.statistics import summarise
 from weft.plans.kernels import machine_code
 from weft_bench.environment import missing
-from weft_bench.profiling.micro import cuda, launching, memory, numa, published
-from weft_bench.profiling.micro.cuda import SOURCES
-from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
-from weft_bench.profiling.micro.page import picture, save
-from weft_bench.profiling.micro.record import Micro, Micros, column, load
-from weft_bench.profiling.micro.suite import MICROS, run
+from weft_bench.micro import cuda, launching, memory, numa, published
+from weft_bench.micro.cuda import SOURCES
+from weft_bench.micro.models import break_even, conflicts, fit_transfer, knee
+from weft_bench.micro.page import picture, save
+from weft_bench.micro.record import Micro, Micros, column, load
+from weft_bench.micro.suite import MICROS, run
 
 CPU = torch.device("cpu")
 
@@ -147,7 +147,7 @@ def test_every_read_of_a_bank_is_made(tmp_path: Path) -> None:
 def test_kernels_touch_what_they_say() -> None:
     """In Triton's interpreter: strided copies, and every tile read once in each pass, also where tiles are odd."""
     pytest.importorskip("triton")
-    from weft_bench.profiling.micro.kernels import read_again_kernel, strided_copy_kernel
+    from weft_bench.micro.kernels import read_again_kernel, strided_copy_kernel
 
     x, y = torch.randn(1024), torch.full((1024,), torch.nan)
     strided_copy_kernel[(4,)](x, y, 8, ELEMENTS=1024, BLOCK=256)

@@ -16,10 +16,10 @@ from profiling.made import HOSTILE, profile
 from weft.cli.main import app
 from weft.errors import WeftError
 from weft_bench.machine.laws import Scaling
+from weft_bench.micro import published
+from weft_bench.micro.page import save as save_micro
+from weft_bench.micro.record import Micro, Micros
 from weft_bench.profiling import summary
-from weft_bench.profiling.micro import published
-from weft_bench.profiling.micro.page import save as save_micro
-from weft_bench.profiling.micro.record import Micro, Micros
 from weft_bench.profiling.page import JSON_FILE, save
 from weft_bench.profiling.profile import Profile, load
 from weft_bench.profiling.threats import of_profiles

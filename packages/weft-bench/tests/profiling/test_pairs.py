@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
+from weft_bench.micro import computing, pairs, published
+from weft_bench.micro.page import save
+from weft_bench.micro.record import Micro, Micros
+from weft_bench.micro.suite import run
 from weft_bench.profiling import ncu
-from weft_bench.profiling.micro import computing, pairs, published
-from weft_bench.profiling.micro.page import save
-from weft_bench.profiling.micro.record import Micro, Micros
-from weft_bench.profiling.micro.suite import run
 
 SAMPLES = Path(__file__).with_name("data") / "pairs"
 CUDA = torch.device("cuda", 0)

@@ -186,7 +186,7 @@ def report(
 
 def _page_anew(folder: Path) -> Path | None:
     """The page of a profile or of microbenchmarks, written anew; None for a folder that has neither."""
-    from weft_bench.profiling.micro import page, record
+    from weft_bench.micro import page, record
     from weft_bench.profiling.profile import JSON_FILE, page_anew
 
     if (folder / record.JSON_FILE).exists():

@@ -33,8 +33,8 @@ def micro(
         from rich.table import Table
         from rich.text import Text
 
-        from weft_bench.profiling.micro.page import save, table
-        from weft_bench.profiling.micro.suite import run
+        from weft_bench.micro.page import save, table
+        from weft_bench.micro.suite import run
 
         place = read_device(device)
         with progress("micro", None) as step:

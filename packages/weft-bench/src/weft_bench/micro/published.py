@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_bench.profiling.micro.record import Row
+from weft_bench.micro.record import Row
 
 SOURCE = "Design and Performance Engineering of GPU-Accelerated Tensor Network Algorithms (2026), A100-SXM4-40GB"
 

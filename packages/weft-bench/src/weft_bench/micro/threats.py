@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.base.figures import counted
-from weft_bench.profiling.micro.record import Micros
+from weft_bench.micro.record import Micros
 from weft_bench.report.threats import gathered, measured_at
 
 

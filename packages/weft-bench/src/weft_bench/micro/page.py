@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.base.figures import duration
-from weft_bench.profiling.micro.record import JSON_FILE, Micro, Micros, Row
-from weft_bench.profiling.micro.threats import of_micros
+from weft_bench.micro.record import JSON_FILE, Micro, Micros, Row
+from weft_bench.micro.threats import of_micros
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, figure, page, section
 from weft_bench.report.threats import TITLE, paragraphs

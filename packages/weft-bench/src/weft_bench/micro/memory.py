@@ -11,9 +11,9 @@ import torch
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import ceilings
 from weft.machine.timing import measure
-from weft_bench.profiling.micro import cuda, numa, published
-from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
-from weft_bench.profiling.micro.record import Micro, Row
+from weft_bench.micro import cuda, numa, published
+from weft_bench.micro.models import break_even, conflicts, fit_transfer, knee
+from weft_bench.micro.record import Micro, Row
 
 STRIDES = (1, 2, 4, 8, 16, 32, 64, 128)
 ELEMENTS = 1 << 24  # of the strided copy: as many as the published sweep moves
@@ -28,7 +28,7 @@ TRANSFERS = tuple(1 << at for at in range(12, 29, 2))  # bytes
 
 def coalescing(device: torch.device, name: str, budget: float) -> Micro:
     """Bandwidth of fp32 loads and stores whose neighbours lie apart."""
-    from weft_bench.profiling.micro.kernels import strided_copy_kernel
+    from weft_bench.micro.kernels import strided_copy_kernel
 
     x, y = torch.randn(ELEMENTS, device=device), torch.empty(ELEMENTS, device=device)
     rows: list[Row] = []
@@ -51,7 +51,7 @@ def coalescing(device: torch.device, name: str, budget: float) -> Micro:
 
 def l2(device: torch.device, name: str, budget: float) -> Micro:
     """Bandwidth of reads over the size of the working set."""
-    from weft_bench.profiling.micro.kernels import read_again_kernel
+    from weft_bench.micro.kernels import read_again_kernel
 
     programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count
     out = torch.empty(programs * _TILE, device=device)

@@ -8,8 +8,8 @@ import torch
 
 from weft.machine.occupancy import limits_of, occupancy
 from weft.machine.timing import measure
-from weft_bench.profiling.micro import cuda, published
-from weft_bench.profiling.micro.record import Micro, Row
+from weft_bench.micro import cuda, published
+from weft_bench.micro.record import Micro, Row
 
 LIVE = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160)  # sums that each thread keeps
 _THREADS = 256

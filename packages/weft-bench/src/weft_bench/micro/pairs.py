@@ -15,10 +15,14 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
+from weft_bench.ladder.climbing import RungRecipe
+from weft_bench.ladder.ladders import ladder
+from weft_bench.ladder.rung import Size
+from weft_bench.micro import published
+from weft_bench.micro.computing import branch_call
+from weft_bench.micro.record import Micro, Row
 from weft_bench.profiling.counters import KNOWN, PACK, CounterSet
-from weft_bench.profiling.micro import published
-from weft_bench.profiling.micro.computing import branch_call
-from weft_bench.profiling.micro.record import Micro, Row
+from weft_bench.profiling.profile import Profile, add_counters
 from weft_bench.profiling.subject import Recipe
 
 
@@ -68,10 +72,6 @@ def recipe(pair: str, variant: str, device: str) -> Recipe:
     """How another process makes the call of a variant."""
     if pair == "divergence":
         return BranchRecipe(variant == "by lane", device)
-    from weft_bench.ladder.climbing import RungRecipe
-    from weft_bench.ladder.ladders import ladder
-    from weft_bench.ladder.rung import Size
-
     which, *place = _RUNGS[pair, variant]
     number = next(number for number, flight, rung in ladder(which) if [flight.name, rung.name] == place)
     return RungRecipe(which, number, Size(), device)
@@ -100,8 +100,6 @@ def compared(counted: Mapping[tuple[str, str], CounterSet], name: str) -> Micro:
 
 def _counted(recipes: Sequence[Recipe], device: torch.device, name: str) -> list[CounterSet]:
     """The counters of the longest launch of each call; `UnsupportedError` that says why there are none."""
-    from weft_bench.profiling.profile import Profile, add_counters
-
     profiles = [Profile("pair", "", name) for _ in recipes]
     add_counters([(found, pickle.dumps(each)) for found, each in zip(profiles, recipes, strict=True)], device)
     sets = []

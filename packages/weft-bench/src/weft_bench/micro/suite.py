@@ -9,11 +9,11 @@ import torch
 from weft.errors import UnsupportedError
 from weft.machine.stamp import device_stamp
 from weft_bench.environment import disclose
-from weft_bench.profiling.micro.computing import divergence, registers
-from weft_bench.profiling.micro.launching import launch
-from weft_bench.profiling.micro.memory import coalescing, l2, shared, transfer
-from weft_bench.profiling.micro.pairs import pairs
-from weft_bench.profiling.micro.record import Micro, Micros
+from weft_bench.micro.computing import divergence, registers
+from weft_bench.micro.launching import launch
+from weft_bench.micro.memory import coalescing, l2, shared, transfer
+from weft_bench.micro.pairs import pairs
+from weft_bench.micro.record import Micro, Micros
 from weft_bench.profiling.record import keep_l2
 
 BUDGET = 0.1  # seconds of samples for each timing

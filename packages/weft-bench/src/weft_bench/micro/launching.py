@@ -10,8 +10,8 @@ import torch
 from weft.api.contract import plan
 from weft.machine.statistics import Summary
 from weft.machine.timing import Timing, measure
-from weft_bench.profiling.micro import published
-from weft_bench.profiling.micro.record import Micro, Row, column
+from weft_bench.micro import published
+from weft_bench.micro.record import Micro, Row, column
 
 COUNT = 1000
 UNSTEADY = 1.25  # a product that takes so many times as long as a larger one was held up by something else
