@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+#: Whether a tensor stands for a batch of others so; torch has no public name for it.
+is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
 _LEVEL = 1  # torch nests none in another
 
 
@@ -21,14 +22,22 @@ def each_of_batch(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def called(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        if not any(each is not None and _is_batched(each) for each in grads):
-            return backward(ctx, *grads)
-        size = next(_unbatched(each, 1).shape[0] for each in grads if each is not None and _is_batched(each))
-        lists = [[None] * size if each is None else _unbatched(each, size).unbind() for each in grads]
-        found = [_as_tuple(backward(ctx, *one)) for one in zip(*lists, strict=True)]
-        return tuple([_batched(each) for each in zip(*found, strict=True)])
+        for each in grads:
+            if each is not None and is_batched(each):
+                return one_by_one(backward, ctx, grads)
+        return backward(ctx, *grads)
 
     return called
+
+
+def one_by_one(
+    backward: Callable[..., Any], ctx: Any, grads: tuple[torch.Tensor | None, ...]
+) -> tuple[torch.Tensor | None, ...]:
+    """A backward pass of gradients some of which stand for batches, one after the other."""
+    size = next(_unbatched(each, 1).shape[0] for each in grads if each is not None and is_batched(each))
+    lists = [[None] * size if each is None else _unbatched(each, size).unbind() for each in grads]
+    found = [_as_tuple(backward(ctx, *one)) for one in zip(*lists, strict=True)]
+    return tuple([_batched(each) for each in zip(*found, strict=True)])
 
 
 def _unbatched(grad: torch.Tensor, size: int) -> torch.Tensor:
