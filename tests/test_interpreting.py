@@ -41,6 +41,16 @@ def chosen(out, count, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
         tl.store(out + at * COUNT + tl.arange(0, COUNT), at, mask=tl.broadcast_to(at + tl.program_id(0) > 0, (COUNT,)))
 
 
+@triton.jit
+def with_constants(out, values, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, COUNT)
+    value = tl.load(values + at)
+    tl.store(out + at, value * 3)
+    tl.store(out + COUNT + at, value * 0.0)
+    tl.store(out + 2 * COUNT + at, value * -0.0)
+    tl.store(out + 3 * COUNT + at, tl.sum(value[:, None] * 10 + value[None, :], axis=1))
+
+
 def launched(programs: int, count: int) -> torch.Tensor:
     out = torch.full((programs * count,), -1)
     squares[(programs,)](out, count)
@@ -96,6 +106,19 @@ def test_integers_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "create_mul", counted)
     assert launched(1, 5).tolist() == [0, 1, 4, 9, 16]
     assert len(products) == 1 + 5  # where the program starts, and the squares
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
+def test_constants_beside_values_of_any_type(dtype: torch.dtype) -> None:
+    """And values that are spread over one another; the second launch takes what was kept of the first."""
+    values = torch.tensor([1, 2, 3, 4]).to(dtype)
+    for _ in range(2):
+        out = torch.full((16,), torch.nan, dtype=torch.float64)
+        with_constants[(1,)](out, values, 4)
+        tripled, zero, below, spread = out.view(4, 4)
+        assert tripled.tolist() == [3, 6, 9, 12]
+        assert [zero.signbit().any().item(), below.signbit().all().item()] == [False, True]
+        assert spread.tolist() == [40 * at + 10 for at in (1, 2, 3, 4)]
 
 
 AS_DOCUMENTED = """
