@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,16 @@ def test_a_laptop_sees_what_a_gpu_took(tmp_path: Path) -> None:
     there = save([climb], tmp_path / "gpu").read_text()
     assert there.count('class="bar recorded-') == bars - len(climb.steps) - 3
     assert there.count('class="bar here"') == len(climb.steps) + 3
+
+
+def test_bars_without_a_roof_are_shares_of_the_fastest(tmp_path: Path) -> None:
+    """Of the CPU's ladder no roof is known: ceilings are those of all threads."""
+    (climb,) = read(ROOT / "results" / "cpu" / "ladder")
+    said = save([climb], tmp_path).read_text()
+    widths = re.findall(r'class="bar here" style="width:([\d.]+)%"', said)
+    fastest = min(step.seconds["value"] for step in climb.steps)
+    assert widths == [f"{100 * fastest / step.seconds['value']:.1f}" for step in climb.steps]
+    assert "shares of the fastest rung" in said
 
 
 def test_threats_are_those_of_the_climb() -> None:

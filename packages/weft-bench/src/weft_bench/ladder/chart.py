@@ -1,7 +1,8 @@
 """The chart of a flight, in HTML: it is as wide as the window, light or dark as the reader's system says.
 
 A row for each rung: bars are shares of the roof, of this machine and of those that were recorded; a stroke is what was
-predicted, a diamond what a source published of its own roof.
+predicted, a diamond what a source published of its own roof. Where no roof is known bars are shares of the fastest
+rung's speed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ def anchor(climb: Climb, step: Step) -> str:
     return f"{climb.ladder}-{step.number}"
 
 
+def share_of(step: Step, steps: Sequence[Step]) -> float | None:
+    """How long the bar of a rung among these is."""
+    if any(each.share for each in steps) or step.interval is None:
+        return step.share
+    return min(each.interval.value for each in steps if each.interval is not None) / step.interval.value
+
+
 def chart(climb: Climb, steps: Sequence[Step], others: Sequence[Recording]) -> str:
     """The rows, the first rung on top, under a legend."""
-    rows = "\n".join(_row(climb, step, others) for step in steps)
+    rows = "\n".join(_row(climb, step, share_of(step, steps), others) for step in steps)
     return f'<div class="bars">\n{_legend(climb, others)}\n{rows}\n</div>'
 
 
@@ -36,10 +44,10 @@ def _legend(climb: Climb, others: Sequence[Recording]) -> str:
     return f'<p class="legend">{"".join((*here, *recorded))}{marks}</p>'
 
 
-def _row(climb: Climb, step: Step, others: Sequence[Recording]) -> str:
+def _row(climb: Climb, step: Step, share: float | None, others: Sequence[Recording]) -> str:
     bars, said = [], []
     if step.seconds:
-        bars.append(_bar("here", step.share))
+        bars.append(_bar("here", share))
         said.append(text.duration(step))
     for at, each in enumerate(others):
         found = each.of(climb.ladder, step.flight, step.name)

@@ -24,6 +24,7 @@ from weft_bench.report.threats import TITLE, paragraphs
 
 PAGE_FILE = "index.html"
 _CHART = "Bars are shares of the roof, with the time of a call behind; published shares are of a source's own roof."
+_NO_ROOF = "No roof is known here: bars are shares of the fastest rung's speed, with the time of a call behind."
 _TABLE = (
     "Shares are of the roofline floor, which is made of the device's own ceilings. A gain says how many times as fast "
     "a rung is as the one that it is held against."
@@ -79,9 +80,11 @@ def _flight(climb: Climb, flight: str, others: Sequence[Recording]) -> str:
     """Chart, table, remarks, and every rung to unfold."""
     steps = text.steps(climb, flight)
     said = [each for step in steps for each in text.remarks_of(step)]
+    unknown = climb.measured and not any(step.share for step in steps)
+    caption = _NO_ROOF if unknown else _CHART
     parts = [
         f"<h3>{html.escape(climb.ladder)}, {html.escape(flight)}</h3>",
-        f'<figure>{chart(climb, steps, others)}<figcaption>{_CHART}</figcaption></figure>',
+        f"<figure>{chart(climb, steps, others)}<figcaption>{caption}</figcaption></figure>",
         _table(climb, flight, others).html(),
         _remarks(said),
         *(_rung(climb, step) for step in steps),
