@@ -48,6 +48,8 @@ def test_a_sheet_is_found_by_torchs_name_only() -> None:
     [
         ("NVIDIA GeForce RTX 4070", 46, 2.475, 128), ("NVIDIA GeForce RTX 4080", 76, 2.505, 128),
         ("NVIDIA GeForce RTX 4090", 128, 2.520, 128), ("NVIDIA RTX 6000 Ada Generation", 142, 2.505, 128),
+        ("NVIDIA GeForce RTX 3090", 82, 1.695, 128), ("NVIDIA RTX A6000", 84, 1.800, 128),
+        ("NVIDIA L40S", 142, 2.520, 128), ("NVIDIA GeForce RTX 5090", 170, 2.407, 128),
         ("NVIDIA GeForce RTX 2080 Ti", 68, 1.545, 64), ("Tesla V100-SXM2-32GB", 80, 1.530, 64),
     ],
 )  # fmt: skip

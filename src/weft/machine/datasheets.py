@@ -5,7 +5,8 @@ product specifications; *NVIDIA H100 Tensor Core GPU Architecture* (2022), SXM5;
 whose compute figures are the H100's; *NVIDIA Ada GPU Architecture* (2022), GeForce RTX 4090, 4080 and 4070, half
 precision with sums in single; the product specifications of the RTX 6000 Ada; *NVIDIA Tesla V100 GPU Architecture*
 (2017), SXM2; *NVIDIA Turing GPU Architecture* (2018), GeForce RTX 2080 Ti, half precision with sums in single; *NVIDIA
-HGX Platform*, B200 (2025), an eighth of the figures of eight.
+Ampere GA102 GPU Architecture* (2020), GeForce RTX 3090 and RTX A6000; *NVIDIA RTX Blackwell GPU Architecture* (2025),
+GeForce RTX 5090; the product specifications of the L40S; *NVIDIA HGX Platform*, B200 (2025), an eighth of eight.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ _B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
 
 
-def _ada(name: str, terabytes: float, teraflops: float, tensor: float = 2) -> Datasheet:
-    """An Ada: float32 in TFLOP/s, and how often that half precision has by its tensor cores; others follow."""
+def _graphics(name: str, terabytes: float, teraflops: float, tensor: float = 2) -> Datasheet:
+    """Of Ampere, Ada or Blackwell: float32 in TFLOP/s, and how often that half precision has by its tensor cores; others
+    follow."""
     single = 1e12 * teraflops
     short = tensor * single
     matrix = {"float64": single / 64, "float32": single, "tf32": short / 2, "float16": short, "bfloat16": short}
@@ -72,11 +74,15 @@ A100_80GB = Datasheet("NVIDIA A100-SXM4-80GB", 2.039e12, _A100, _A100_VECTOR)
 H100 = Datasheet("NVIDIA H100 80GB HBM3", 3.35e12, _H100, _H100_VECTOR)
 H200 = Datasheet("NVIDIA H200", 4.8e12, _H100, _H100_VECTOR)
 B200 = Datasheet("NVIDIA B200", 8e12, _B200, _B200_VECTOR)
-ADAS = (
-    _ada("GeForce RTX 4070", 0.504, 29.1),
-    _ada("GeForce RTX 4080", 0.717, 48.7),
-    _ada("GeForce RTX 4090", 1.008, 82.6),
-    _ada("RTX 6000 Ada Generation", 0.960, 91.1, tensor=4),
+GRAPHICS = (
+    _graphics("GeForce RTX 3090", 0.936, 35.6),
+    _graphics("RTX A6000", 0.768, 38.7, tensor=4),
+    _graphics("GeForce RTX 4070", 0.504, 29.1),
+    _graphics("GeForce RTX 4080", 0.717, 48.7),
+    _graphics("GeForce RTX 4090", 1.008, 82.6),
+    _graphics("RTX 6000 Ada Generation", 0.960, 91.1, tensor=4),
+    _graphics("L40S", 0.864, 91.6, tensor=4),
+    _graphics("GeForce RTX 5090", 1.792, 104.8),
 )
 OLDER = (
     Datasheet("Tesla V100-SXM2-16GB", 0.9e12, _V100, _V100_VECTOR),
@@ -84,7 +90,7 @@ OLDER = (
     Datasheet("NVIDIA GeForce RTX 2080 Ti", 0.616e12, _2080_TI, _2080_TI_VECTOR),
 )
 
-DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200, B200, *ADAS, *OLDER)}
+DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200, B200, *GRAPHICS, *OLDER)}
 
 
 def datasheet(name: str) -> Datasheet | None:

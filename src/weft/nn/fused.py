@@ -81,6 +81,8 @@ _WIDE = (torch.float32, torch.float64)
 
 def check_features(name: str, x: Any, features: int) -> None:
     """`ShapeError` where an input has another number of features: a single one would be broadcast."""
+    if getattr(x, "is_nested", False):  # has no shape: the call that follows says what it takes
+        return
     shape = tuple(getattr(x, "shape", (features,)))
     if not shape or shape[-1] != features:
         raise ShapeError(f"{name} of shape {shape} has not the {features} features of the layer")
