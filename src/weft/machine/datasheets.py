@@ -60,8 +60,8 @@ _B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
 
 def _graphics(name: str, terabytes: float, teraflops: float, tensor: float = 2) -> Datasheet:
-    """Of Ampere, Ada or Blackwell: float32 in TFLOP/s, and how often that half precision has by its tensor cores; others
-    follow."""
+    """Of Ampere, Ada or Blackwell: TFLOP/s of float32, how many times as many tensor cores make of halves; others follow.
+    """
     single = 1e12 * teraflops
     short = tensor * single
     matrix = {"float64": single / 64, "float32": single, "tf32": short / 2, "float16": short, "bfloat16": short}
