@@ -60,7 +60,7 @@ _B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
 
 def _graphics(name: str, terabytes: float, teraflops: float, tensor: float = 2) -> Datasheet:
-    """Of Ampere, Ada or Blackwell, by its TFLOP/s of float32; tensor cores make `tensor` times as many of halves."""
+    """An Ampere, Ada or Blackwell by its TFLOP/s of float32; tensor cores make `tensor` times as many of halves."""
     single = 1e12 * teraflops
     short = tensor * single
     matrix = {"float64": single / 64, "float32": single, "tf32": short / 2, "float16": short, "bfloat16": short}
