@@ -98,7 +98,7 @@ def test_jagged_tensors_are_held_against_the_offsets() -> None:
 
 
 def test_transposed_jagged_tensors_are_refused() -> None:
-    x = torch.nested.nested_tensor([torch.randn(n, 4) for n in (1, 0, 3)], layout=torch.jagged)  # as many rows as columns
+    x = torch.nested.nested_tensor([torch.randn(n, 4) for n in (1, 0, 3)], layout=torch.jagged)  # rows as columns
     with pytest.raises(weft.UnsupportedError, match="lie along dimension 2: transpose it"):
         weft.contract("bjd,bde->bje", x.transpose(1, 2), torch.randn(3, 4, 5), ragged={"j": [0, 1, 1, 4]})
 

@@ -147,9 +147,9 @@ class ChargedTensor:
         return self._with(self.buffer - other.buffer)
 
     def __mul__(self, factor: Any) -> ChargedTensor:
-        if isinstance(factor, ChargedTensor) or getattr(factor, "ndim", 0):
+        if isinstance(factor, ChargedTensor) or bool(getattr(factor, "ndim", None)):
             kind = type(factor).__name__
-            raise ArgumentError(f"a tensor with charges is multiplied by a number or a 0-d tensor, not a {kind} of modes")
+            raise ArgumentError(f"a tensor with charges is multiplied by a number or a 0-d tensor, no {kind} of modes")
         return self._with(self.buffer * factor)
 
     __rmul__ = __mul__

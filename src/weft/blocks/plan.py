@@ -29,7 +29,7 @@ class BlockPlan:
         self.options = read_options("blocks.contract", keywords)
         self._derivatives: dict[int, BlockPlan] = {}
         table = _table(products) if products.pairs else None
-        longest = 0 if table is None else int(table.sizes[:, SIDES.index("k")].sum())  # of all together, which is no less
+        longest = 0 if table is None else int(table.sizes[:, SIDES.index("k")].sum())  # of all, which is no less
         request = _request(products, x, y, self.options, longest)
         self.dtype, self._launch = request.d_dtype, None
         if table is None:  # nothing meets
@@ -91,7 +91,7 @@ def block_by_block(products: Products, options: Options, x: torch.Tensor, y: tor
 
 
 def _request(products: Products, x: torch.Tensor, y: torch.Tensor, options: Options, longest: int) -> Request:
-    """What is asked of all products, of which none is longer than that; errors are those of two blocks that meet."""
+    """The checked call of all products; errors are those of two blocks that meet. `longest`: a sum's length at most."""
     shapes = [(0,) * len(term) for term in products.notation.inputs]
     if products.pairs:
         i, j, _ = products.pairs[0][1][0]

@@ -54,8 +54,8 @@ def apply(operation: Operation, *operands: Any) -> tuple[Any, ...]:
 
 
 def _varying_alike(operands: Sequence[Any]) -> list[Any]:
-    """Operands that differ along the same axes of the mesh of a `shard_map`: one that does not is cast to do so, and the
-    derivative of the cast adds its gradients up."""
+    """Operands that differ along the same axes of the mesh of a `shard_map`: one that does not is cast to do so, and
+    the derivative of the cast adds its gradients up."""
     axes = [_axes(jax.typeof(each)) for each in operands]
     together = frozenset().union(*axes)
     if all(own == together for own in axes):
