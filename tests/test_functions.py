@@ -202,6 +202,14 @@ class TestSaturate:
         with pytest.raises(weft.DTypeError):
             f.saturate(torch.complex64)
 
+    def test_the_maker_of_a_function_is_no_function(self) -> None:
+        """An error about a value that is no type does not print what the value holds."""
+        for maker in (f.saturate, f.quantize):
+            with pytest.raises(weft.FunctionError, match=r"dtype is a number type .*, not Element"):
+                weft.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 2), epilogue=maker)
+        with pytest.raises(weft.DTypeError, match=r"out_dtype is a number type .*, not Tensor\n"):
+            weft.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 2), out_dtype=torch.ones(9))  # type: ignore[call-overload]
+
 
 @pytest.mark.parametrize(
     ("function", "names", "dtypes"),

@@ -167,6 +167,22 @@ def test_without_promote_they_are_refused(kind: str) -> None:
         weft.einsum(EQUATION, STRANGE[kind], B)
 
 
+@pytest.mark.parametrize("kind", [*STRANGE, "a list"])
+def test_promote_is_not_named_where_it_does_not_copy(kind: str) -> None:
+    strange = [[1.0] * 3] * 2 if kind == "a list" else STRANGE[kind]
+    pairs, terms = [(strange, B)], [(None, None, strange)]
+    for call in (
+        lambda: weft.einsum(EQUATION, A, B, out=strange, promote=True),
+        lambda: weft.contract(EQUATION, A, B, operands={"x": ("ik", strange)}, epilogue=torch.add, promote=True),
+        lambda: weft.grouped(EQUATION, pairs),
+        lambda: weft.operator_sum(terms, np.ones((2, 2, 2))),
+        lambda: weft.blocks.BlockTensor({(0, 0): strange}),
+    ):
+        with pytest.raises(weft.WeftError, match=r"torch cannot hold|torch does not take|speaks DLPack") as caught:
+            call()
+        assert "promote" not in str(caught.value)
+
+
 def test_steps_that_are_never_made() -> None:
     """A negative stride along an extent of 1 or 0 means nothing."""
     for x in (A[:1][::-1], np.ascontiguousarray(A[:1][::-1]), A[:0][::-1], A[:, :1][:, ::-1], A[:1, :1][::-1, ::-1]):

@@ -167,3 +167,35 @@ def test_results_that_blocks_cannot_have() -> None:
         weft.blocks.contract("ab,bc->ac", x, x, epilogue=lambda s: (s, s))
     with pytest.raises(weft.ShapeError, match="the blocks of `like` have 1 mode, 'ac' 2"):
         weft.blocks.contract("ab,bc->ac", x, x, like=BlockTensor({(0,): torch.ones(2)}))
+
+
+def test_one_block_is_copied_too() -> None:
+    block = torch.ones(2, 3)
+    tensor = BlockTensor({(0, 0): block})
+    block.zero_()
+    assert bool((tensor[0, 0] == 1).all())
+
+
+@pytest.mark.parametrize("keywords", [{}, {"out_dtype": torch.float64}, {"epilogue": lambda total: total + 1}])
+@pytest.mark.parametrize("met", [True, False])
+def test_blocks_of_like_that_nothing_meets_in_stay_zero(keywords: dict[str, Any], met: bool) -> None:
+    ones = {(0, 0): torch.ones(2, 3)}
+    y = BlockTensor({(0, 0): torch.ones(3, 4)})
+    like = BlockTensor({(5, 5): torch.ones(2, 3), **({(0, 0): torch.ones(2, 4)} if met else {})})
+    plain = weft.blocks.contract("ab,bc->ac", BlockTensor(ones), y, like=like, **keywords)
+    leaf = ones[0, 0].clone().requires_grad_()
+    found = weft.blocks.contract("ab,bc->ac", BlockTensor({(0, 0): leaf}), y, like=like, **keywords)
+    assert found.dtype == plain.dtype
+    assert torch.equal(found.buffer, plain.buffer)
+    assert not bool(found[5, 5].any())
+    assert not met or bool((found[0, 0] >= 3).all())
+    found.buffer.sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.full((2, 3), 4.0 * met))
+
+
+def test_types_are_those_of_operands_where_nothing_meets() -> None:
+    x, like = BlockTensor({(0, 0): torch.ones(2, 3)}), BlockTensor({(5, 5): torch.ones(2, 3)})
+    y = BlockTensor({(0, 0): torch.ones(3, 4, dtype=torch.complex64)})
+    assert weft.blocks.contract("ab,bc->ac", x, y, like=like).dtype == torch.complex64
+    with pytest.raises(weft.DTypeError, match="float32 and float64"):
+        weft.blocks.contract("ab,bc->ac", x, BlockTensor({(0, 0): torch.ones(3, 4).double()}), like=like)

@@ -85,3 +85,10 @@ def test_the_product_between_leaves_the_range_of_a_half(n: int, backend: Backend
     torch.testing.assert_close(
         found.double(), torch.einsum("pq,bqc,cr->bpr", g.double(), x.double(), m.double()), rtol=2e-3, atol=0
     )
+
+
+def test_the_product_between_does_not_fit_fp8() -> None:
+    """Whatever the type of the result."""
+    one = torch.ones(2, 2).to(torch.float8_e4m3fn)
+    with pytest.raises(weft.DTypeError, match=r"a chain with float8_e4m3fn: .*convert them"):
+        weft.chain("pq,qc,cr->pr", one, one, one, out_dtype=torch.float32)

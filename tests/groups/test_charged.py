@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -179,3 +180,27 @@ def test_what_inference_mode_relaid_first_has_gradients() -> None:
     found = ChargedTensor(legs, buffer, 0).permute(2, 0, 1).fuse(0, 2)
     (grad,) = torch.autograd.grad(found.buffer.square().sum(), buffer)
     torch.testing.assert_close(grad, 2 * buffer.detach())
+
+
+def test_tensors_that_are_not_added() -> None:
+    leg, wider = Leg(U1, {0: 2, 1: 1}), Leg(U1, {0: 2, 1: 1, 5: 3})
+    x = ChargedTensor.random([leg, leg.dual])
+    for legs in ([leg.dual, leg], [wider, leg.dual]):
+        other = ChargedTensor.random(legs)
+        assert other.structure == x.structure
+        with pytest.raises(weft.ShapeError, match="the legs of the two tensors differ"):
+            x + other
+    for factor in (x, torch.ones(5), torch.ones(2, 1)):
+        with pytest.raises(weft.ArgumentError, match="multiplied by a number or a 0-d tensor"):
+            x * factor
+    assert torch.equal((torch.tensor(2.0) * x).buffer, (x * 2).buffer)
+
+
+def test_buffers_and_legs_are_read() -> None:
+    leg = Leg(U1, {0: 2, 1: 1})
+    made = ChargedTensor([leg, leg.dual], np.arange(5.0))
+    assert torch.equal(made.to_dense().diagonal(), torch.tensor([0.0, 3.0, 4.0], dtype=torch.float64))
+    with pytest.raises(weft.ArgumentError, match=r"legs\[0\] is a Leg, not int"):
+        ChargedTensor([1, 2], torch.ones(5))  # type: ignore[list-item]
+    with pytest.raises(weft.DTypeError, match="buffer is list"):
+        ChargedTensor([leg, leg.dual], [1.0] * 5)  # type: ignore[arg-type]

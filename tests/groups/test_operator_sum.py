@@ -105,3 +105,16 @@ def test_sums_of_halves_are_rounded_once(dtype: torch.dtype, leaf: bool) -> None
     one, state = torch.eye(2, dtype=dtype), torch.ones(2, 3, 2, dtype=dtype, requires_grad=leaf)
     terms = [(one, None, None)] * 2048 + [(None, None, one)] * 511 + [(None, None, None)]
     assert (weft.operator_sum(terms, state, workspace_limit=0) == 2560).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [(torch.bool, "bool has no sum"), (torch.uint16, "uint16 are not supported"),
+     (torch.float8_e5m2, "sums of operators do not fit float8_e5m2")],
+)  # fmt: skip
+@pytest.mark.parametrize("terms", ["identities", "one operator", "two"])
+def test_types_that_have_no_sums(dtype: torch.dtype, message: str, terms: str) -> None:
+    one = torch.ones(2, 2).to(dtype)
+    given = {"identities": (None, None, None), "one operator": (one, None, None), "two": (one, one, None)}[terms]
+    with pytest.raises(weft.WeftError, match=message):
+        weft.operator_sum([given] * 2, torch.ones(2, 2, 1).to(dtype))

@@ -97,6 +97,13 @@ def test_jagged_tensors_are_held_against_the_offsets() -> None:
         torch.testing.assert_close(one, q @ p.sum(0))
 
 
+def test_transposed_jagged_tensors_are_refused() -> None:
+    x = torch.nested.nested_tensor([torch.randn(n, 4) for n in (1, 0, 3)], layout=torch.jagged)  # rows as columns
+    with pytest.raises(weft.UnsupportedError, match="lie along dimension 2: transpose it"):
+        weft.contract("bjd,bde->bje", x.transpose(1, 2), torch.randn(3, 4, 5), ragged={"j": [0, 1, 1, 4]})
+
+
+
 def test_conjugate_views_of_any_strides() -> None:
     whole, weights = torch.randn(40, 12, dtype=torch.cdouble), torch.randn(8, 6, 16, dtype=torch.cdouble)
     offsets = [0, 5, 5, 17, 20]

@@ -101,11 +101,11 @@ def without_memory(tensor: torch.Tensor) -> bool:
     )
 
 
-def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
+def as_tensor(name: str, value: Any, promote: bool | None = None) -> torch.Tensor:
     """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack.
 
     With `promote` also what NumPy makes an array of, which is copied: lists, numbers, datasets of files, arrays of
-    foreign byte order or with strides that torch cannot hold.
+    foreign byte order or with strides that torch cannot hold. It is None where no promote=True of the caller copies.
     """
     if isinstance(value, torch.Tensor):
         _refuse_foreign(name, value)
@@ -133,9 +133,9 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             ) from None
     if promote:
         return _from_numpy(name, _converted(name, value), promote)
+    hint = "" if promote is None else " (promote=True takes what numpy.asarray makes an array of)"
     raise DTypeError(
-        f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed "
-        "(promote=True takes what numpy.asarray makes an array of)"
+        f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed{hint}"
     )
 
 
@@ -334,7 +334,7 @@ def _let_wait(out: Any, result: Any) -> None:
             like(place, tensor)
 
 
-def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Tensor:
+def _from_numpy(name: str, array: np.ndarray, promote: bool | None = None) -> torch.Tensor:
     _refuse_masked(name, array)
     if _is_strange(array):
         # A step along an extent of 1 is never made, and means nothing.
@@ -343,14 +343,12 @@ def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Te
         array = np.lib.stride_tricks.as_strided(array, strides=taken, writeable=array.flags.writeable)
     if promote and (_is_strange(array) or not array.dtype.isnative):
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):
-        raise UnsupportedError(
-            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name}), or "
-            "promote=True, which copies it"
-        )
     if _is_strange(array):
+        falls = any(stride < 0 for stride in array.strides)
+        kind = "negative strides" if falls else "strides that are no multiple of its element size"
+        hint = "" if promote is None else ", and so does promote=True"
         raise UnsupportedError(
-            f"{name} has strides that are no multiple of its element size: pass a copy of it, or promote=True"
+            f"{name} has {kind}, which torch cannot hold: np.ascontiguousarray makes a copy that it can{hint}"
         )
     try:
         if array.flags.writeable:
@@ -360,8 +358,9 @@ def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Te
         interface["data"] = (interface["data"][0], False)
         return torch.from_numpy(np.asarray(_Interface(interface, array)))
     except (TypeError, ValueError):  # the latter for bytes in foreign order
-        order = "" if array.dtype.isnative else " (promote=True copies it into the order of this machine)"
-        raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not know{order}") from None
+        copies = promote is not None and not array.dtype.isnative
+        order = " (promote=True copies it into the order of this machine)" if copies else ""
+        raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not take from NumPy{order}") from None
 
 
 def _is_strange(array: np.ndarray) -> bool:

@@ -41,9 +41,9 @@ class ChargedTensor:
     (((0, 0), (1, 1)), True)
     """
 
-    def __init__(self, legs: Sequence[Leg], buffer: torch.Tensor, charge: Charge | None = None) -> None:
-        self.legs = tuple(legs)
-        self.charge = self.symmetry.zero if charge is None else self.symmetry.read(charge)
+    @reads("blocks.ChargedTensor")
+    def __init__(self, legs: Sequence[Leg], buffer: torch.Tensor, charge: Any = None) -> None:
+        self.legs, self.charge = tuple(legs), _charge(legs, charge)
         self.structure = allowed(self.legs, self.charge)
         if buffer.shape != (self.structure.size,):
             raise ShapeError(f"the blocks have {self.structure.size} elements, the buffer is {tuple(buffer.shape)}")
@@ -147,6 +147,9 @@ class ChargedTensor:
         return self._with(self.buffer - other.buffer)
 
     def __mul__(self, factor: Any) -> ChargedTensor:
+        if isinstance(factor, ChargedTensor) or bool(getattr(factor, "ndim", None)):
+            kind = type(factor).__name__
+            raise ArgumentError(f"a tensor with charges is multiplied by a number or a 0-d tensor, no {kind} of modes")
         return self._with(self.buffer * factor)
 
     __rmul__ = __mul__
@@ -229,6 +232,9 @@ class ChargedTensor:
     def _check_alike(self, other: ChargedTensor) -> None:
         if not isinstance(other, ChargedTensor) or other.structure != self.structure:
             raise ShapeError("the blocks of the two tensors are not the same")
+        own, others = ([(leg.symmetry, leg.sectors, leg.sign) for leg in each.legs] for each in (self, other))
+        if own != others:
+            raise ShapeError("the legs of the two tensors differ in symmetry, sectors or sign")
 
     def _relaid(
         self, legs: Sequence[Leg], relaid: Callable[[BlockTensor], list[torch.Tensor]], words: tuple[Any, ...]

@@ -61,8 +61,9 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
     leg is left. Each label stands twice.
 
     Gradients reach the blocks' tensors: they are contractions of blocks, too, in one launch each, and functions are
-    passes over the buffers then. Under `torch.func.vmap`, with modes of one operand alone, and with `out_dtype`,
-    `precision` or `accumulate` it is a contraction for each pair of blocks instead.
+    passes over the buffers then. Under `torch.func.vmap`, with modes of one operand alone, with an epilogue of a
+    result in some of whose blocks nothing meets, and with `out_dtype`, `precision` or `accumulate` it is a contraction
+    for each pair of blocks instead.
 
     Raises what `weft.contract` raises; a `ShapeError` names the sector whose extents differ. A result without a block
     is a `ShapeError`, too: no sectors meet.

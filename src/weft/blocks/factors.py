@@ -122,8 +122,10 @@ def _kept(
     ordered, places = weights.sort(descending=True, stable=True)
     total = ordered.sum()
     count = min(int((behind(ordered) > cutoff * total).sum()) + 1, max_bond or len(ordered))
-    if not float(total) > 0 or bool(total <= cutoff * total):
-        raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {float(ordered[0]) ** 0.5:.3g}")
+    weight = float(total.detach())
+    if not weight > 0 or weight <= cutoff * weight:
+        largest = float(ordered[0].detach()) ** 0.5
+        raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {largest:.3g}")
     counts = torch.bincount(owners[places[:count].cpu()], minlength=len(values)).tolist()
     error = (1 - ordered[:count].sum() / total).clamp_min(0)
     return {key: number for key, number in zip(values, counts, strict=True) if number}, error

@@ -20,12 +20,15 @@ def with_gradient(plan: BlockPlan, x: torch.Tensor, y: torch.Tensor, keywords: d
     """D's buffer, where gradients are asked for of those of A and B, or others stand for them.
 
     `plan` is that of the products alone, and of a backend. Functions are passes over the buffers, which hold nothing
-    but blocks. What sums in another type than it stores, and modes of one operand alone, are contracted pair by pair,
-    and differentiated so.
+    but blocks. What sums in another type than it stores, modes of one operand alone, and an epilogue of blocks of
+    which some stay zero, are contracted pair by pair, and differentiated so.
     """
+    products = plan.products
     alike = x.dtype == y.dtype and (x.dtype in _WIDE or not keywords)
-    if plan.products.has_lone_modes or plan.products.has_symmetries or not alike or set(keywords) - set(FUNCTIONS):
-        return block_by_block(plan.products, read_options("blocks.contract", plan.keywords | keywords), x, y)
+    partly = "epilogue" in keywords and len(products.pairs) < len(products.d.stored)
+    by_pairs = products.has_lone_modes or products.has_symmetries or partly
+    if by_pairs or not alike or set(keywords) - set(FUNCTIONS):
+        return block_by_block(products, read_options("blocks.contract", plan.keywords | keywords), x, y)
     first, second, last = (keywords.get(name) for name in FUNCTIONS)
     left = x if first is None else permute(x, "i->i", fn=first)
     right = y if second is None else permute(y, "i->i", fn=second)

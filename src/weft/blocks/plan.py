@@ -14,6 +14,7 @@ from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import check_single, launch_of
 from weft.planner.options import Options
+from weft.planner.request import Request
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
@@ -27,19 +28,12 @@ class BlockPlan:
         self.products, self.keywords = products, keywords
         self.options = read_options("blocks.contract", keywords)
         self._derivatives: dict[int, BlockPlan] = {}
-        if not products.pairs:  # nothing meets
-            given = self.options.out_dtype
-            self.dtype, self._launch = given if isinstance(given, torch.dtype) else x.dtype, None
+        table = _table(products) if products.pairs else None
+        longest = 0 if table is None else int(table.sizes[:, SIDES.index("k")].sum())  # of all, which is no less
+        request = _request(products, x, y, self.options, longest)
+        self.dtype, self._launch = request.d_dtype, None
+        if table is None:  # nothing meets
             return
-        i, j, _ = products.pairs[0][1][0]
-        with outside_transforms():  # tensors of which nothing is asked stand for the blocks
-            left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
-                           for shape, side in ((products.a.shapes[i], x), (products.b.shapes[j], y)))  # fmt: skip
-        table, options = _table(products), self.options
-        longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
-        request = resolved(products.notation, str(products.notation), left, right, options, longest)
-        check_single(request)
-        self.dtype = request.d_dtype
         with outside_transforms():
             self._launch = launch_of(table, request, y.dtype, False)
 
@@ -88,11 +82,26 @@ def one_by_one(
 def block_by_block(products: Products, options: Options, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The result as one buffer, of contractions that torch sees."""
     found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, options), strict=True))
-    dtype = next(iter(found.values())).dtype
-    return torch.cat([
+    dtype = next(iter(found.values())).dtype if found else _request(products, x, y, options, 0).d_dtype
+    nothing = [] if found else [side[:0].to(dtype) for side in (x, y)]  # whose gradients are zero then
+    return torch.cat([*nothing, *(
         found[k].reshape(-1) if k in found else x.new_zeros(products.d.shapes[k], dtype=dtype).reshape(-1)
         for k in products.d.stored
-    ])  # fmt: skip
+    )])  # fmt: skip
+
+
+def _request(products: Products, x: torch.Tensor, y: torch.Tensor, options: Options, longest: int) -> Request:
+    """The checked call of all products; errors are those of two blocks that meet. `longest`: a sum's length at most."""
+    shapes = [(0,) * len(term) for term in products.notation.inputs]
+    if products.pairs:
+        i, j, _ = products.pairs[0][1][0]
+        shapes = [products.a.shapes[i], products.b.shapes[j]]
+    with outside_transforms():  # tensors of which nothing is asked stand for the blocks
+        left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
+                       for shape, side in zip(shapes, (x, y), strict=True))  # fmt: skip
+    request = resolved(products.notation, str(products.notation), left, right, options, longest)
+    check_single(request)
+    return request
 
 
 def _table(products: Products) -> GroupTable:

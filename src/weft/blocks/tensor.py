@@ -203,7 +203,8 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
             _STRUCTURES.put((keys, shapes), structure)
         if not plain:
             _check_alike(keys, tensors)
-    return structure, torch._C._nn.flatten_dense_tensors(tensors)
+    buffer = torch._C._nn.flatten_dense_tensors(tensors)
+    return structure, buffer.clone() if len(tensors) == 1 else buffer  # one tensor is flattened where it lies
 
 
 _SHAPE, _KIND = attrgetter("shape"), attrgetter("dtype", "device", "layout", "is_nested")

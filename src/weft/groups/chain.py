@@ -14,7 +14,7 @@ from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
-from weft.errors import NotationError, ShapeError, call_context
+from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
@@ -24,6 +24,7 @@ from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
+from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, terms_of
 
@@ -70,6 +71,10 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
         tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
         if any_autocast():
             tensors = cast_by_autocast(tensors, keywords.get("precision"))
+        for tensor in tensors:
+            if tensor.dtype in FP8:
+                kind = dtype_name(tensor.dtype)
+                raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
         notation = expand(_read(equation), [tensor.dim() for tensor in tensors])
         roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):

@@ -73,6 +73,9 @@ def check_offsets(ragged: Ragged, x: Any) -> None:
     if x.layout is torch.jagged:
         if getattr(x, "_lengths", None) is not None:
             raise UnsupportedError("a jagged tensor with holes between its lists: give its lists one after the other")
+        place = getattr(x, "_ragged_idx", 1)
+        if place != 1:
+            raise UnsupportedError(f"the lists of a jagged tensor lie along dimension {place}: transpose it, to 1")
         own = tuple(x.offsets().tolist())
         if all(starts != own for _, starts in ragged.offsets):
             raise ShapeError(f"the lists of a jagged tensor begin at {_some(own)}, and ragged says otherwise")

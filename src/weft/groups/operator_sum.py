@@ -32,7 +32,7 @@ from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import WIDER, is_of_halves, step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec.arguments import read_sequence
-from weft.spec.dtypes import dtype_name
+from weft.spec.dtypes import FP8, dtype_name, storage_type
 from weft.spec.memory import share_memory
 
 NAMES = ("L", "O", "R")
@@ -139,6 +139,7 @@ class OperatorSum:
     def _check(self, x: torch.Tensor) -> tuple[int, ...]:
         if x.dim() != 3:
             raise ShapeError(f"the state has three modes (l, s, r), this one {x.dim()}")
+        _check_type(x.dtype)
         if self.dtype not in (None, x.dtype):
             raise DTypeError(f"the state is {dtype_name(x.dtype)}, the terms are {dtype_name(self.dtype)}")
         if self.device not in (None, x.device):
@@ -260,6 +261,8 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
                     f"{name} of term {at} is {tuple(tensor.shape)}, that of term {known[0]} {tuple(known[1].shape)}"
                 )
         read.append(tuple(found))  # type: ignore[arg-type]
+    if any_tensor is not None:
+        _check_type(any_tensor.dtype)
     for name, known in zip(NAMES, first, strict=True):
         side = NAMES.index(name)
         if known is not None and known[1].shape[0] != known[1].shape[1]:
@@ -267,6 +270,12 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
             if missing is not None:
                 raise ShapeError(f"{name} of term {missing} is the identity, but that of term {known[0]} is oblong")
     return read
+
+
+def _check_type(dtype: torch.dtype) -> None:
+    """Raise for a type that has no sums."""
+    if storage_type(dtype, dtype) in FP8:
+        raise DTypeError(f"sums of operators do not fit {dtype_name(dtype)}: convert the terms and the state")
 
 
 def _pattern(term: Term) -> tuple[bool, ...]:

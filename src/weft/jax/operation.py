@@ -49,7 +49,27 @@ weft_p.multiple_results = True
 
 def apply(operation: Operation, *operands: Any) -> tuple[Any, ...]:
     """The results as arrays of JAX."""
-    found: tuple[Any, ...] = tuple(weft_p.bind(*operands, operation=operation))
+    found: tuple[Any, ...] = tuple(weft_p.bind(*_varying_alike(operands), operation=operation))
+    return found
+
+
+def _varying_alike(operands: Sequence[Any]) -> list[Any]:
+    """Operands that differ along the same axes of the mesh of a `shard_map`: one that does not is cast to do so, and
+    the derivative of the cast adds its gradients up."""
+    axes = [_axes(jax.typeof(each)) for each in operands]
+    together = frozenset().union(*axes)
+    if all(own == together for own in axes):
+        return list(operands)
+    return [
+        jax.lax.pcast(each, tuple(sorted(together - own)), to="varying") if own != together else each
+        for each, own in zip(operands, axes, strict=True)
+    ]
+
+
+def _axes(aval: Any) -> frozenset[str]:
+    """The axes of a mesh along which values of this type differ."""
+    kind = getattr(aval, "manual_axis_type", None)  # `vma` before JAX 0.10.2
+    found: frozenset[str] = getattr(aval, "vma", frozenset()) if kind is None else kind.varying
     return found
 
 
@@ -94,7 +114,16 @@ def _abstract(*avals: Any, operation: Operation) -> list[Any]:
     for dtype in types:
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise DTypeError(f'a result of {dtype} is for programs with jax.config.update("jax_enable_x64", True)')
-    return [jax.core.ShapedArray(each.shape, dtype) for each, dtype in zip(found, types, strict=True)]
+    varying = next((aval for aval in avals if _axes(aval)), None)
+    return [_type_of(varying, each.shape, dtype) for each, dtype in zip(found, types, strict=True)]
+
+
+def _type_of(varying: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """JAX's type of a result; `varying`: that of operands which differ along axes of a mesh, as results do then."""
+    if varying is None:
+        return jax.core.ShapedArray(shape, dtype)
+    whole = jax.sharding.NamedSharding(varying.sharding.mesh, jax.sharding.PartitionSpec(*[None] * len(shape)))
+    return varying.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole)
 
 
 @lru_cache(maxsize=1024)
@@ -157,9 +186,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Any) -> 
         raise UnsupportedError(
             "what torch derives has one derivative, in reverse mode: those of jax.contract and jax.einsum have all"
         )
-    results = weft_p.bind(*primals, operation=operation)
+    results = apply(operation, *primals)
     parts = [
-        weft_p.bind(*primals[:at], tangent, *primals[at + 1 :], operation=operation)[0]
+        apply(operation, *primals[:at], tangent, *primals[at + 1 :])[0]
         for at, tangent in enumerate(tangents)
         if type(tangent) is not ad.Zero
     ]
@@ -237,5 +266,5 @@ def by_torch(operation: Any, *operands: Any) -> tuple[Any, ...]:
         )
 
     call.defvjp(forward, backward)
-    found: tuple[Any, ...] = call(*operands)
+    found: tuple[Any, ...] = call(*_varying_alike(operands))
     return found

@@ -77,7 +77,8 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     if isinstance(value, str):
         typed = value.strip().lower().removeprefix("torch.")
         raise DTypeError(f"{what}={value!r} names no number type{nearest(typed, words) or f': it is {right}'}")
-    raise DTypeError(f"{what} is {right}, not {value!r}")
+    given = type(value).__name__ if hasattr(value, "shape") else repr(value)  # no values of arrays
+    raise DTypeError(f"{what} is {right}, not {given}")
 
 
 def read_mode(what: str, value: object, modes: tuple[str, ...]) -> str | torch.dtype | None:
