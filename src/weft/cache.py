@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
-from weft.base.files import write_whole
+from weft.base.files import hand_out
 from weft.errors import WeftError
 from weft.machine.store import cache_directory
 from weft.planner.validity import outdate
@@ -69,7 +69,7 @@ def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     document = exported(known(rooms))
     if file is not None:
         try:
-            write_whole(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+            hand_out(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n")
         except OSError as error:
             raise WeftError(f"{str(file)[:200]} cannot be written ({error.strerror})") from None
     return document

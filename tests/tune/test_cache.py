@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,18 @@ def test_an_import_says_what_could_not_be_kept(
         done = command("import", str(exported))
     assert done.exit_code == 2
     assert f"took over 0 of {count} entries: the cache cannot be written" in done.output
+
+
+def test_an_export_goes_where_a_link_leads_and_into_a_pipe(cache: Path, tmp_path: Path) -> None:
+    """A file in the place of /dev/null, which root may write, would be in the way of every other program."""
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "exported.json")
+    document = weft.cache.export(link)
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "exported.json").read_text()) == document
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    weft.cache.export(pipe)
+    assert json.loads(os.read(reader, 1 << 20)) == document
+    os.close(reader)
+    assert pipe.is_fifo()

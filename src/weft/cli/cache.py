@@ -66,11 +66,11 @@ def export(
 ) -> None:
     """Write all entries to one JSON file."""
     with errors_in_a_line():
-        from weft.base.files import write_whole
+        from weft.base.files import hand_out
         from weft.tune.cache import exported
 
         document = exported(_named(rooms))
-        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+        hand_out(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
         typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
 
 
