@@ -14,12 +14,12 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
-from weft.base.files import write_whole
-from weft.errors import UnsupportedError, WeftError
+from weft.base.files import hand_out
+from weft.errors import WeftError
 from weft.machine.store import cache_directory
 from weft.planner.validity import outdate
 from weft.spec.arguments import reads
-from weft.tune.cache import ABOUT, cleared, entries, exported, imported
+from weft.tune.cache import ABOUT, cleared, entries, exported, imported, known
 
 
 class Room(TypedDict):
@@ -58,7 +58,7 @@ def info() -> Info:
 @reads("cache.clear")
 def clear(*rooms: str) -> int:
     """Remove all files, or those of some rooms; how many. Plans of this process are made anew at their next use."""
-    count, _ = cleared(_known(rooms))
+    count, _ = cleared(known(rooms))
     outdate()
     return count
 
@@ -66,10 +66,10 @@ def clear(*rooms: str) -> int:
 @reads("cache.export")
 def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
-    document = exported(_known(rooms))
+    document = exported(known(rooms))
     if file is not None:
         try:
-            write_whole(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+            hand_out(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n")
         except OSError as error:
             raise WeftError(f"{str(file)[:200]} cannot be written ({error.strerror})") from None
     return document
@@ -90,10 +90,3 @@ def import_(source: str | Path | dict[str, Any]) -> int:
     count = imported(document)
     outdate()
     return count
-
-
-def _known(rooms: tuple[str, ...]) -> tuple[str, ...]:
-    for room in rooms:
-        if room not in ABOUT:
-            raise UnsupportedError(f"the cache has no room {room!r}: its rooms are {', '.join(ABOUT)}")
-    return rooms

@@ -71,6 +71,42 @@ def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str) -> No
     assert code == (0 if arguments[0] == "occupancy" else 2)
 
 
+MANY = "9" * 5000  # digits, more than Python reads as a number
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("explain", "mk,kn->mn", "--extents", f"m=4,n=4,k={MANY}"), "...' in --extents is not of the form a=16"),
+        ((*PRODUCT, "--strides-a", f"m=1,k={MANY}"), "...' in --strides-a is not of the form m=64"),
+        ((*PRODUCT, "--strides-a", f"m=1,k={2**62}"), "strides {'m': 1, 'k': 4611686018427387904} of A: no tensor"),
+        ((*PRODUCT, "--strides-a", f"m=1,k={10**20}"), "of A: no tensor reaches so far"),
+        ((*PRODUCT, "--strides-a", "m=1,k=64,m=2"), "--strides-a gives 'm' twice: 1 and 2"),
+        ((*PRODUCT, "--epilogue", "bias", "--operands", "bias=n,bias=m"), "--operands gives 'bias' twice"),
+        ((*PRODUCT, "--epilogue", "relu", "--indices", "i=m,i=n"), "--indices gives 'i' twice: m and n"),
+        (("bench", "tccg", "--cases", "1-99999999999"), "'1-99999999999' in --cases is of more than 10000 numbers"),
+        (("ladder", "cpu", "--rung", "1-99999999999"), "'1-99999999999' in --rung is of more than 10000 numbers"),
+        (("ladder", "cpu", "--rung", "3-1"), "'3-1' in --rung ends before it begins"),
+        (("occupancy", "--registers", "8", "--warps", "1", "--limits", "warps=x"), "--limits takes a number of bytes"),
+        (("occupancy", "--registers", "8", "--warps", "1", "--limits", "warps=1,warps=2"),
+         "--limits gives 'warps' twice: 1 and 2"),
+        (("occupancy", "--registers", "8", "--warps", "1", "--shared", MANY), "--shared takes a number of bytes"),
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be_meant(arguments: tuple[str, ...], sentence: str) -> None:
+    code, said = weft(*arguments)
+    assert code == 2
+    assert sentence in said
+    assert len(said) < 300
+
+
+def test_a_file_of_equations_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "equations").write_bytes(b"\xff\xfe\x00")
+    code, said = weft("warm", tmp_path / "equations")
+    assert code == 2
+    assert said.endswith("equations is no text")
+
+
 def test_a_folder_without_a_run_is_named_once(tmp_path: Path) -> None:
     code, said = weft("report", tmp_path)
     assert code == 2

@@ -155,6 +155,18 @@ def test_other_files_are_not_imported(content: str, tmp_path: Path, empty_cache:
     assert list(entries()) == []
 
 
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"what": "weft tune", "format": 1}', "[" * 100_000]
+)
+def test_a_file_that_is_no_record_stays(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text(content)
+    done = run("tune", *EQUATION, "--out", str(file))
+    assert done.exit_code == 2
+    assert "record.json is no record of weft tune" in done.output
+    assert file.read_text() == content
+
+
 def test_other_extents_and_types_are_not_those_of_the_record(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     for more in ("i=8,j=8,k=8 float32", "i=9,j=8,k=8 float32", "i=9,j=8,k=8 float64", "i=9,j=8,k=8 float64"):

@@ -131,3 +131,31 @@ def test_plans_and_networks_made_before_the_fork() -> None:
             torch.testing.assert_close((p(x, y), net(x, y, torch.ones(200, 300))), expected)
         forked(run)
     """)
+
+
+def test_what_another_thread_was_at_when_a_child_was_forked() -> None:
+    """A function's operations, and a cache: the thread that holds them is not there in the child."""
+    passes("""
+        import threading
+        from weft.base.bounded_cache import BoundedCache
+        from weft.fn import pointwise
+        begun, go_on, record, cache = threading.Event(), threading.Event(), pointwise.record, BoundedCache(4)
+        def slow(*given, **named):
+            if threading.current_thread() is other:
+                begun.set()
+                go_on.wait()
+            return record(*given, **named)
+        def call():
+            with cache._lock:
+                weft.contract("mk,kn->mn", x, y, a_fn=lambda v: v.abs().sqrt(), backend="cpu", specialize="now")
+        pointwise.record = slow
+        other = threading.Thread(target=call)
+        other.start()
+        assert begun.wait(60)
+        expected = {"function": torch.full((200, 300), 400.0)}
+        forked(lambda: (same(["function"], expected), cache.put("a", 1)))
+        go_on.set()
+        other.join()
+        with cache._lock:
+            assert cache._lock.locked()
+    """)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,39 @@ def test_machine_code_is_neither_exported_nor_imported(cache: Path) -> None:
     with pytest.raises(weft.WeftError, match="'cpu' is no room"):
         weft.cache.import_(document | {"entries": [entry]})
     assert weft.cache.import_(document) == len(document["entries"])
+
+
+@pytest.mark.parametrize("words", [("list",), ("verify",), ("clear", "--yes"), ("export", "exported.json")])
+def test_a_room_that_the_cache_has_not(cache: Path, words: tuple[str, ...]) -> None:
+    done = command(*words, "--rooms", "schedule")
+    assert done.exit_code == 2
+    assert "the cache has no room 'schedule': its rooms are schedules, tuning," in done.output
+    assert not Path("exported.json").exists()
+
+
+def test_an_import_says_what_could_not_be_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exported, file = tmp_path / "exported.json", tmp_path / "a file"
+    count = len(weft.cache.export(exported)["entries"])
+    file.touch()
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(file))
+    with pytest.warns(weft.WeftWarning, match="weft cannot write its cache"):
+        done = command("import", str(exported))
+    assert done.exit_code == 2
+    assert f"took over 0 of {count} entries: the cache cannot be written" in done.output
+
+
+def test_an_export_goes_where_a_link_leads_and_into_a_pipe(cache: Path, tmp_path: Path) -> None:
+    """A file in the place of /dev/null, which root may write, would be in the way of every other program."""
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "exported.json")
+    document = weft.cache.export(link)
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "exported.json").read_text()) == document
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    weft.cache.export(pipe)
+    assert json.loads(os.read(reader, 1 << 20)) == document
+    os.close(reader)
+    assert pipe.is_fifo()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
+_FARTHEST = 2**63  # bytes that no tensor has
+_WIDEST = 16  # bytes of a number
 # What drivers call the products of `machine.occupancy` that kernels are made for.
 _NAMES = {
     "a100": "NVIDIA A100-SXM4-80GB", "rtx3090": "NVIDIA GeForce RTX 3090", "a6000": "NVIDIA RTX A6000",
@@ -96,7 +98,7 @@ def hypothetical(
     notation = _read(equation)
     _check_labels(notation, extents)
     shapes = [[extents[str(label)] for label in term] for term in notation.inputs]
-    if any(math.prod(shape) * dtype.itemsize >= 2**63 for shape in shapes):
+    if any(math.prod(shape) * dtype.itemsize >= _FARTHEST for shape in shapes):
         raise ShapeError(f"extents {dict(extents)}: no tensor has so many elements")
     a, b = (
         torch.empty_strided(shape, _strides(term, shape, given, name), dtype=dtype, device="meta")
@@ -161,7 +163,10 @@ def _strides(
     if sorted(given) != sorted(set(labels)):
         names = _listed(list(given))
         raise NotationError(f"strides of {operand} are given for {names}, its labels are {_listed(labels)}")
-    return tuple(given[label] for label in labels)
+    strides = tuple(given[label] for label in labels)
+    if sum(stride * extent for stride, extent in zip(strides, shape, strict=True)) * _WIDEST >= _FARTHEST:
+        raise ShapeError(f"strides {dict(given)} of {operand}: no tensor reaches so far")
+    return strides
 
 
 def _read(equation: str) -> Notation:

@@ -122,7 +122,7 @@ def read_equations(
         try:
             extents = {label: int(extent) for label, extent in (pair.split("=") for pair in given.strip().split(","))}
             operands = [_operands(equation, extents, dtype) for dtype in dtypes]
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, RuntimeError):  # the last two of extents that torch does not take
             raise NotationError(f"line {number} is no equation with the extent of every label: {line!r}") from None
         for each in operands:
             yield equation, each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from weft.autograd.product import Product
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
+from weft.base.cached import cached_property
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of
 from weft.planner.request import Request

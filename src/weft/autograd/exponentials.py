@@ -11,7 +11,7 @@ would have to be waited for.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, fx
 
 from weft.autograd.graphs import GraphWriter, Program
 from weft.autograd.spec import A, B, Spec
+from weft.base.cached import cached_property
 from weft.planner.exponentials import TYPES, least_sum
 
 

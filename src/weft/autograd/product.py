@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -41,6 +41,7 @@ from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
 from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
+from weft.base.cached import cached_property
 from weft.errors import WeftError
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar

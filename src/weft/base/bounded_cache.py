@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Any
 
+from weft.base.forks import free_in_child
+
 
 class BoundedCache:
     """Holds at most `size` entries."""
@@ -14,7 +16,7 @@ class BoundedCache:
     def __init__(self, size: int) -> None:
         self._size = size
         self._entries: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = Lock()
+        self._lock = free_in_child(Lock())
 
     def get(self, key: Hashable) -> Any:
         """The value, or None."""

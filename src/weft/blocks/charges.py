@@ -10,9 +10,9 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
+from weft.base.cached import cached_property
 from weft.errors import ArgumentError, ShapeError
 
 Charge = int | tuple[int, ...]

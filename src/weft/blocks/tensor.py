@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.bounded_cache import BoundedCache
+from weft.base.cached import cached_property
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, WeftError, call_context

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from weft.base.cached import cached_property
 from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import PeakText, SumText

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from weft.base.cached import cached_property
 from weft.cascades.product import BlockProducts, Labels, ProductRoles, narrowed, roles_of
 from weft.cascades.product import Box as Box
 from weft.cascades.second import SecondAlgebra

@@ -8,12 +8,12 @@ rows enough for a tile, the others join the batch: B and C lack those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
+from weft.base.cached import cached_property
 from weft.cascades.arguments import BYTES, KernelArguments, Outer, launched, tensor_map
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame

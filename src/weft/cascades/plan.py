@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of, without_autocast
+from weft.base.cached import cached_property
 from weft.base.forks import computing
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving

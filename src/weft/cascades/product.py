@@ -9,11 +9,11 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from weft.base.cached import cached_property
 from weft.library.exact import widens
 from weft.machine.ceilings import float32_products
 from weft.machine.exactness import guarded

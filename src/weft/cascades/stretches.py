@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, fx
 
+from weft.base.cached import cached_property
 from weft.cascades.frame import Frame
 from weft.cascades.masks import kept
 from weft.cascades.program import Program

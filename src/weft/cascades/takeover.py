@@ -7,11 +7,11 @@ compiled in a thread beside the calls once these have lost enough by the model's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from itertools import count
 from math import inf
 from typing import Any
 
+from weft.base.cached import cached_property
 from weft.base.log import log
 from weft.cascades.program import Stage
 from weft.cascades.rows import StageRows

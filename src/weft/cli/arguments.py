@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import NotationError, UnsupportedError
@@ -11,18 +12,41 @@ if TYPE_CHECKING:
     import torch
 
 _POWERS = {"K": 1e3, "M": 1e6, "G": 1e9}
+_MOST = 10000  # numbers of one range
+_ROOM = 60  # characters of a mistyped part that an error repeats
 
 
 def read_extents(text: str) -> dict[str, int]:
     """``a=16,b=8`` as a mapping from labels to extents."""
+    return _numbers(text, "--extents", "a=16")
+
+
+def _numbers(text: str, option: str, form: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
-        label, _, extent = (piece.strip() for piece in part.partition("="))
-        if not label or not extent.isdecimal():
-            raise NotationError(f"'{part.strip()}' in --extents is not of the form a=16")
-        if found.setdefault(label, int(extent)) != int(extent):
-            raise NotationError(f"--extents gives '{label}' twice: {found[label]} and {int(extent)}")
+        label, _, digits = (piece.strip() for piece in part.partition("="))
+        if not label or (number := whole(digits)) is None:
+            raise NotationError(f"'{shortened(part.strip())}' in {option} is not of the form {form}")
+        once(found, label, number, option)
     return found
+
+
+def once(found: dict[str, Any], name: str, value: Any, option: str) -> None:
+    """Note the value of a name; `NotationError` where the option gives it another one, too."""
+    if found.setdefault(name, value) != value:
+        raise NotationError(f"{option} gives '{name}' twice: {found[name]} and {value}")
+
+
+def whole(text: str) -> int | None:
+    """A number of decimal digits alone; None for other text, and for more of them than Python reads."""
+    with suppress(ValueError):
+        return int(text) if text.isdecimal() else None
+    return None
+
+
+def shortened(text: str) -> str:
+    """A mistyped part, as far as a line of an error has room for it."""
+    return text if len(text) <= _ROOM else f"{text[:_ROOM]}..."
 
 
 def read_dtype(name: str, option: str = "--dtype") -> torch.dtype:
@@ -50,15 +74,7 @@ def read_work(text: str | None) -> int | None:
 
 def read_strides(text: str | None, option: str) -> dict[str, int] | None:
     """``m=1,k=64`` as a mapping from the labels of one operand to strides in elements."""
-    if text is None:
-        return None
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        label, _, stride = (piece.strip() for piece in part.partition("="))
-        if not label or not stride.isdecimal():
-            raise NotationError(f"'{part.strip()}' in {option} is not of the form m=64")
-        found[label] = int(stride)
-    return found
+    return None if text is None else _numbers(text, option, "m=64")
 
 
 def read_operands(text: str | None, usual: torch.dtype) -> dict[str, tuple[str, torch.dtype]]:
@@ -69,7 +85,7 @@ def read_operands(text: str | None, usual: torch.dtype) -> dict[str, tuple[str, 
         modes, _, dtype = (piece.strip() for piece in rest.partition(":"))
         if not name or not sign:
             raise NotationError(f"'{part}' in --operands is not of the form bias=n or bias=n:float16")
-        found[name] = (modes, read_dtype(dtype, "--operands") if dtype else usual)
+        once(found, name, (modes, read_dtype(dtype, "--operands") if dtype else usual), "--operands")
     return found
 
 
@@ -80,7 +96,7 @@ def read_indices(text: str | None) -> dict[str, str]:
         name, sign, label = (piece.strip() for piece in part.partition("="))
         if not name or not sign or not label:
             raise NotationError(f"'{part}' in --indices is not of the form i=m")
-        found[name] = label
+        once(found, name, label, "--indices")
     return found
 
 
@@ -149,11 +165,22 @@ def split_cases(text: str | None) -> tuple[str, ...]:
     """Numbers, ranges of numbers spelled out, and names."""
     found: list[str] = []
     for part in split(text):
-        first, dash, last = part.partition("-")
-        if dash and first.isdecimal() and last.isdecimal():
-            if int(first) > int(last):
-                raise NotationError(f"'{part}' in --cases ends before it begins")
-            found += [str(number) for number in range(int(first), int(last) + 1)]
+        numbers = span(part, "--cases") if "-" in part else None
+        if numbers is not None:
+            found += map(str, numbers)
         else:
             found.append(part)
     return tuple(found)
+
+
+def span(text: str, option: str) -> range | None:
+    """``3`` or ``8-11`` as numbers; None for other text."""
+    first, dash, last = (piece.strip() for piece in text.partition("-"))
+    low, high = whole(first), whole(last if dash else first)
+    if low is None or high is None:
+        return None
+    if low > high:
+        raise NotationError(f"'{text}' in {option} ends before it begins")
+    if high - low >= _MOST:
+        raise NotationError(f"'{shortened(text)}' in {option} is of more than {_MOST} numbers")
+    return range(low, high + 1)

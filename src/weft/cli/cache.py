@@ -10,7 +10,7 @@ import typer
 
 from weft.base.figures import counted, si
 from weft.cli.arguments import split
-from weft.cli.terminal import WRONG, console, end, errors_in_a_line
+from weft.cli.terminal import MISUSED, WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
 
 Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,selftest,cpu, and so on.")]
@@ -66,11 +66,11 @@ def export(
 ) -> None:
     """Write all entries to one JSON file."""
     with errors_in_a_line():
-        from weft.base.files import write_whole
+        from weft.base.files import hand_out
         from weft.tune.cache import exported
 
-        document = exported(split(rooms))
-        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
+        document = exported(_named(rooms))
+        hand_out(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
         typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
 
 
@@ -83,7 +83,10 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
             document: Any = json.loads(file.read_text())
         except (OSError, ValueError, RecursionError):
             raise UnsupportedError(f"{file} is no JSON file") from None
-        typer.echo(f"took over {counted(imported(document), 'entry', 'entries')}")
+        count = imported(document)
+        if count < (all_ := len(document["entries"])):
+            end(f"took over {count} of {counted(all_, 'entry', 'entries')}: the cache cannot be written", MISUSED)
+        typer.echo(f"took over {counted(count, 'entry', 'entries')}")
 
 
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
@@ -95,12 +98,18 @@ def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="
         size = si(sum(entry.size for entry in found), "B")
         if found and not yes and not typer.confirm(f"Remove {counted(len(found), 'file')} ({size})?"):
             return
-        count, _ = cleared(split(rooms))
+        count, _ = cleared(_named(rooms))
         typer.echo(f"removed {counted(count, 'file')}")
 
 
 def _found(rooms: str | None) -> list[Any]:
     from weft.tune.cache import entries
 
-    wanted = split(rooms)
+    wanted = _named(rooms)
     return [entry for entry in entries() if not wanted or entry.room in wanted]
+
+
+def _named(rooms: str | None) -> tuple[str, ...]:
+    from weft.tune.cache import known
+
+    return known(split(rooms))

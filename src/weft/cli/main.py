@@ -99,10 +99,19 @@ def warm(
         from weft.api.warm import warm as compile_ahead
 
         types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
-        equations = read_equations(file.read_text(), types) if file is not None else ()
+        equations = read_equations(_text(file), types) if file is not None else ()
         count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
         console().print(f"{count} shape-generic kernels are compiled", markup=False)
         _fit_cost_model(device)
+
+
+def _text(file: Path) -> str:
+    from weft.errors import UnsupportedError
+
+    try:
+        return file.read_text()
+    except UnicodeDecodeError:
+        raise UnsupportedError(f"{file} is no text") from None
 
 
 def _fit_cost_model(device: str) -> None:

@@ -155,7 +155,7 @@ def _run(
 
     run = TuningRun.on(place, effort, suite)
     run.skipped = skipped
-    if out is not None and out.exists() and not again:
+    if out is not None and out.is_file() and not again:
         before = load(out)
         then, now = _kind(before), _kind(run.document())
         others = [what for what in now if then[what] != now[what]]
@@ -198,7 +198,7 @@ def _line(case: dict[str, Any]) -> str:
 
 def _calibrate(jobs: list[Job], effort: Effort, out: Path | None) -> None:
     """Measure random candidates, and fit the cost model to them."""
-    from weft.base.files import write_whole
+    from weft.base.files import hand_out
 
     fitting = provided("weft.tuning", "calibrate", "--calibrate")
     with progress("measuring", len(jobs)) as step:
@@ -209,7 +209,7 @@ def _calibrate(jobs: list[Job], effort: Effort, out: Path | None) -> None:
     typer.echo(fitting.report(fit))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n", mode=0o644)
+        hand_out(out, json.dumps(fitting.shipped(fit), indent=1) + "\n")
         typer.echo(f"wrote {out}")
 
 

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import fx
 
+from weft.base.cached import cached_property
 from weft.errors import DTypeError, UnsupportedError
 from weft.fn.complex_parts import split_complex
 from weft.fn.identity import canonical

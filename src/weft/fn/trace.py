@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.base.forks import free_in_child
 from weft.errors import FunctionError
 from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
@@ -25,7 +26,7 @@ _COMPLEX = frozenset({"conj_physical", "real", "imag", "complex", "polar", "angl
 _REMEMBERED = 1024
 
 _traces: OrderedDict[Hashable, Pointwise] = OrderedDict()
-_lock = threading.Lock()
+_lock = free_in_child(threading.Lock())
 
 
 def trace(

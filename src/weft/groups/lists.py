@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from operator import index
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.bounded_cache import BoundedCache
+from weft.base.cached import cached_property
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
 from weft.spec import Label, Notation
 from weft.spec.notation import Term, label_text, term_text

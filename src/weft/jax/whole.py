@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 
+from weft.base.cached import cached_property
 from weft.base.describe import describe_many
 from weft.cascades import notation as cascades
 from weft.cascades.public import plan_cascade

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from weft.base.forks import free_in_child
 from weft.machine.ceilings import float32_products
 
 _SINGLE = (torch.float32, torch.complex64)
@@ -96,7 +97,7 @@ class _Switch:
     """oneDNN, which alone shortens products on the CPU, switched off while anyone needs that; MKL takes over."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._users = 0
         self._enabled = True
 

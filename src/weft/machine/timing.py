@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import torch
 
+from weft.base.forks import free_in_child
 from weft.errors import UnsupportedError
 from weft.machine.rotation import Inputs, InputSet, Mode, cache_bytes, memory_bytes, rotation
 from weft.machine.stamp import Clocks, read_clocks
@@ -45,7 +46,7 @@ Call = Callable[..., Any]
 Clock = Callable[[], float]
 Batch = Callable[[], float]  # runs one batch and returns seconds per call
 
-_one_at_a_time = threading.RLock()  # two timings on one machine would measure each other
+_one_at_a_time = free_in_child(threading.RLock())  # two timings on one machine would measure each other
 _last_busy: dict[int, float] = {}  # GPU index -> when it was last known to be warm
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from threading import Lock, Timer
 from typing import Any
 
+from weft.base.forks import free_in_child
 from weft.planner.planner import Choice
 from weft.planner.restored import restored
 from weft.planner.schedule import Description, Target
@@ -25,7 +26,7 @@ STARTING = 4.0  # seconds until the first kernel of a process of compilers is be
 
 _pools: dict[tuple[Target, int], Any] = {}  # by target, and the process that they belong to
 _timers: dict[tuple[Target, int], Timer] = {}
-_lock = Lock()
+_lock = free_in_child(Lock())
 
 
 def is_running(target: Target) -> bool:

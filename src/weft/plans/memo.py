@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from weft.base.bounded_cache import BoundedCache
+from weft.base.forks import free_in_child
 from weft.planner.validity import generation
 
 _every: WeakValueDictionary[int, Memo | CallCache] = WeakValueDictionary()
@@ -87,7 +88,7 @@ class CallCache(dict[Hashable, Any]):
         self.name = name
         self._size = size
         self._changes = generation()[0]
-        self._lock = Lock()
+        self._lock = free_in_child(Lock())
         _every[next(_numbers)] = self
 
     def put(self, key: Hashable, call: Any) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from weft.base.figures import duration
+from weft.base.forks import free_in_child
 from weft.base.log import log
 from weft.errors import WeftError
 from weft.planner import promotion
@@ -51,7 +52,7 @@ class PromotingLaunch:
         self._measured: dict[Any, float] = {}  # seconds of schedules that the device has shown
         self._count = count(1)
         self._due = self._sample = self._next = inf  # calls: of a change of kernels, of a timing, and the earlier one
-        self._lock = Lock()
+        self._lock = free_in_child(Lock())
         self._settle(first, 0)
 
     def __call__(self, *arguments: Any) -> None:

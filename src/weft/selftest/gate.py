@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from weft.base.forks import free_in_child
 from weft.errors import UnsupportedError
 from weft.planner import verdicts
 from weft.planner.planner import Choice
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from weft.selftest.cases import Trial
 
 _testing: ContextVar[bool] = ContextVar("within a self-test", default=False)
-_one_at_a_time = RLock()
+_one_at_a_time = free_in_child(RLock())
 
 
 def admitted(choice: Choice) -> bool:

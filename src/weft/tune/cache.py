@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cpu import machine_code
-from weft.errors import WeftError
+from weft.errors import UnsupportedError, WeftError
 from weft.machine.folder import Folder
 from weft.machine.store import Store, cache_directory, understood
 
@@ -65,6 +65,14 @@ class CacheEntry:
         device = environment.get("name", "") if isinstance(environment, dict) else ""
         parts = (value.get("text"), value.get("schedule"), device, str(value.get("date") or "")[:10])
         return ", ".join(str(part) for part in parts if part)
+
+
+def known(rooms: tuple[str, ...]) -> tuple[str, ...]:
+    """Rooms by their names. `UnsupportedError` where the cache has no such room."""
+    for room in rooms:
+        if room not in ABOUT:
+            raise UnsupportedError(f"the cache has no room {room!r}: its rooms are {', '.join(ABOUT)}")
+    return rooms
 
 
 def entries(root: Path | None = None) -> Iterator[CacheEntry]:
@@ -158,20 +166,21 @@ def exported(rooms: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def imported(document: Any) -> int:
-    """Save every entry of an exported value, replacing what is there; how many. `WeftError` where it is none."""
+    """Save every entry of an exported value, replacing what is there; how many were kept.
+
+    `WeftError` where it is none.
+    """
     try:
         if document["what"] != "weft cache" or document["format"] != FORMAT:
             raise ValueError
         found = [(str(entry["room"]), dict(entry["key"]), entry["value"]) for entry in document["entries"]]
-        json.dumps(found, allow_nan=False)
+        json.dumps(found, allow_nan=False, sort_keys=True)
     except (TypeError, KeyError, ValueError, RecursionError):
         raise WeftError("this is no cache that weft has exported") from None
     for room, _, _ in found:
         if room not in ABOUT or room in STAYING:
             raise WeftError(f"'{room}' is no room of the cache")
-    for room, key, value in found:
-        Store(room).save(key, value)
-    return len(found)
+    return sum(Store(room).save(key, value) for room, key, value in found)
 
 
 def cleared(rooms: tuple[str, ...] = ()) -> tuple[int, int]:

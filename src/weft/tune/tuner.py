@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from weft.base.figures import duration
+from weft.base.forks import free_in_child
 from weft.base.log import log
 from weft.errors import UnsupportedError, WeftError, WorkspaceError
 from weft.machine import timing
@@ -45,7 +46,7 @@ NOISE = 0.005  # of the time: what is not faster by more than this does not repl
 
 Report = Callable[[str, int, int], None]  # what is being done, how many candidates are done, of how many
 
-one_at_a_time = RLock()  # two tunings on one machine would measure each other
+one_at_a_time = free_in_child(RLock())  # two tunings on one machine would measure each other
 
 
 def tuned(choice: Choice, workspace_limit: int | None) -> Choice:

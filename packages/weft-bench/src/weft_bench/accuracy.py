@@ -141,6 +141,7 @@ def write(rows: Sequence[AccuracyRow], folder: Path, device: torch.device, side:
     """`accuracy.json` and `README.md` in a folder, with the machine and the command."""
     from weft.machine.provenance import command, commit
     from weft.machine.stamp import device_stamp
+    from weft_bench.records import write_whole
 
     stamp = device_stamp(device)
     about = (
@@ -152,5 +153,5 @@ def write(rows: Sequence[AccuracyRow], folder: Path, device: torch.device, side:
         "date": datetime.now(UTC).isoformat(timespec="seconds"), "device": stamp, "commit": commit(),
         "command": command(), "side": side, "seed": SEED, "rows": [asdict(row) for row in rows],
     }  # fmt: skip
-    (folder / "accuracy.json").write_text(json.dumps(record, indent=1) + "\n")
-    (folder / "README.md").write_text(page(rows, about))
+    write_whole(folder / "accuracy.json", json.dumps(record, indent=1) + "\n")
+    write_whole(folder / "README.md", page(rows, about))

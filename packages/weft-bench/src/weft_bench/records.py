@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -232,16 +233,25 @@ def json_text(run: Run) -> str:
 def load(folder: Path) -> Run:
     """Read the run in `folder` (or the JSON file itself). `WeftError` where there is none that can be read."""
     file = folder / RUN_FILE if folder.is_dir() else folder
-    try:
+    with reading(file, "run of weft bench"):
         entry = json.loads(file.read_text())
         if entry["format"] != FORMAT:
             raise WeftError(f"{file} has format {entry['format']}, this version of weft reads {FORMAT}")
         cases = [_case(case) for case in entry.pop("cases")]
         return Run(**entry, cases=cases)
+
+
+@contextmanager
+def reading(file: Path, what: str) -> Iterator[None]:
+    """While a record is read: `WeftError` where the file is none, cannot be read, or was cut."""
+    try:
+        yield
     except OSError as error:
-        raise WeftError(f"{file} is no run of weft bench: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeftError(f"{file} is no run of weft bench: {error}") from error
+        raise WeftError(f"{file} is no {what}: {error.strerror}") from error
+    except KeyError as error:
+        raise WeftError(f"{file} is no {what}: it lacks {error}") from error
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise WeftError(f"{file} is no {what}: {error}") from error
 
 
 def csv_text(run: Run) -> str:
@@ -257,8 +267,8 @@ def csv_text(run: Run) -> str:
 
 
 def write_whole(file: Path, text: str | bytes) -> None:
-    """Write `file` so that nobody ever sees a part of it."""
-    files.write_whole(file, text, mode=0o644)
+    """Write `file` so that nobody ever sees a part of it; see `weft.base.files.hand_out`."""
+    files.hand_out(file, text)
 
 
 def _about(case: CaseRecord) -> dict[str, str]:

@@ -215,6 +215,34 @@ def test_misuse_is_a_line_and_exit_code_2(arguments: tuple[str, ...], said: str)
     assert output.startswith("weft: ")
 
 
+DAMAGED = (b"", b"{", b"{}", b"[7]", b"3", b"null", b'{"cases": 1}', b'{"profiles": []}', b"\xff\x00", b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "said"),
+    [
+        ("run.json", ("report",), "is no run of weft bench"),
+        ("run.json", ("bench", "tccg", "--cases", "1", "--resume", *QUICK, "--out"), "is no run of weft bench"),
+        ("regret.json", ("bench", "regret", "--device", "cpu", "--resume", "--out"), "is no run of weft bench regret"),
+        ("study.json", ("bench", "tuning", "--device", "cpu", "--resume", "--out"), "is no study of weft bench tuning"),
+        ("micro.json", ("report",), "is no record of weft micro"),
+        ("profile.json", ("report",), "is no profile of weft"),
+        ("ladder-cpu.json", ("ladder", "--page"), "is no ladder of weft"),
+        ("ladder-cpu.json", ("ladder", "cpu", "--device", "cpu", "--resume", "--out"), "is no ladder of weft"),
+    ],
+)
+def test_a_record_that_was_damaged_is_a_line(
+    tmp_path: Path, file: str, arguments: tuple[str, ...], said: str
+) -> None:
+    for content in DAMAGED:
+        (tmp_path / file).write_bytes(content)
+        code, output = weft(*arguments, tmp_path)
+        assert code == 2, content[:20]
+        assert output.count("\n") == 1
+        assert said in output or "this version" in output
+        assert (tmp_path / file).read_bytes() == content
+
+
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for name in ("one", "two"):
         code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / name, *QUICK)

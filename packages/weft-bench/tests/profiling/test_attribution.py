@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profiling.made import profile
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft_bench.profiling.attribution import RULES, attribute, binds, sentence
 from weft_bench.profiling.counters import PACK, CounterSet
 from weft_bench.profiling.evidence import Variant, weigh
@@ -49,6 +49,15 @@ def test_a_profile_adds_its_counters_to_those_recorded(tmp_path: Path) -> None:
     bare.counters = []
     with pytest.raises(UnsupportedError, match="nothing was counted of mk,kn->mn"):
         append_recorded(file, [bare])
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"sets": [1]}', b'{"sets": [{}]}', b"\xff\x00"])
+def test_a_file_of_other_content_takes_no_counters(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "sets.json"
+    file.write_bytes(content)
+    with pytest.raises(WeftError, match=r"sets.json is no file of recorded sets: "):
+        append_recorded(file, [profile()])
+    assert file.read_bytes() == content
 
 
 def made(**values: float) -> CounterSet:

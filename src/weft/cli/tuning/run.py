@@ -100,6 +100,7 @@ def _samples(part: Mapping[str, Any] | None) -> list[float]:
 
 
 FORMAT = 1
+_PARTS = {"what", "format", "suite", "device", "effort", "cases"}  # that going on looks at
 AHEAD = 3  # cases whose candidates are with the compilers while one is measured
 
 
@@ -245,18 +246,19 @@ def _stored(choice: Any, found: Any) -> dict[str, Any]:
 
 def save(run: TuningRun, file: Path) -> None:
     """Write the record, whole or not at all."""
-    from weft.base.files import write_whole
+    from weft.base.files import hand_out
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(run.document(), indent=1, allow_nan=False) + "\n", mode=0o644)
+    hand_out(file, json.dumps(run.document(), indent=1, allow_nan=False) + "\n")
 
 
 def load(file: Path) -> dict[str, Any]:
     """A record as `save` wrote it; `WeftError` for another file."""
     try:
-        document = json.loads(file.read_text())
-        if document["what"] == "weft tune" and document["format"] == FORMAT:
-            return dict(document)
-    except (OSError, ValueError, TypeError, KeyError):
+        document = dict(json.loads(file.read_text()))
+        whole = document.keys() >= _PARTS and all(case.keys() >= {"group", "name"} for case in document["cases"])
+        if whole and document["what"] == "weft tune" and document["format"] == FORMAT:
+            return document
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         pass
     raise WeftError(f"{file} is no record of weft tune")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from weft.base.cached import cached_property
 from weft.cpu.gett.params import (
     ABSENT,
     AUX_BASE,

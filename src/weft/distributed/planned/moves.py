@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
+from weft.base.cached import cached_property
 from weft.distributed.group.collectives import all_gather, all_to_all
 from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks

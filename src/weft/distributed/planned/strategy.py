@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Literal
 
+from weft.base.cached import cached_property
 from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed, Places, Span, chunk, chunks
 from weft.distributed.planned.problem import RankProblem

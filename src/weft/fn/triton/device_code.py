@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weft.base.forks import free_in_child
+
 _compiled: dict[str, Any] = {}
-_lock = threading.Lock()
+_lock = free_in_child(threading.Lock())
 
 
 def jit_function(source: str, names: Callable[[], Mapping[str, Any]] = dict) -> Any:

@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
+from weft.base.cached import cached_property
 from weft.gpu.common.tensor_maps import MapForm
 from weft.planner.schedule import Target
 

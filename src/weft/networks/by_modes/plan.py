@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
+from weft.base.cached import cached_property
 from weft.distributed.group.link import Link
 from weft.distributed.planned.moves import PIECE, TensorRoute
 from weft.distributed.planned.placement import Places, held

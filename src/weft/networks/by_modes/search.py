@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
+from weft.base.cached import cached_property
 from weft.networks.by_modes.plan import Modes, ModesPlan, Prices
 from weft.networks.cost import invariant
 from weft.networks.order import Orders

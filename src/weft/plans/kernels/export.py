@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.base.files import write_whole
+from weft.base.files import hand_out
 from weft.base.version import __version__
 from weft.errors import UnsupportedError
 from weft.oracle.validate import Sample, Sampled
@@ -199,7 +199,7 @@ def export(request: Request, contraction: Contraction, choice: Choice, folder: P
         "example.c": _example(request, contraction, tensors),
     }
     for name, content in files.items():
-        write_whole(folder / name, content, mode=0o644)
+        hand_out(folder / name, content)
     return [folder / name for name in files]
 
 

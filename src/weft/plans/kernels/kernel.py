@@ -6,9 +6,9 @@ Of a GPU that is here these are the loaded kernel's own; of another one the kern
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weft.base.cached import cached_property
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves

@@ -34,6 +34,7 @@ def demo(
     with errors_in_a_line():
         from weft_bench.cli import demo_job as job
         from weft_bench.cli import demo_report as report
+        from weft_bench.records import write_whole
 
         if json_file is not None and not json_file.parent.is_dir():
             raise UnsupportedError(f"{json_file.parent} is no directory")
@@ -58,7 +59,7 @@ def demo(
                 screen.print(report.table(rows, settings, demo.run.device, screen.width))
             if json_file is not None:
                 document = report.as_json(demo.run, settings, complete=demo.complete)
-                json_file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+                write_whole(json_file, json.dumps(document, indent=1, allow_nan=False) + "\n")
         if demo.run.ended == "interrupted":
             end("interrupted", INTERRUPTED)
         if wrong := [f"{case.name} ({report.failure(case)})" for case, _ in demo.run.failures()]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.arguments import read_device, read_dtype
+from weft.cli.arguments import read_device, read_dtype, shortened, span
 from weft.cli.terminal import WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import NotationError, UnsupportedError
 
@@ -79,13 +79,11 @@ def _ladders(names: list[str] | None) -> list[Ladder]:
 def _numbers(text: str | None) -> tuple[int, ...]:
     """``1,4,8-11`` as numbers."""
     found: list[int] = []
-    for part in (text or "").split(","):
-        first, sign, last = (piece.strip() for piece in part.partition("-"))
-        if not part.strip() and text is None:
-            continue
-        if not first.isdecimal() or (sign and not last.isdecimal()):
-            raise NotationError(f"'{part.strip()}' in --rung is not of the form 3 or 8-11")
-        found += range(int(first), int(last or first) + 1)
+    for part in (text.split(",") if text is not None else ()):
+        numbers = span(part.strip(), "--rung")
+        if numbers is None:
+            raise NotationError(f"'{shortened(part.strip())}' in --rung is not of the form 3 or 8-11")
+        found += numbers
     return tuple(dict.fromkeys(found))
 
 

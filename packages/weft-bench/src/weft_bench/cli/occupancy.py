@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import split
+from weft.cli.arguments import once, shortened, split, whole
 from weft.cli.terminal import errors_in_a_line
 from weft.errors import NotationError
 
@@ -46,7 +46,7 @@ def occupancy(
         sm, processors = find_sm(target)
         if limits is not None:
             sm, processors = _with(sm, limits, processors)
-        size = read_bytes(shared)
+        size = read_bytes(shared, "--shared")
         found = computed(sm, registers=registers, shared=size, warps=warps, barriers=barriers, carveout=carveout)
         run = waves(programs, processors or 1, found.blocks) if programs is not None else None
         if as_json:
@@ -65,7 +65,7 @@ def _with(sm: SmLimits, text: str, processors: int | None) -> tuple[SmLimits, in
         name, _, value = part.partition("=")
         if name not in _FREE:
             raise NotationError(f"'{part}' in --limits is no number of {', '.join(_FREE)}: registers=1024,warps=16")
-        given[name] = read_bytes(value)
+        once(given, name, read_bytes(value, "--limits"), "--limits")
     processors = given.pop("processors", processors)
     if "shared" in given:
         sm = replace(sm, sizes=(-(-given["shared"] // 1024),))
@@ -75,12 +75,13 @@ def _with(sm: SmLimits, text: str, processors: int | None) -> tuple[SmLimits, in
     return replace(sm, **changed), processors
 
 
-def read_bytes(text: str) -> int:
+def read_bytes(text: str, option: str) -> int:
     """A size as people write it: 49152, 48K, 48KiB; K is 1024."""
     found = re.fullmatch(r"(\d+)\s*([KM]?I?B?)", text.strip().upper())
-    if found is None or found[2] not in _POWERS:
-        raise NotationError(f"--shared is a number of bytes (49152, 48K), not '{text}'")
-    return int(found[1]) * 1024 ** _POWERS[found[2]]
+    number = None if found is None or found[2] not in _POWERS else whole(found[1])
+    if found is None or number is None:
+        raise NotationError(f"{option} takes a number of bytes (49152, 48K), not '{shortened(text)}'")
+    return number * 1024 ** _POWERS[found[2]]
 
 
 def _text(found: Occupancy, limits: SmLimits, registers: int, warps: int) -> str:

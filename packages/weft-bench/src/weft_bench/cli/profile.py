@@ -122,7 +122,7 @@ def profile(
     with errors_in_a_line():
         from weft_bench.profiling.evidence import MECHANISMS
         from weft_bench.profiling.page import save
-        from weft_bench.profiling.record import append_recorded, compared
+        from weft_bench.profiling.record import append_recorded, compared, recorded_sets
         from weft_bench.profiling.text import side_by_side, trade_lines
 
         known = [each.name for each in MECHANISMS]
@@ -143,6 +143,8 @@ def profile(
             return
         if scaling and place.type != "cpu":
             raise UnsupportedError("--scaling varies the threads of a CPU: add --device cpu")
+        if record is not None:
+            recorded_sets(record)
         ceilings = device_ceilings(place)
         how = {"counters": counters, "energy": energy or energy_model, "budget": budget}
         found = [_measured(case, place, who, schedule, ceilings, how) for who, schedule in sides]
@@ -157,10 +159,10 @@ def profile(
             typer.echo(f"{each.kind} scaling, speed-up by threads {said}; parallel share {each.parallel:.3f}")
         for line in trade_lines(trades):
             typer.echo(line)
-        if record is not None:
-            typer.echo(f"{record} holds {append_recorded(record, found)} sets of counters")
         if out is not None:
             typer.echo(f"wrote {save(found, out, scaled, trades)}")
+        if record is not None:
+            typer.echo(f"{record} holds {append_recorded(record, found)} sets of counters")
 
 
 def _case(

@@ -76,7 +76,7 @@ def _begun(folder: Path, place: torch.device, resume: bool) -> dict[str, Any]:
     """A study without cases, or that in the folder. `WeftError` where that is of another device or commit."""
     from weft.machine.stamp import device_stamp
     from weft_bench.environment import disclose
-    from weft_bench.records import check_continues
+    from weft_bench.records import check_continues, reading
 
     environment = disclose(
         place, workloads={"suite": SUITE, "inputs": "normal random values"},
@@ -84,12 +84,14 @@ def _begun(folder: Path, place: torch.device, resume: bool) -> dict[str, Any]:
     )  # fmt: skip
     study: dict[str, Any] = {"device": str(device_stamp(place)["name"]), "environment": environment, "cases": {}}
     if resume and (folder / FILE).exists():
-        before: dict[str, Any] = json.loads((folder / FILE).read_text())
-        origins = [
-            {"device": each["device"], "commit": each["environment"]["artifacts"]["commit"]} for each in (before, study)
-        ]
-        check_continues("study", *origins)
-        study["cases"] = before["cases"]
+        with reading(folder / FILE, "study of weft bench tuning"):
+            before: dict[str, Any] = json.loads((folder / FILE).read_text())
+            origins = [
+                {"device": each["device"], "commit": each["environment"]["artifacts"]["commit"]}
+                for each in (before, study)
+            ]
+            check_continues("study", *origins)
+            study["cases"] = dict(before["cases"])
     return study
 
 

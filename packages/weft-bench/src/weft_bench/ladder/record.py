@@ -14,7 +14,7 @@ from weft.errors import WeftError
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval
-from weft_bench.records import check_continues
+from weft_bench.records import check_continues, reading
 
 FORMAT = 1
 PREFIX = "ladder-"  # of the files
@@ -117,7 +117,5 @@ def read(folder: Path) -> list[Climb]:
 
 
 def _read(file: Path) -> Climb:
-    try:
+    with reading(file, "ladder of weft"):
         return Climb.from_dict(json.loads(file.read_text()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeftError(f"{file} is no ladder of weft: {error}") from error

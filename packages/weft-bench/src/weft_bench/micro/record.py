@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
+from weft_bench.records import reading
 
 FORMAT = 1
 JSON_FILE = "micro.json"
@@ -81,10 +82,8 @@ class Micros:
 def load(folder: Path) -> Micros:
     """The microbenchmarks in a folder, or the JSON file itself; `WeftError` where there are none."""
     file = folder / JSON_FILE if folder.is_dir() else folder
-    try:
+    with reading(file, "record of weft micro"):
         return Micros.from_dict(json.loads(file.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WeftError(f"{file} is no record of weft micro: {error}") from error
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:

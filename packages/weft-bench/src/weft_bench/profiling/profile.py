@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from weft.api.contract import plan as make_plan
-from weft.errors import UnsupportedError, WeftError
+from weft.errors import UnsupportedError
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import Work, contraction_work, permutation_work
 from weft.machine.occupancy import limits_of
@@ -39,6 +39,7 @@ from weft_bench.profiling.replay import TURN
 from weft_bench.profiling.subject import Subject, usual_sampling
 from weft_bench.profiling.text import text
 from weft_bench.profiling.tradeoff import Trade
+from weft_bench.records import reading
 from weft_bench.timed_sets import Sampling, TimedSets
 
 SIDE_BY_SIDE = 6  # processes of the profiler: most of their time is spent on imports
@@ -62,17 +63,18 @@ class Profile(Record):
 def load(file: Path) -> list[Profile]:
     """Profiles that `save` wrote, by the folder or the JSON file; `WeftError` where there are none."""
     file = file / JSON_FILE if file.is_dir() else file
-    try:
+    with reading(file, "profile of weft"):
         return [Profile.from_dict(each) for each in json.loads(file.read_text())["profiles"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WeftError(f"{file} is no profile of weft: {error}") from error
 
 
 def page_anew(folder: Path) -> Path:
     """Write the page of profiles that `save` wrote anew; returns it."""
-    profiles, document = load(folder), json.loads((folder / JSON_FILE).read_text())
-    measured = [Scaling.from_dict(each) for each in document["scaling"]]
-    return write_page(profiles, folder, measured, [Trade(**each) for each in document["precisions"]])
+    profiles, file = load(folder), folder / JSON_FILE
+    with reading(file, "profile of weft"):
+        document = json.loads(file.read_text())
+        measured = [Scaling.from_dict(each) for each in document["scaling"]]
+        traded = [Trade(**each) for each in document["precisions"]]
+    return write_page(profiles, folder, measured, traded)
 
 
 def profiled(

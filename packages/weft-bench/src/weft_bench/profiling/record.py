@@ -18,6 +18,7 @@ from weft_bench.profiling.attribution import Finding, attribute, binds, figures_
 from weft_bench.profiling.counters import CounterSet
 from weft_bench.profiling.evidence import Variant, weigh
 from weft_bench.profiling.launches import Launch
+from weft_bench.records import reading, write_whole
 
 
 def keep_l2(device: torch.device, rate: float) -> None:
@@ -160,14 +161,23 @@ class Record:
         return cls(**entry)
 
 
+def recorded_sets(file: Path) -> dict[str, Any]:
+    """A file of recorded sets, an empty one where there is none; `WeftError` where it is something else."""
+    if not file.is_file():
+        return {"about": "Recorded counters.", "sets": []}
+    with reading(file, "file of recorded sets"):
+        document = dict(json.loads(file.read_text()))
+        for each in document["sets"]:
+            CounterSet.from_dict(each)
+        return document
+
+
 def append_recorded(file: Path, records: Sequence[Record]) -> int:
     """Add the counters of profiles to a file of recorded sets, each with its source and what binds it.
 
     Returns how many sets there are then. A set of the same kernel, call and device takes the place of the one before.
     """
-    document: dict[str, Any] = (
-        json.loads(file.read_text()) if file.exists() else {"about": "Recorded counters.", "sets": []}
-    )
+    document = recorded_sets(file)
     for each in records:
         found = each.busiest
         if found is None:
@@ -180,7 +190,7 @@ def append_recorded(file: Path, records: Sequence[Record]) -> int:
         name = f"{found.kernel}: {each.about}, {each.device}"
         entry = found.to_dict() | {"kernel": name, "source": source, "binds": first.pattern if first else None}
         document["sets"] = [kept for kept in document["sets"] if kept["kernel"] != name] + [entry]
-    file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
     return len(document["sets"])
 
 

@@ -18,7 +18,7 @@ from weft.machine.statistics import Interval, percentile_interval
 from weft_bench.profiling.counters import ALL
 from weft_bench.profiling.page import JSON_FILE
 from weft_bench.profiling.record import Record
-from weft_bench.records import CaseRecord, Run
+from weft_bench.records import CaseRecord, Run, reading
 from weft_bench.report.page import Cell, Column, Table
 
 WHY_IN_WORDS = (
@@ -73,7 +73,9 @@ def profiles_below(folders: Iterable[Path]) -> dict[str, Record]:
         files = sorted(folder.rglob(JSON_FILE))
         if not files:
             raise WeftError(f"there is no {JSON_FILE} in {folder} or below")
-        found |= {file.parent.name: Record.from_dict(json.loads(file.read_text())["profiles"][0]) for file in files}
+        for file in files:
+            with reading(file, "profile of weft"):
+                found[file.parent.name] = Record.from_dict(json.loads(file.read_text())["profiles"][0])
     return found
 
 

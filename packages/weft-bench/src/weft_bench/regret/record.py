@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
-from weft_bench.records import check_continues, write_whole
+from weft_bench.records import check_continues, reading, write_whole
 from weft_bench.regret.workloads import CALLS
 
 FORMAT = 1
@@ -81,16 +81,12 @@ def save(run: RegretRun, folder: Path) -> None:
 def load(folder: Path) -> RegretRun:
     """The run in `folder`. `WeftError` where there is none that can be read."""
     file = folder / FILE
-    try:
+    with reading(file, "run of weft bench regret"):
         entry = json.loads(file.read_text())
         if entry["format"] != FORMAT:
             raise WeftError(f"{file} has format {entry['format']}, this version of weft reads {FORMAT}")
         rows = [Row(**row) for row in entry.pop("rows")]
         return RegretRun(**entry, rows=rows)
-    except OSError as error:
-        raise WeftError(f"{file} is no run of weft bench regret: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeftError(f"{file} is no run of weft bench regret: {error}") from error
 
 
 def continued(run: RegretRun, before: RegretRun) -> RegretRun:
