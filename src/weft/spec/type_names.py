@@ -77,7 +77,8 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     if isinstance(value, str):
         typed = value.strip().lower().removeprefix("torch.")
         raise DTypeError(f"{what}={value!r} names no number type{nearest(typed, words) or f': it is {right}'}")
-    given = type(value).__name__ if hasattr(value, "shape") else repr(value)  # no values of arrays
+    array = hasattr(value, "shape") and not isinstance(value, type)
+    given = type(value).__name__ if array else repr(value)  # not the values of an array
     raise DTypeError(f"{what} is {right}, not {given}")
 
 
