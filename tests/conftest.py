@@ -94,11 +94,23 @@ def keep_compiled(kept: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which processes take files: first those marked so, then those of many tests.
 
+    Before that cases of cross products are marked slow, but for one of so many.
+
     At the end no process is left alone with a long one.
     """
+    seen: Counter[str] = Counter()
+    for item in items:
+        one_of = item.get_closest_marker("one_of")
+        if one_of is None or item.get_closest_marker("gpu") or item.get_closest_marker("slow"):
+            continue
+        name = item.nodeid.partition("[")[0]
+        if seen[name] % one_of.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[name] += 1
     early = {item.path for item in items if item.get_closest_marker("early")}
     counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in early, -counts[item.path]))

@@ -97,6 +97,7 @@ class TestTypes:
         assert plan.contraction.algebra.combine.dtypes == (torch.float32, torch.float32)
         assert torch.equal(plan(a, b), direct("max_plus", a.double(), b.double()).to(dtype))
 
+    @pytest.mark.one_of(7)
     @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_times", "min_max", "max_min", "or_and"])
     @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
     def test_integers(self, name: str, dtype: torch.dtype, on: dict[str, Any]) -> None:

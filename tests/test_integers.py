@@ -43,6 +43,7 @@ def exact(equation: str, a: torch.Tensor, b: torch.Tensor, total: torch.dtype) -
     return torch.tensor(wrapped, dtype=total).reshape([extents[label] for label in output])
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize(("equation", "shape_a", "shape_b"), EQUATIONS)
 def test_sums_wrap_around(

@@ -41,6 +41,7 @@ def stored(x: torch.Tensor, transposed: bool) -> torch.Tensor:
 class TestTnl:
     """The scenarios of TNL's unit tests, each for both orders of storage."""
 
+    @pytest.mark.one_of(3)
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_identity(self, side: str, order: str, backend: Backend) -> None:

@@ -26,6 +26,7 @@ def name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize(("first", "second"), MIXED, ids=lambda dtype: name(dtype))
 def test_operands_of_different_types_as_torch_promotes_them(
     first: torch.dtype, second: torch.dtype, on: dict[str, str]

@@ -36,6 +36,7 @@ def results(found: Any) -> tuple[torch.Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(("case", "dtype"), differenced())
 def test_gradients_are_those_of_differences(case: Case, dtype: torch.dtype) -> None:
     tensors = case.tensors(dtype)

@@ -135,6 +135,7 @@ def derivatives(call: Call, of: Drawn) -> list[Sequence[torch.Tensor]]:
     return [[found], first, torch.autograd.grad(total, [*inputs, weight], materialize_grads=True)]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("kept", [True, False], ids=["sums kept", "sums made again"])
 @pytest.mark.parametrize("seed", range(30))
 def test_gradients_of_random_contractions(seed: int, kept: bool) -> None:

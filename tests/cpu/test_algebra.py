@@ -43,6 +43,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(algebras.TABLE, "cpu", 32)
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("algebra", ["max_plus", "min_max", "max_min", "or_and", *OWN])

@@ -86,6 +86,7 @@ def test_values(equation: str, kind: str, dtype: torch.dtype, by: Any) -> None:
     check(computed(by, equation, a - 900, b + 700, algebra=algebra), exact(equation, a - 900, b + 700, rate), 8)
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("by", [family, library], ids=["kernels", "torch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,6 +53,7 @@ def described(x: torch.Tensor, equation: str, **options: Any) -> Permutation:
     return weft.plan_permute(x, equation, backend="reference", **options).permutation
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("equation", "shape"), CASES, ids=str)
 @pytest.mark.usefixtures("tiles")
 def test_every_bit_arrives(equation: str, shape: tuple[int, ...]) -> None:

@@ -38,6 +38,7 @@ def test_small_integers_are_exact(dtype: torch.dtype, equation: str) -> None:
         assert torch.equal(d, expected), schedule
 
 
+@pytest.mark.one_of(7)
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("out_dtype", [torch.int32, torch.int64, torch.float32])
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -210,6 +210,7 @@ def test_real_beside_complex(kind: torch.dtype, backend: Backend) -> None:
         assert torch.equal(d, expected if hook == "b_fn" else expected.T)
 
 
+@pytest.mark.one_of(5)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 def test_real_contractions_that_meet_complex_values(dtype: torch.dtype, backend: Backend) -> None:
     """The product is real; complex are an operand, what a function has on its way, or D."""

@@ -59,6 +59,7 @@ def run(plan: weft.Plan, schedule: GenericSchedule, a: torch.Tensor, b: torch.Te
 MOST_INTERPRETED = 300  # programs
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("equation", "a_shape", "b_shape"), CASES)
 def test_every_schedule_gives_the_same_integers(
     equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], triton_backend: Backend

@@ -47,6 +47,7 @@ def small(schedule: Schedule) -> bool:
     return tile[0] * tile[1] <= 64 * 64
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("family", [gett, simt], ids=["gett", "simt"])
 @pytest.mark.parametrize(("equation", "a_shape", "b_shape"), CASES)
 def test_every_sampled_schedule_gives_the_same_integers(

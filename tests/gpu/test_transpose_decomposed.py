@@ -53,6 +53,7 @@ class TestDecomposed:
         guarded.check_guards()
         assert same_bits(x.as_strided((columns, rows), (rows * step, step), x.storage_offset()), expected)
 
+    @pytest.mark.one_of(3)
     @pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32, torch.complex128], ids=str)
     def test_bits(self, shape: Shape, schedule: TransposeSchedule, dtype: torch.dtype, triton_backend: Backend) -> None:
         self.check(shape, schedule, dtype, triton_backend, 1, 1 << 20)
@@ -142,6 +143,7 @@ class TestPadding:
 class TestChoice:
     SHAPES = ((1000, 9000), (10000, 300), (4096, 12288), (10007, 301), (3001, 7001), (4096, 12289), (10**7, 3))
 
+    @pytest.mark.one_of(3)
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
     @pytest.mark.parametrize("tall", [True, False])
