@@ -84,8 +84,7 @@ def test_energy_is_recorded_where_there_is_a_sensor(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "ENERGY_SECONDS", 0.05)
     monkeypatch.setattr("weft_bench.machine.energy.idle_watts", lambda sensor: 20.0)
     run = go(Side("weft", right), Side("torch", right), sensor=Meter())
-    for result in run.cases[0].results.values():
-        energy = result.about["energy"]
+    for energy in (result.about["energy"] for result in run.cases[0].results.values()):
         assert energy["source"] == "energy counter"
         assert energy["watts"] == pytest.approx(100, rel=0.1)
         seconds = energy["joules"] / energy["watts"]
