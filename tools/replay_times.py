@@ -9,7 +9,6 @@ of the two is read from the rows: before a change and after it. Where there is n
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from schedule_times import written
 from weft.machine.provenance import command, commit
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import measure
@@ -44,8 +44,8 @@ def main() -> None:
             break
         record["rows"].append(row := row_of(known[name], device, options.budget))
         print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-        options.out.write_text(_written(record))
-    options.out.write_text(_written(record))
+        options.out.write_text(written(record))
+    options.out.write_text(written(record))
 
 
 def row_of(case: NetworkCase, device: torch.device, budget: float) -> dict[str, Any]:
@@ -68,12 +68,6 @@ def row_of(case: NetworkCase, device: torch.device, budget: float) -> dict[str, 
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.4g}")
-
-
-def _written(record: dict[str, Any]) -> str:
-    """JSON with a line for each row."""
-    rows = ",\n".join(json.dumps(row) for row in record["rows"])
-    return json.dumps(record | {"rows": []}, indent=1).replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"
 
 
 def _options() -> argparse.Namespace:

@@ -53,8 +53,8 @@ def main() -> None:
                 record["ended"] = "out of time"
                 break
             record["rows"] += _rows(problem, choice, ranks, compiler)
-            options.out.write_text(_written(record))
-    options.out.write_text(_written(record))
+            options.out.write_text(written(record))
+    options.out.write_text(written(record))
 
 
 def of_each_kind(ranked: Sequence[Ranked], each: int) -> Iterator[Ranked]:
@@ -89,7 +89,7 @@ def _rows(problem: dict[str, Any], choice: Choice, ranks: list[Ranked], compiler
     return rows
 
 
-def _written(record: dict[str, Any]) -> str:
+def written(record: dict[str, Any]) -> str:
     """JSON with a line for each row."""
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in record["rows"])
     return json.dumps(record | {"rows": []}, indent=1).replace('"rows": []', f'"rows": [\n{rows}\n]') + "\n"

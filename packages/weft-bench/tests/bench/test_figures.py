@@ -75,6 +75,8 @@ def test_fusion_is_held_against_weft_without_functions() -> None:
     assert found["fusion.worst_over_plain"].value == pytest.approx(1.2)
     assert found["fusion.leaky_relu_vs_cutensor"].value == pytest.approx(5.0)
     assert found["fusion.relu_vs_cutensor"].value == pytest.approx(2**0.5)
+    known.cases += [case(f"tccg-0{number}", "relu", relu, weft=10, cutensor=far) for number, far in ((3, 20), (4, 100))]
+    assert figures(known)["fusion.relu_without_slow_vs_cutensor"].value == pytest.approx(4 ** (1 / 3))
 
 
 def test_fusion_of_two_number_types_keeps_them_apart() -> None:

@@ -16,6 +16,7 @@ over weft's, so that more is better; ``x_over_y`` is time x over time y, so that
                                        over its time, geometric mean; worst_invariant_over_plain the largest
     beyond.geomean_vs_best_peer        the fastest peer's time, case by case, over weft's
     fusion.leaky_relu_vs_cutensor      with a function: the peer's time over weft's, geometric mean
+    fusion.leaky_relu_without_slow_vs_cutensor  the same without the peer's slow cases
     fusion.geomean_over_plain          weft's time with functions over its time without, geometric mean
     fusion.same_schedule_over_plain    the same of weft-same, whose schedule is that of the case without functions
     fusion.worst_over_plain            the largest of those ratios
@@ -60,6 +61,7 @@ _IN_WORDS = (
     (r"worst_(?:invariant_)?over_plain", "the same in the worst case"),
     (r"vs_(.+)", "times as fast as {0}"),
     (r"bytes_over_(.+)", "memory that a call takes over that of {0}"),
+    (r"(.+)_without_slow_vs_(.+)", "the same without cases over four times as far from the floor as {1}'s median case"),
     (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
     (r"(.+)_over_(.+)", "time of {0} over that of {1}"),
     (r"(.+)_us", "{0}, in microseconds"),
@@ -134,6 +136,8 @@ def _fusion(run: Run) -> dict[str, Interval]:
         for peer in run.peers:
             if ratios := relative(run, peer, group):
                 found[f"fusion.{group}_vs_{peer}"] = geomean(ratios)
+            if usual := without_slow(run, peer, group):
+                found[f"fusion.{group}_without_slow_vs_{peer}"] = geomean(usual)
     for types, ratios in over_plain(run).items():
         name = f"fusion.{types}" if types else "fusion"
         found[f"{name}.geomean_over_plain"] = geomean(ratios)
