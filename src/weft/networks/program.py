@@ -57,7 +57,7 @@ class NetworkProgram:
         self, scheme: NetworkScheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
     ) -> None:
         """`keep`: the arena is allocated now, whatever its size, and kept. `graphs`: calls are replayed as CUDA graphs,
-        "auto" where launches would take longer than their kernels."""
+        "auto" where launches may take longer than their kernels."""
         self.scheme = scheme
         self.lock = RLock()
         self.device = tensors[0].device
@@ -91,7 +91,7 @@ class NetworkProgram:
             self._hold(base)
         self._stream: Any = None
         self.replay: Replay | None = None
-        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each)):
+        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each, scheme.gathered)):
             self.replay = Replay(self.each, tree.leaves, apart=not scheme.arena.shared, most=scheme.gathered)
 
     def run(

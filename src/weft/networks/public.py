@@ -83,7 +83,7 @@ def network(
     `reuse`: every intermediate is kept, and a call repeats only the steps above operands that changed.
     `check_finite`: `AccuracyError` names the step that makes NaN or Inf; it waits for the device after each.
     `progress`: a bar while there are many slices. `cuda_graph`: whether calls on a GPU are replayed as a CUDA graph;
-    by default where launches would take longer than their kernels.
+    by default where launches may take longer than their kernels: those of up to some 30 us a step.
     `out_dtype`, `precision`, `accumulate`, `algebra`, `backend`, `specialize`, `tune`, `promote`, `deterministic`: of
     every step, as for `weft.contract`; `out_dtype` of the last one.
 

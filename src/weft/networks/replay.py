@@ -24,7 +24,9 @@ from weft.networks.tree import Tree
 from weft.networks.unrolled import Unrolled
 from weft.plans.promoting import PromotingLaunch
 
-LAUNCH = 8e-6  # seconds that the host spends on one launch: longer kernels hide it
+LAUNCH = 8e-6  # seconds that the host spends on one launch of weft's own: longer kernels hide it
+SLOW = 4  # times as long that it takes by a library's functions, and where the host is slow or has other work
+COPIED = 6e-13  # seconds for each byte that is read and written (H200)
 FEWEST = 3  # steps for which a graph is worth while
 STREAMS = 8
 GRAPHS = 4  # of a program, captured on operands
@@ -35,12 +37,12 @@ _BRANCHES = 1.5  # steps a level from which streams are worth while
 Calls = Sequence[ContractionCall | Unrolled]
 
 
-def is_worth_while(calls: Calls) -> bool:
-    """Whether launching takes longer than the kernels, as predicted."""
+def is_worth_while(calls: Calls, gathered: int) -> bool:
+    """Whether launching may take longer than the kernels, as predicted, and copies of so many bytes of operands."""
     if len(calls) < FEWEST:
         return False
-    seconds = sum(call.variant.choice.best.seconds for call in calls if call.variant.choice is not None)
-    return seconds < LAUNCH * len(calls)
+    kernels = sum(call.variant.choice.best.seconds for call in calls if call.variant.choice is not None)
+    return kernels + COPIED * gathered < SLOW * LAUNCH * len(calls)
 
 
 def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | str) -> bool:
@@ -50,7 +52,7 @@ def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | s
         return bool(graphs)
     steps = replayed(tree, once)
     seconds = sum(price.seconds(tree, step) for step in steps)
-    return len(steps) >= FEWEST and seconds < _DOUBT * LAUNCH * len(steps)
+    return len(steps) >= FEWEST and seconds < _DOUBT * SLOW * LAUNCH * len(steps)
 
 
 class Replay:

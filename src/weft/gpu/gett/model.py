@@ -40,7 +40,7 @@ NAME = "gett"
 LEAST_DEPTH = 32  # bytes of k in a tile
 FILLS = (1, 2, 4)  # times that split sums are to fill the device
 _TILE = attrgetter("tile")
-FEW_SUMS = 64  # of a thread: several programs fit on an SM
+FEW_SUMS = 32  # of a thread: several programs fit on an SM
 FINISH_SECONDS = fitted("gett")("finish_seconds")  # for each further sum of a thread
 
 

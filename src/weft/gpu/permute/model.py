@@ -306,13 +306,19 @@ def _traffic(
     runs = distinct / access.together
     ragged = start_divisor(tensor, dim) * size < SECTOR or access.together % SECTOR != 0
     if tensor == D:  # a sector that is written in part is read and merged
-        again = STORED_AGAIN * SECTOR * runs if ragged else 0.0
+        again = STORED_AGAIN * SECTOR * runs * _sectors_of_run(permutation, size) if ragged else 0.0
     else:  # a line that is read in part is mostly in a cache the second time; words read one by one cost more by that
         again = READ_AGAIN * SECTOR * runs if not ragged and tile_divisor(tensor, dim) * size % LINE else 0.0
     again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
     issued = DIGIT_SECONDS * tiles * threads * digits(permutation, tensor, params, threads)
     width = min(access.width, max(1, math.prod(params.tile) // threads) * size)  # no more than a lane has to read
     return _Traffic(access, distinct + again, issued + (READ_SECONDS * access.bytes / width if tensor != D else 0.0))
+
+
+def _sectors_of_run(permutation: Permutation, size: int) -> float:
+    """Sectors of a D whose elements lie apart that one of them takes: several elements share a sector."""
+    step = min([mode.strides[D] for mode in permutation.modes if mode.extent > 1 and mode.strides[D]], default=1)
+    return min(1.0, step * size / SECTOR) if step > 1 else 1.0
 
 
 def digits(permutation: Permutation, tensor: int, params: PermuteParams, threads: int) -> int:
