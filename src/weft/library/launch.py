@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.library.algebras import joining
 from weft.library.part import LibraryPart
 from weft.library.scheme import LibraryScheme
-from weft.library.views import LONGEST, Frame
+from weft.library.views import DIMS, LONGEST, A, B, D, Frame
 from weft.planner.schedule import AuxTensors, Scalar, Target
 from weft.spec import Role
 
@@ -89,10 +89,15 @@ class PartCut(NamedTuple):
 def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
     """How much of each mode a part has so that a run takes at most so many bytes; `part` is all.
 
-    The longest mode is halved first, of those that make it take less. Where a mode is empty there is nothing to cut.
+    No part has more modes than torch's operations take. Then the longest mode is halved first, of those that make it
+    take less. Where a mode is empty there is nothing to cut.
     """
-    frame = Frame.whole(scheme.contraction)
-    found = PartCut(None, part, part.workspace_bytes)
+    frame = _of_few_modes(scheme)
+    if frame == Frame.whole(scheme.contraction):
+        found = PartCut(None, part, part.workspace_bytes)
+    else:
+        part = LibraryPart(scheme, frame)
+        found = PartCut(frame.extents, part, part.workspace_bytes)
     while all(frame.extents) and (found.workspace_bytes > most or _is_long(scheme, frame)):
         if (smaller := _halved(scheme, frame, part)) is None:
             break
@@ -100,6 +105,23 @@ def cut(scheme: LibraryScheme, part: LibraryPart, most: int) -> PartCut:
         added = 2 * part.total_bytes if _is_summed(frame) else 0  # sums of parts along k are added up
         found = PartCut(frame.extents, part, part.workspace_bytes + added)
     return found
+
+
+def _of_few_modes(scheme: LibraryScheme) -> Frame:
+    """A part with one index of the shortest modes, so many that each tensor is left with those that torch takes."""
+    frame, most = Frame.whole(scheme.contraction), DIMS.get(scheme.kind)
+    if most is None or len(frame.modes) <= most or 0 in frame.extents:
+        return frame
+    extents = list(frame.extents)
+    for at in sorted(range(len(extents)), key=lambda at: (frame.modes[at].role is Role.K, extents[at])):
+        full = {
+            place
+            for place in (A, B, D)
+            if most < sum(n > 1 and mode.strides[place] != 0 for n, mode in zip(extents, frame.modes, strict=True))
+        }
+        if any(frame.modes[at].strides[place] for place in full):
+            extents[at] = 1
+    return frame._replace(extents=tuple(extents))
 
 
 def _is_summed(frame: Frame) -> bool:

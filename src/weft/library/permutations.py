@@ -22,6 +22,7 @@ from weft.library import gpu_model
 from weft.library.functions import live_bytes, value_of, writing
 from weft.library.gpu_model import fuses
 from weft.library.model import moving
+from weft.library.views import DIMS, LONGEST
 from weft.planner.planner import Choice
 from weft.planner.schedule import Candidates, PermutationLaunch, Ranked, Scalar, Target
 from weft.spec.permutation import Permutation
@@ -63,7 +64,8 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
 def _schedule(permutation: Permutation, target: Target, limit: int | None) -> PermutationSchedule:
     if permutation.fn is None and not permutation.scaled:
         return PermutationSchedule(None)
-    slab = min(SLAB["cpu" if target.kind == "cpu" else "gpu"], max(permutation.size, 1))
+    inner = math.prod([mode.extent for mode in permutation.modes[-DIMS.get(target.kind, LONGEST) :]])
+    slab = min(SLAB["cpu" if target.kind == "cpu" else "gpu"], max(inner, 1))
     each = _bytes_of_each(permutation)
     if limit is not None:
         slab = max(min(slab, limit // each), 1)
@@ -95,7 +97,7 @@ def _predicted(permutation: Permutation, schedule: PermutationSchedule, target: 
 
 def build(permutation: Permutation, schedule: PermutationSchedule, target: Target) -> PermutationLaunch:
     if schedule.slab is None:
-        copy = _Copy(permutation)
+        copy = _Copy(permutation, DIMS.get(target.kind, LONGEST))
         if fuses(target):
             copy.prepare(target)
         return copy
@@ -121,8 +123,9 @@ def choice(permutation: Permutation, backend: str, target: Target, workspace_lim
 class _Copy:
     """Runs on new pointers. Between calls it keeps nothing but whether one pass serves."""
 
-    def __init__(self, permutation: Permutation) -> None:
-        self._permutation = permutation
+    def __init__(self, permutation: Permutation, most: int) -> None:
+        """`most`: dimensions of one copy by torch."""
+        self._permutation, self._most = permutation, most
         self._fused: Pass | None = None
         self._shape = tuple([mode.extent for mode in permutation.modes])
         self._in_x, self._in_d = (tuple([mode.strides[at] for mode in permutation.modes]) for at in (0, 3))
@@ -153,7 +156,16 @@ class _Copy:
         source = x.as_strided(self._shape, self._in_x)
         if d.shape != self._shape or d.stride() != self._in_d:
             d = d.as_strided(self._shape, self._in_d)
-        d.copy_(source.conj() if self._conjugate else source)
+        _copied(d, source.conj() if self._conjugate else source, self._most)
+
+
+def _copied(place: Tensor, values: Tensor, most: int) -> None:
+    """A copy by copies of no more dimensions."""
+    if place.dim() <= most:
+        place.copy_(values)
+        return
+    for each, of in zip(place, values, strict=True):
+        _copied(each, of, most)
 
 
 class _Slabs:

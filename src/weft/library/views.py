@@ -13,6 +13,7 @@ from weft.spec import Contraction, Layout, Mode
 A, B, C, D = range(4)  # places among a mode's strides
 FIRST = 4  # and that of the first auxiliary operand
 LONGEST = 2**31  # extents and strides that BLAS libraries do not count
+DIMS = {"cuda": 25, "hip": 25}  # dimensions that torch's elementwise operations take on a device; no limit elsewhere
 
 Group = tuple[int, ...]  # modes of one role by their numbers, outermost first
 

@@ -11,6 +11,7 @@ from weft.algebra import Algebra
 from weft.api.permute import moved
 from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
+from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import HeldSums
 from weft.networks.program import NetworkProgram, Watch
 from weft.networks.sums import SliceSums
@@ -104,7 +105,7 @@ class Summing:
 
 def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any] | None) -> None:
     """A complete sum into its place, through the last step's function."""
-    if function is None:
+    if function is None and place.dim() <= DIMS.get(place.device.type, LONGEST):
         place.copy_(value)
         return
     labels = tuple(range(place.dim()))

@@ -46,8 +46,16 @@ class Expected(NamedTuple):
 
 
 def result_modes(problem: Problem) -> tuple[Mode, ...]:
-    """The modes that D has; an element's coordinates are its indices along them."""
-    return tuple(mode for mode in problem.description.modes if mode.role is not Role.K)
+    """The modes that D has, as it lies in memory; an element's coordinates are its indices along them.
+
+    Outermost first: torch compares tensors on a GPU along 25 dimensions, and those that lie so are one.
+    """
+    return _modes_of_d(problem.description)
+
+
+def _modes_of_d(description: Contraction | Permutation) -> tuple[Mode, ...]:
+    kept = [mode for mode in description.modes if mode.role is not Role.K]
+    return tuple(sorted(kept, key=lambda mode: -mode.strides.d))
 
 
 def expected(problem: Problem, operands: Operands, coordinates: torch.Tensor) -> list[Expected]:
@@ -136,7 +144,7 @@ def _sums(
     """alpha times the sums of products, and their bound; of another algebra the reductions, which have no alpha."""
     depth = contraction.of_role(Role.K)
     extents = [mode.extent for mode in depth]
-    modes = [mode for mode in contraction.modes if mode.role is not Role.K]
+    modes = _modes_of_d(contraction)
     assert operands.b is not None
     many = _GATHERED[coordinates.device.type]
     step = max(1, many // max(len(coordinates), 1))
