@@ -47,8 +47,8 @@ def test_other_types_and_attention_take_little_more_than_the_fastest_schedule():
     """The worst is a product along 24 indices, whose packed operand cuBLAS reads more slowly than expected."""
     found = _over_the_fastest("other_schedules.json").values()
     assert len(found) == 35
-    assert _mean(found) < 1.06
-    assert max(found) < 1.42
+    assert _mean(found) < 1.055
+    assert max(found) < 1.35
 
 
 @pytest.mark.parametrize("shape", [(1250, 2500, 1250), (500, 2000, 1500), (740, 2960, 2220)])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import torch
 from cookbook.recipes import Calls, pages, read
 from weft.base.figures import duration
 from weft.errors import WeftError
+from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import measure
 
@@ -48,7 +48,7 @@ def main() -> int:
         recipe = read(page, options.device)
         record["recipes"][recipe.name] = {
             "size": recipe.sizes[options.device],
-            "commit": _commit(),
+            "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "times": timed(recipe.calls(options.device), options.device, options.budget),
         }
@@ -96,11 +96,6 @@ def _begun(file: Path, device: str) -> dict[str, Any]:
     recipes = known.get("recipes", {}) if known.get("machine") == stamp else {}
     command = f"PYTHONPATH=src:tools python -m cookbook {' '.join(sys.argv[1:])}"
     return {"machine": stamp, "command": command, "recipes": recipes}
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def _options() -> argparse.Namespace:
