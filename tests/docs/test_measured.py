@@ -39,7 +39,7 @@ def test_networks() -> None:
     text = page("networks.md")
     notes = {
         case["name"]: case["results"]["weft"]["note"].partition("cuTensorNet took ")[2].split()
-        for case in read("h200", "networks-cutensornet", "run.json")["cases"]
+        for case in read("h200", "apart", "networks-cutensornet", "run.json")["cases"]
     }
     for case in read("h200", "networks", "run.json")["cases"]:
         row = next(line for line in text.splitlines() if line.startswith(f"| `{case['name']}`"))
