@@ -35,7 +35,7 @@ def median(result: dict[str, Any]) -> float:
 
 
 def test_networks() -> None:
-    """A row for each case, in milliseconds: weft, torch, how far weft is ahead of that, and cuTensorNet of an older run."""
+    """A row for each case, in milliseconds: weft, torch, how far weft is ahead, and cuTensorNet of an older run."""
     text = page("networks.md")
     notes = {
         case["name"]: case["results"]["weft"]["note"].partition("cuTensorNet took ")[2].split()
