@@ -135,7 +135,7 @@ browser:
 	else echo "Chromium cannot be installed here: the tests of pages will be skipped"; fi
 
 lint: $(READY)
-	$(PY) -m ruff check src packages tests tools
+	$(PY) -m ruff check src packages tests conftest.py tools
 	$(PY) tools/words.py
 	$(PY) -m mypy
 

@@ -104,5 +104,5 @@ def test_the_sdist_has_what_tests_and_pages_need(built: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"CITATION.cff", "CHANGELOG.md", "LICENSE", "Makefile", "docs/conf.py", "docs/cookbook/index.md"}
     assert needed <= names
-    assert "tests/conftest.py" in names
+    assert {"conftest.py", "tests/support.py"} <= names
     assert {f"examples/{file.name}" for file in (ROOT / "examples").glob("*.*")} <= names

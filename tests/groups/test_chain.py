@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
 import weft
 from support import Backend
 from weft.testing import random_operand
+
+chain_module = importlib.import_module("weft.groups.chain")
 
 
 def operands(shapes: tuple[tuple[int, ...], ...], device: str) -> list[torch.Tensor]:
@@ -92,3 +96,41 @@ def test_the_product_between_does_not_fit_fp8() -> None:
     one = torch.ones(2, 2).to(torch.float8_e4m3fn)
     with pytest.raises(weft.DTypeError, match=r"a chain with float8_e4m3fn: .*convert them"):
         weft.chain("pq,qc,cr->pr", one, one, one, out_dtype=torch.float32)
+
+
+def test_a_chain_that_comes_again_is_read_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is special about a later call is looked at all the same: gradients, overlaps, autocast, other strides."""
+    equation = "pq,bqc,cr->bpr"  # of extents that no other test has
+    given = operands(((5, 3), (8, 3, 19), (19, 6)), backend.device)
+    right = torch.einsum(equation, *given)
+    out = torch.empty_like(right)
+    read: list[object] = []
+    served = chain_module._served
+    monkeypatch.setattr(chain_module, "_served", lambda *call: read.append(call) or served(*call))
+    for _ in range(3):
+        others = [tensor.clone() for tensor in given]
+        assert torch.equal(weft.chain(equation, *others, backend=backend.name), right)
+        out.fill_(torch.nan)
+        assert weft.chain(equation, *others, out=out, backend=backend.name) is out
+        assert torch.equal(out, right)
+        assert len(read) == 2  # with a result of its own, and without
+    turned = [tensor.mT.contiguous().mT for tensor in given]
+    assert torch.equal(weft.chain(equation, *turned, backend=backend.name), right)
+    assert len(read) == 3
+    memory = torch.zeros(8 * 5 * 6, dtype=torch.float64, device=backend.device)
+    last, inside = memory[: 19 * 6].view(19, 6), memory.view(8, 5, 6)
+    with pytest.raises(weft.ShapeError, match="out overlaps an operand in memory"):
+        weft.chain(equation, *given[:2], last, out=inside, backend=backend.name)
+    if backend.name != "triton":
+        x = given[1].clone().requires_grad_()
+        weft.chain(equation, given[0], x, given[2], backend=backend.name).sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, torch.einsum("pq,cr->qc", given[0], given[2]).expand_as(x))
+
+
+def test_autocast_reads_a_chain_that_is_known_anew() -> None:
+    given = [torch.randn(shape) for shape in ((4, 3), (9, 3, 17), (17, 5))]
+    assert weft.chain("pq,bqc,cr->bpr", *given).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert weft.chain("pq,bqc,cr->bpr", *given).dtype == torch.bfloat16
+    assert weft.chain("pq,bqc,cr->bpr", *given).dtype == torch.float32

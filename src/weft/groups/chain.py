@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 
 from weft.api.autocast import cast_by_autocast
-from weft.api.entry import contraction
+from weft.api.entry import CALLS, contraction, recalled
 from weft.api.keywords import Equation, signed
+from weft.api.lookup import Terms
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
@@ -18,6 +20,7 @@ from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.plans.keywords import read_options
@@ -27,6 +30,9 @@ from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, terms_of
+
+if TYPE_CHECKING:
+    from weft.gpu.chain.launch import ChainLaunch
 
 
 class ChainRoles(NamedTuple):
@@ -68,23 +74,69 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         target = None if out is None else as_result(out)
         options = read_options("chain", keywords, target)
-        tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
-        if any_autocast():
-            tensors = cast_by_autocast(tensors, keywords.get("precision"))
-        for tensor in tensors:
-            if tensor.dtype in FP8:
-                kind = dtype_name(tensor.dtype)
-                raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
-        notation = expand(_read(equation), [tensor.dim() for tensor in tensors])
-        roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
+        words = ("chain", equation, options.said()) if isinstance(equation, str) and not any_autocast() else None
+        served = None if words is None else recalled(words, g, x, None, (m,), target)
+        if served is not None:
+            tensors = [g, x, m]
+        else:
+            tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
+            if any_autocast():
+                tensors = cast_by_autocast(tensors, keywords.get("precision"))
+            served = _served(_read(equation), tensors, target, options)
+            signature = None if words is None else call_signature(g, x, target, None, m)
+            if signature is not None and is_plain(signature):
+                CALLS.put((signature, *words), served)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
-        result = None
-        if not (asked_of(*tensors) or is_traced(tensors)):  # the kernel has no derivative, and torch does not see it
-            result = _in_one_launch(notation, roles, tensors, target, options)
-        if result is None:
-            result = _in_two(notation, roles, extents, tensors, target, options)
+        result = served.run(tensors, target)
     return returned(g, out, result, False)
+
+
+class OneLaunch(NamedTuple):
+    """A chain as one launch of the kernel for chains."""
+
+    launch: ChainLaunch
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:
+        g, x, m = tensors
+        y = new_tensor(self.shape, self.dtype, g.device) if out is None else out
+        self.launch(g, x, m, y)
+        written((y,))
+        return y
+
+
+class TwoContractions(NamedTuple):
+    """A chain as the contraction of its first two tensors or its last two, and then of the third."""
+
+    from_left: bool
+    half: Terms
+    whole: Terms
+    options: tuple[Options, Options]
+
+    def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
+        g, x, m = tensors
+        of_half, of_whole = self.options
+        if self.from_left:
+            return contraction(self.whole, contraction(self.half, g, x, of_half), m, of_whole, out=out)
+        return contraction(self.whole, g, contraction(self.half, x, m, of_half), of_whole, out=out)
+
+
+def _served(
+    notation: Notation, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
+) -> OneLaunch | TwoContractions:
+    """The launch or the contractions that serve a call. Raises for what is no chain."""
+    for tensor in tensors:
+        if tensor.dtype in FP8:
+            kind = dtype_name(tensor.dtype)
+            raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
+    notation = expand(notation, [tensor.dim() for tensor in tensors])
+    roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
+    found = None
+    if not (asked_of(*tensors) or is_traced(tensors)):  # the kernel has no derivative, and torch does not see it
+        found = _in_one_launch(notation, roles, tensors, out, options)
+    return found or _in_two(notation, roles, extents, tensors, options)
 
 
 def roles_of(notation: Notation) -> ChainRoles:
@@ -115,8 +167,8 @@ def _read(equation: Any) -> Notation:
 
 def _in_one_launch(
     notation: Notation, roles: ChainRoles, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
-) -> torch.Tensor | None:
-    """The result of the kernel for chains; None where it does not serve."""
+) -> OneLaunch | None:
+    """The launch of the kernel for chains; None where it does not serve."""
     if resolve_backend(options.backend, tensors[0].device) != "triton":
         return None
     if any(len(side) > 1 for side in roles) or len({tensor.dtype for tensor in tensors}) > 1:
@@ -148,22 +200,19 @@ def _in_one_launch(
         steps = [tensor.stride(term.index(side[0])) if side else 0 for side in order]
         layouts.append(Layout((), tuple(steps), tensor.dtype, Layout.of(tensor).alignment))
     launch = ChainLaunch(extents, tuple(layouts), request.arithmetic, False, request.target)  # type: ignore[arg-type]
-    launch(tensors[0], tensors[1], tensors[2], y)
-    written((y,))
-    return y
+    return OneLaunch(launch, wanted, y.dtype)
 
 
 def _in_two(
-    notation: Notation, roles: ChainRoles, extents: dict[Label, int], tensors: list[torch.Tensor],
-    out: torch.Tensor | None, options: Options,
-) -> Any:  # fmt: skip
+    notation: Notation, roles: ChainRoles, extents: dict[Label, int], tensors: list[torch.Tensor], options: Options
+) -> TwoContractions:
     def size(*sides: tuple[Label, ...]) -> int:
         found = 1
         for label in (label for side in sides for label in side):
             found *= extents[label]
         return found
 
-    g, x, m = tensors
+    x = tensors[1]
     first, middle, right = notation.inputs
     halves = is_of_halves([tensor.dtype for tensor in tensors])
     kept = intermediate_type(x.dtype, options.out_dtype, options.accumulate)
@@ -177,9 +226,6 @@ def _in_two(
     from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
     if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
         held = (*roles.b, *roles.p, *roles.c)
-        half = contraction((first, middle, held), g, x, sums)
-        return contraction((held, right, notation.output), half, m, last, out=out)
+        return TwoContractions(True, (first, middle, held), (held, right, notation.output), (sums, last))
     held = (*roles.b, *roles.q, *roles.r)
-    half = contraction((middle, right, held), x, m, sums)
-    return contraction((first, held, notation.output), g, half, last, out=out)
-
+    return TwoContractions(False, (middle, right, held), (first, held, notation.output), (sums, last))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,31 @@ def test_a_timed_climb_has_times_floors_and_profiles(monkeypatch: pytest.MonkeyP
     assert Step(**json.loads(json.dumps(climb(ladder("multiply"), how, [14]).to_dict()))["steps"][0]).profile
 
 
+def test_a_resumed_climb_reads_the_counters_that_are_missing_and_times_nothing_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(How, "timed", property(lambda how: True))
+    how = replace(HOW, size=Size(64), ceilings=from_datasheet("NVIDIA H200"), budget=0.01, energy=True)
+    before = climb(ladder("multiply"), how, [14, 17])
+    assert {step.profile["missing"]["counters"] for step in before.steps} == {"not asked for"}
+    read_of: list[str] = []
+
+    def counted(profiles: Any, device: torch.device) -> None:
+        for profile, recipe in profiles:
+            call, tensors = pickle.loads(recipe).make()
+            call(*tensors)
+            read_of.append(profile.name)
+            profile.missing["counters"] = "counted"
+
+    monkeypatch.setattr(climbing_module, "add_counters", counted)
+    after = climb(ladder("multiply"), replace(how, profile=True), [14, 17, 23], before)
+    assert [step.seconds for step in after.steps[:2]] == [step.seconds for step in before.steps]
+    assert read_of == ["cuBLAS", "cuBLAS", "cuBLAS"]
+    assert {step.profile["missing"]["counters"] for step in after.steps} == {"counted"}
+    again = climb(ladder("multiply"), replace(how, profile=True), [14, 17, 23], after)
+    assert (len(read_of), again.steps) == (3, after.steps)
+
+
 def test_gains_are_over_the_rung_that_is_named() -> None:
     found = Climb("multiply", "Says.", "a GPU", "2026-01-01", True)
     found.steps = [timed("first", 0.9), timed("second", 0.6), timed("third", 0.3, over="first")]
@@ -188,20 +214,19 @@ def test_the_command_goes_on_with_what_was_written(tmp_path: Path, monkeypatch: 
     words = ("multiply", "--size", "5", "--device", "cpu", "--out", str(tmp_path), "--resume")
     ended: list[int] = []
 
-    def cut_off(bench: Any, name: str, number: int, flight: Flight, rung: Rung) -> Step:
+    def cut_off(bench: Any, number: int, *of: Any) -> Step:
         if number == 17 and not ended:
             ended.append(number)
             raise KeyboardInterrupt
-        return climbed(bench, name, number, flight, rung)
+        return climbed(bench, number, *of)
 
     climbed = climbing_module._Bench.step
     monkeypatch.setattr(climbing_module._Bench, "step", cut_off)
+    assert invoke(*words, "--rung", "21")[0] == 0
     assert invoke(*words, "--rung", "14,17")[0] != 0
-    assert [step.number for step in read(tmp_path)[0].steps] == [14]
+    assert [step.number for step in read(tmp_path)[0].steps] == [14, 21]
     monkeypatch.setattr("weft_bench.ladder.multiply.library.run", wrong)  # the rung that is there is not run again
     assert invoke(*words, "--rung", "14,17")[0] == 0
-    assert [step.number for step in read(tmp_path)[0].steps] == [14, 17]
-    assert invoke(*words, "--rung", "21")[0] == 0
     assert [step.number for step in read(tmp_path)[0].steps] == [14, 17, 21]
     file = tmp_path / "ladder-multiply.json"
     file.write_text(file.read_text().replace('"commit": "', '"commit": "another-'))

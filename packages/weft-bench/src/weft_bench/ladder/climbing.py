@@ -6,9 +6,12 @@ Without a GPU kernels go through simulator and interpreter on tiny tensors: valu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import pickle
+from bisect import insort
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -24,13 +27,14 @@ from weft_bench.ladder.problems import LadderProblem, Run
 from weft_bench.ladder.record import BUDGET_ENDED, Climb, Step
 from weft_bench.ladder.rung import Flight, Ladder, Rung, Size, predicted_gain, published_gain
 from weft_bench.profiling.energy import measured_energy
-from weft_bench.profiling.profile import Profile, add_counters, profiled
+from weft_bench.profiling.profile import NOT_ASKED, Profile, add_counters, profiled
 from weft_bench.profiling.subject import Subject
 from weft_bench.timed_sets import Sampling, TimedSets
 
 BUDGET = 0.3  # seconds of samples for each rung
 CPU_THREADS = 1  # of the ladder that is timed on a CPU
 NOT_YET = "the climb ended before they were read"
+MOST_LAUNCHES = 64  # of a call that a record keeps, as many as are counted: a rung of loops has ten thousand
 ENERGY = (0.5, 3)  # seconds of calls whose joules are measured, and how many times
 
 
@@ -75,7 +79,8 @@ class RungRecipe:
 def climb(which: Ladder, how: How, numbers: Sequence[int] = (), before: Climb | None = None) -> Climb:
     """Check and measure the rungs of those numbers, or all: a `Climb`. One that cannot run says why; others go on.
 
-    What `before` has, a climb that was cut off or one of other rungs, is taken over.
+    What `before` has, a climb that was cut off or one of other rungs, is taken over: of a rung that lacks no more than
+    its counters these alone are read.
 
     Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type they do not have.
 
@@ -100,27 +105,45 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = (), before: Climb | 
         which.name, which.says, str(device_stamp(how.device)["name"]), datetime.now(UTC).isoformat(timespec="seconds"),
         how.timed, environment=_disclosed(which, how),
     )  # fmt: skip
-    at_work, here = _Bench(how), None
-    known = {step.number: step for step in before.steps if _is_whole(step, how)} if before else {}
-    for number, flight, rung in which:
-        if number in known:
-            found.steps.append(known[number])
-        elif number in wanted:
-            if here not in (None, flight.name):
-                at_work.count()
-            here = flight.name
-            how.begun(f"{flight.name}: {rung.name}")
-            found.steps.append(at_work.step(which.name, number, flight, rung))
-            _add_gains(found)
-            how.kept(found)
-    at_work.count()
-    how.kept(found)
+    found.steps = list(before.steps) if before else []
+    _go_up(found, which, how, wanted)
     return found
 
 
-def _is_whole(step: Step, how: How) -> bool:
-    """Whether a rung has all that is asked for."""
-    return not how.profile or step.state != "right" or step.profile.get("missing", {}).get("counters") != NOT_YET
+def _go_up(found: Climb, which: Ladder, how: How, wanted: Collection[int]) -> None:
+    """Measure what the rungs of those numbers lack; counters are read after each flight, so that times come first."""
+    known = {step.number: step for step in found.steps}
+    at_work = _Bench(how)
+    for flight, rungs in groupby((each for each in which if each[0] in wanted), key=lambda each: each[1]):
+        for number, _, rung in rungs:
+            step, recipe = known.get(number), RungRecipe(which.name, number, how.size, str(how.device))
+            if step is None or _must_be_timed(step, how):
+                how.begun(f"{flight.name}: {rung.name}")
+                _put(found, at_work.step(number, flight, rung, recipe))
+                how.kept(found)
+            elif how.profile and _has_no_counters_yet(step):
+                at_work.await_counters(step, Profile.from_dict(step.profile), recipe)
+        at_work.count()
+        how.kept(found)
+
+
+def _must_be_timed(step: Step, how: How) -> bool:
+    """Whether a rung that was measured lacks what is asked for, besides counters."""
+    if step.state != "right" or not how.timed:
+        return False
+    has_energy = step.profile.get("energy") or "energy" in step.profile.get("missing", ())
+    return (how.energy and not has_energy) or (how.profile and not step.profile)
+
+
+def _has_no_counters_yet(step: Step) -> bool:
+    return step.profile.get("missing", {}).get("counters") in (NOT_YET, NOT_ASKED)
+
+
+def _put(found: Climb, step: Step) -> None:
+    """Add a rung in its place, where one of its number makes room."""
+    found.steps = [each for each in found.steps if each.number != step.number]
+    insort(found.steps, step, key=lambda each: each.number)
+    _add_gains(found)
 
 
 class _Bench:
@@ -129,10 +152,10 @@ class _Bench:
     def __init__(self, how: How) -> None:
         self._how = how
         self._problem: LadderProblem | None = None
-        self._waiting: list[tuple[Step, Profile, bytes | str]] = []
+        self._waiting: list[tuple[Step, Profile, RungRecipe]] = []
         self._error: Callable[[Run], float] = lambda run: math.nan
 
-    def step(self, name: str, number: int, flight: Flight, rung: Rung) -> Step:
+    def step(self, number: int, flight: Flight, rung: Rung, recipe: RungRecipe) -> Step:
         problem = flight.problem(self._how.size, rung.kind)
         before = flight.before(rung)
         found = Step(
@@ -147,7 +170,7 @@ class _Bench:
             if self._how.timed:
                 self._time(found, problem, run)
                 if self._how.profile or self._how.energy:
-                    self._profile(found, problem, run, RungRecipe(name, number, self._how.size, str(self._how.device)))
+                    self._profile(found, problem, run, recipe)
         except UnsupportedError as reason:
             found.missing = str(reason)
         except AssertionError as wrong:
@@ -185,6 +208,9 @@ class _Bench:
         taken = profiled(subject, sampling=Sampling(budget=how.budget), ceilings=how.ceilings, counters=False)
         if how.profile:
             taken.missing["counters"] = NOT_YET
+        if len(taken.launches) > MOST_LAUNCHES:
+            taken.missing["other launches"] = f"the first {MOST_LAUNCHES} of {len(taken.launches)} are kept"
+            taken.launches = taken.launches[:MOST_LAUNCHES]
         taken.flops, taken.bytes, taken.floor = found.flops, found.bytes, found.floor
         if how.energy:
             try:
@@ -195,14 +221,18 @@ class _Bench:
                 taken.missing["energy"] = str(reason)
         found.profile = taken.to_dict()
         if how.profile:
-            self._waiting.append((found, taken, subject.recipe_bytes()))
+            self.await_counters(found, taken, recipe)
+
+    def await_counters(self, step: Step, taken: Profile, recipe: RungRecipe) -> None:
+        """Counters are read of all rungs of a flight together."""
+        self._waiting.append((step, taken, recipe))
 
     def count(self) -> None:
-        """Read the counters of the rungs that were profiled, after a flight was timed."""
+        """Read the counters of the rungs that wait for them."""
         if not self._waiting:
             return
         self._how.begun("counters")
-        add_counters([(taken, sent) for _, taken, sent in self._waiting], self._how.device)
+        add_counters([(taken, pickle.dumps(recipe)) for _, taken, recipe in self._waiting], self._how.device)
         for found, taken, _ in self._waiting:
             found.profile = taken.to_dict()
         self._waiting = []

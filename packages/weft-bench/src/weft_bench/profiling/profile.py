@@ -42,6 +42,7 @@ from weft_bench.profiling.tradeoff import Trade
 from weft_bench.records import reading
 from weft_bench.timed_sets import Sampling, TimedSets
 
+NOT_ASKED = "not asked for"  # why a profile has no counters
 SIDE_BY_SIDE = 6  # processes of the profiler: most of their time is spent on imports
 
 
@@ -104,7 +105,7 @@ def profiled(
     if counters:
         add_counters([(found, subject.recipe_bytes())], subject.device)
     else:
-        found.missing["counters"] = "not asked for"
+        found.missing["counters"] = NOT_ASKED
     return found
 
 
