@@ -75,7 +75,7 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
         target = None if out is None else as_result(out)
         options = read_options("chain", keywords, target)
         words = ("chain", equation, options.said()) if isinstance(equation, str) and not any_autocast() else None
-        served = None if words is None else recalled(words, g, x, None, (m,), target)
+        served: Any = None if words is None else recalled(words, g, x, None, (m,), target)
         if served is not None:
             tensors = [g, x, m]
         else:
@@ -83,8 +83,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
             if any_autocast():
                 tensors = cast_by_autocast(tensors, keywords.get("precision"))
             served = _served(_read(equation), tensors, target, options)
-            signature = None if words is None else call_signature(g, x, target, None, m)
-            if signature is not None and is_plain(signature):
+            signature = call_signature(g, x, target, None, m)
+            if words is not None and signature is not None and is_plain(signature):
                 CALLS.put((signature, *words), served)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
