@@ -11,6 +11,7 @@ import torch.distributed as dist
 from weft.api.contract import contract
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.public import plan
+from weft.distributed.run.plan import DistributedPlan
 from weft.oracle.rounding import epsilon
 from weft_bench.cases.scaling import PlacedCase
 from weft_bench.checking import WrongResult
@@ -74,8 +75,13 @@ class ProductTask:
     def about(self) -> dict[str, Any]:
         count = self._extents["m"] * self._extents["k"] * self._extents["n"]
         said: dict[str, Any] = {"flops": 2 * count, "placements": list(self._case.placements)}
-        if self._ranks.size > 1:
-            said["plan"] = str(self._call)
+        if isinstance(self._call, DistributedPlan):
+            chosen, taken = self._call.prediction, self._call.timeline(self._a, self._b)
+            said |= {
+                "link": str(self._call.link), "loop": chosen.strategy.loop, "parts": chosen.strategy.parts,
+                "predicted_seconds": chosen.seconds, "compute_seconds": taken.compute,
+                "transfer_seconds": taken.transfer, "hidden": taken.hidden, "timeline": str(taken).splitlines(),
+            }  # fmt: skip
         return said
 
     def _alone(self, a: torch.Tensor, b: torch.Tensor) -> Any:

@@ -122,6 +122,11 @@ def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
     by_name = dict(zip([entry.case.name for entry in entries(SCALING, only=names)], first, strict=False))
     assert by_name["rtree_100-weak"]["about"]["slices"] == 24
     assert by_name["circuit-modes"]["about"]["slices"] == 1
+    said = by_name["product-k-strong"]["about"]
+    assert said["compute_seconds"] > 0
+    assert 0 <= said["hidden"] <= 1
+    assert said["predicted_seconds"] > 0
+    assert said["timeline"][0].startswith("measured:")
     for mine, theirs in zip(first[:-2], second[:-2], strict=True):
         assert mine["samples"] == theirs["samples"]
         assert len(mine["samples"]) >= 3
