@@ -279,7 +279,7 @@ OPTIONS: Sequence[Option] = (
            "what computes it", _checked(check_backend)),
     Option("tune", "Tune | None", None, "contract plan permute grouped blocks operator_sum network chain",
            "whether a measured schedule is taken", _checked(check_tune)),
-    Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network cascade",
+    Option("specialize", "Specialize", "auto", "contract plan permute operator_sum network chain cascade",
            "which kernels may serve", _checked(check_specialize), "now"),
     Option("schedule", "Schedule | str | None", None, "contract plan permute", "the schedule that is forced",
            _checked(check_schedule)),
