@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ EQUATIONS = (
     ("m,n->mn", ("m", "n")),
     ("mk,mk->", ("m", "k")),
 )
+MESHES = {4: ((4,), (2, 2)), 8: ((8,), (2, 4), (4, 2), (2, 2, 2))}  # of so many ranks
 ALGEBRAS = ("max_plus", "min_plus", "log", "or_and", "max_times")
 
 
@@ -80,7 +82,7 @@ def random_case(seed: int, ranks: int, dtypes: Sequence[torch.dtype] = ALL) -> C
     """A contraction of any kind on a mesh of so many ranks."""
     draw = random.Random(seed)
     equation, labels = draw.choice(EQUATIONS)
-    mesh = draw.choice([(ranks,), (2, ranks // 2)] if ranks == 4 else [(ranks,)])
+    mesh = draw.choice(MESHES.get(ranks, ((ranks,),)))
     extents = {label: draw.choice((1, 2, 3, 5, 6, 8, 9, 12)) for label in labels}
     if draw.random() < 0.08:
         extents[draw.choice(labels)] = 0
@@ -146,7 +148,7 @@ def on_four(cases: Sequence[Case], apart: Sequence[Case]) -> list[tuple[int, lis
     return many(cases, 3) + many(apart)
 
 
-def one_ends() -> Any:
+def one_ends(mesh: tuple[int, ...] = (4,)) -> Any:
     """Rank 3 ends in its second call, when the others have begun to send and to receive."""
     import os
 
@@ -154,11 +156,27 @@ def one_ends() -> Any:
 
     ranks = find_ranks(timeout=30)
     a, b = torch.ones(256, 64), torch.ones(64, 256)
-    plan = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"}, timeout=30)
+    places = {"a": ("k",) * len(mesh), "b": ("k",) * len(mesh), "d": ("m",) * len(mesh)}
+    plan = weft.distributed.plan("mk,kn->mn", a, b, placements=places, mesh=mesh, timeout=30)
     plan(a, b)
     if ranks.rank == 3:
         Execution._loop = lambda *_: os._exit(1)
     return plan(a, b)
+
+
+def on_eight(cases: Sequence[Case]) -> dict[str, Any]:
+    """All that tests of eight ranks look at: random contractions, an error of one rank, and one that is slow."""
+    found: dict[str, Any] = {"cases": many(cases, 3)}
+    mine = find_ranks(timeout=60).rank
+    a, b = torch.ones(6, 4), torch.ones(4, 5 + (mine == 5))
+    placements = {"a": ("k", "k"), "b": ("k", "k"), "d": ("m", None)}
+    call = weft.distributed.contract
+    found["error"] = said(call, "mk,kn->mn", a, b, placements=placements, mesh=(2, 4), timeout=60)
+    if mine == 6:
+        time.sleep(2)
+    d = call("mk,kn->mn", a, b[:, :5], placements=placements, mesh=(2, 4), timeout=60)
+    found["slow"] = d.shape == (3, 5) and bool((d == 32).all())
+    return found
 
 
 def bad_calls() -> dict[str, tuple[str, str]]:

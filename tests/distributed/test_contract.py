@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -82,12 +83,26 @@ def test_random_contractions_on_meshes_of_four(on_four: list[Any]) -> None:
         assert not wrong_of(results)
 
 
-def test_a_rank_that_ends_within_a_call_is_named_on_all_others() -> None:
-    outcomes = on_ranks(4, distributed_cases.one_ends, limit=60)
+def test_eight_ranks_on_meshes_of_up_to_three_dimensions() -> None:
+    """Contractions are the whole; one error names the rank that is wrong; one that is slow is waited for."""
+    cases = [random_case(seed, 8, distributed_cases.FEW) for seed in (1, 3, 5, 6, 8, 10)]
+    assert {len(case.mesh) for case in cases} == {1, 2, 3}
+    results = checked(on_ranks(8, distributed_cases.on_eight, cases, limit=300))
+    for one in results:
+        assert not wrong_of(one["cases"])
+        assert one["error"][0] == "ShapeError"
+        assert "rank 5 of 8" in one["error"][1]
+        assert one["slow"]
+
+
+@pytest.mark.parametrize("mesh", [(4,), (2, 4)])
+def test_a_rank_that_ends_within_a_call_is_named_on_all_others(mesh: tuple[int, ...]) -> None:
+    size = math.prod(mesh)
+    outcomes = on_ranks(size, distributed_cases.one_ends, mesh, limit=90)
     assert outcomes[3].ended
-    for outcome in outcomes[:3]:
+    for outcome in (*outcomes[:3], *outcomes[4:]):
         assert outcome.error == "RankError"
-        assert "rank 3 of 4" in outcome.message
+        assert f"rank 3 of {size}" in outcome.message
         assert "ended" in outcome.message
         assert "distributed.plan('mk,kn->mn')" in outcome.message
 

@@ -54,8 +54,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     """A tensor between two matrices: ``chain("pq,bqc,cr->bpr", g, x, m)``, the update of two sites of a tensor network.
 
     `equation`: text or four sequences of labels. The first and the last operand share labels with the middle one and
-    the result alone. `out`: where the result goes. `out_dtype`, `precision`, `accumulate`, `backend`, `specialize` as for
-    `contract`.
+    the result alone. `out`: where the result goes. `out_dtype`, `precision`, `accumulate`, `backend`, `specialize` as
+    for `contract`.
 
     On a GPU it is one launch where each of b, p, q, c, r is one mode (or none) and q has at most 128 indices: the
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,

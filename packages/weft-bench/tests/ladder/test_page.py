@@ -68,7 +68,8 @@ def test_recordings_are_those_of_the_results() -> None:
 def test_sources_in_double_precision_stand_beside_fp64_rungs_alone(tmp_path: Path) -> None:
     """Records that were written with the thesis beside fp32 are told with the sources of today's rungs."""
     climbs = read(MEASURED)
-    double = [step for climb in climbs for step in climb.steps if any("V100" in each["figure"] for each in step.published)]
+    steps = [step for climb in climbs for step in climb.steps]
+    double = [step for step in steps if any("V100" in each["figure"] for each in step.published)]
     assert double
     assert {step.flight for step in double} == {"fp64"}
     slow, fast = climbs[0].steps[:2]

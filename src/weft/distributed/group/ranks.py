@@ -35,7 +35,7 @@ class Ranks:
     `name` is the group's name in torch, `rank` this process's number in it, `size` how many there are, `group` the
     process group of torch.distributed, `timeout` the seconds after which a missing rank is an error, `last` the
     collective that was begun last. Of ranks along one dimension of a mesh `whole` are those of the mesh: a failure of
-    one of those is heard here, and one here there.
+    one of those is heard here, and one here there, and messages number ranks as the mesh does.
     """
 
     def __init__(self, group: Any, timeout: float, whole: Ranks | None = None) -> None:
@@ -48,9 +48,20 @@ class Ranks:
         self._store.set(f"who/{self.rank}", json.dumps(_this_process()))
         self._who: list[dict[str, Any]] | None = None
         self._counting: tuple[Ranks, ...] = (self,) if whole is None else (self, whole)
+        self._numbers, self._of = list(range(self.size)), self.size  # of the ranks in messages
+        if whole is not None:
+            self._numbers = [
+                dist.get_group_rank(whole.group, dist.get_global_rank(group, rank)) for rank in range(self.size)
+            ]
+            self._of = whole.size
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of {self.size}"
+        return self._listed([self.rank])
+
+    def _listed(self, ranks: Collection[int]) -> str:
+        """"rank 1 of 4", or "ranks 0, 2, 3 of 4"."""
+        numbers = ", ".join(str(self._numbers[rank]) for rank in ranks)
+        return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers} of {self._of}"
 
     # -- who they are --------------------------------------------------------------------------------------------------
 
@@ -118,7 +129,7 @@ class Ranks:
             self._store.delete_key(f"{number - 2}/{self.rank}")
         calls = {rank: call for rank, (call, _) in enumerate(every)}
         if len(set(calls.values())) > 1:
-            raise RankError(f"ranks are at different calls: {_by_value(calls, self.size)}")
+            raise RankError(f"ranks are at different calls: {self._by_value(calls)}")
         return number, [value for _, value in every]
 
     def _compare(self, every: list[dict[str, Any]], mine: Exception | None) -> None:
@@ -128,14 +139,21 @@ class Ranks:
             kind, first = next(iter(failed.values()))
             alike = all(message == first for _, message in failed.values())
             if alike:
-                text = f"{_listed(failed, self.size)}: {first}"
+                text = f"{self._listed(failed)}: {first}"
             else:
-                text = "\n".join(f"{_listed([rank], self.size)}: {message}" for rank, (_, message) in failed.items())
+                text = "\n".join(f"{self._listed([rank])}: {message}" for rank, (_, message) in failed.items())
             raise _kind(kind)(text) from mine
         for name in every[0].get("same", {}):
             values = {rank: said["same"].get(name, "nothing") for rank, said in enumerate(every)}
             if len(set(values.values())) > 1:
-                raise errors.ShapeError(f"{name} differs: {_by_value(values, self.size)}")
+                raise errors.ShapeError(f"{name} differs: {self._by_value(values)}")
+
+    def _by_value(self, values: Mapping[int, str]) -> str:
+        """Which ranks have which value."""
+        by: dict[str, list[int]] = {}
+        for rank, value in values.items():
+            by.setdefault(value, []).append(rank)
+        return "; ".join(f"{self._listed(ranks)}: {value}" for value, ranks in by.items())
 
     # -- what is said when one fails -----------------------------------------------------------------------------------
 
@@ -194,21 +212,20 @@ class Ranks:
                     raise self._lost(what, f"nothing came within {self.timeout:g} s")
 
     def _lost(self, what: str, reason: str) -> RankError:
-        """The error of a collective that failed, after a roll call."""
+        """The error of a collective that failed, after a roll call; of a mesh any rank may be the one that ended."""
         self._say_failed(reason)
         self._store.set(f"here/{self.rank}", "1")
-        until = time.monotonic() + _ROLL_CALL
+        until, every = time.monotonic() + _ROLL_CALL, self._counting[-1]
         missing = self._missing("here")
-        while missing and not self._ended(missing) and time.monotonic() < until:
+        while not (ended := every._ended(range(every.size))) and missing and time.monotonic() < until:
             time.sleep(0.05)
             missing = self._missing("here")
-        ended = self._ended(missing)
         if ended:
-            said = f"{_listed(ended, self.size)} has ended" if len(ended) == 1 else f"{_listed(ended, self.size)} ended"
+            said = f"{every._listed(ended)} has ended" if len(ended) == 1 else f"{every._listed(ended)} ended"
         elif missing:
-            said = f"no answer from {_listed(missing, self.size)}"
+            said = f"no answer from {self._listed(missing)}"
         else:
-            said = f"every rank of {self.size} still answers"
+            said = f"{self._listed(range(self.size))} still answer"
         return RankError(f"{said}; the last collective was {what} ({reason})")
 
     def _say_failed(self, reason: str) -> None:
@@ -229,10 +246,10 @@ class Ranks:
                 looked = now
                 missing = self._missing(place)
                 if ended := self._ended(missing):
-                    raise RankError(f"{_listed(ended, self.size)} ended before {what}{self._after()}")
+                    raise RankError(f"{self._listed(ended)} ended before {what}{self._after()}")
                 if missing and now - begun > self.timeout:
                     raise RankError(
-                        f"{_listed(missing, self.size)} did not come to {what} within {self.timeout:g} s{self._after()}"
+                        f"{self._listed(missing)} did not come to {what} within {self.timeout:g} s{self._after()}"
                     )
         return [json.loads(value) for value in self._store.multi_get(keys)]
 
@@ -299,20 +316,6 @@ def _default_store() -> Any:
 def _kind(name: str) -> type[WeftError]:
     found = getattr(errors, name, None)
     return found if isinstance(found, type) and issubclass(found, WeftError) else RankError
-
-
-def _listed(ranks: Collection[int], size: int) -> str:
-    """"rank 1 of 4", or "ranks 0, 2, 3 of 4"."""
-    numbers = ", ".join(map(str, ranks))
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers} of {size}"
-
-
-def _by_value(values: Mapping[int, str], size: int) -> str:
-    """Which ranks have which value."""
-    by: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        by.setdefault(value, []).append(rank)
-    return "; ".join(f"{_listed(ranks, size)}: {value}" for value, ranks in by.items())
 
 
 def _this_process() -> dict[str, Any]:
