@@ -96,6 +96,13 @@ def test_a_streamed_result_need_not_begin_at_a_cache_line(monkeypatch: pytest.Mo
         assert same_bits(out, x.T.contiguous())
 
 
+@pytest.mark.parametrize(("run", "streams"), [(64, True), (40, False), (16, True), (520, False), (8200, True)])
+def test_runs_that_end_within_a_cache_line_go_through_the_caches(run: int, streams: bool) -> None:
+    """Rows of 160 bytes took twenty times as long past them: their ends fetch lines back. Long ones lose less so."""
+    permutation = described(torch.empty(64, (1 << 21) // 64 // run, run), "abc->bac")
+    assert schedule.schedule_of(permutation, 1).streams == streams
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex128], ids=str)
 def test_shorter_vectors(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     """Of 32 bytes, as most hosts have: two squares fill the lines that are streamed."""

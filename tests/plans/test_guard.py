@@ -12,18 +12,19 @@ import torch
 
 import weft
 from weft.planner import promotion
+from weft.planner.schedule import Target
 from weft.plans import guard, promoting, tiers
 
+GPU, CPU = Target("cuda", 0, "NVIDIA H100", 90, 132, 232448), Target("cpu")
 PREDICTED = 1e-3  # seconds of the library tier, by decree
 
 
-class Clock(guard.Guard):
+class Clock:
     """Stands in for the device: every call takes as long as the test says."""
 
     takes = PREDICTED
 
     def __init__(self) -> None:
-        super().__init__()
         self._count = 0
 
     @property
@@ -41,7 +42,7 @@ class Clock(guard.Guard):
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Clock]]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(promoting, "Guard", Clock)
+    monkeypatch.setattr(guard, "guard_of", lambda target: Clock())
     monkeypatch.setattr(promoting, "_is_current", lambda asked: True)
     monkeypatch.setattr(guard, "watches", lambda target: True)
     monkeypatch.setattr(Clock, "takes", PREDICTED)
@@ -75,9 +76,11 @@ def test_a_schedule_as_quick_as_predicted_stays() -> None:
 
 def test_noise_flips_no_choice() -> None:
     """A third more than predicted, and less than a launch's latency, are no errors of the model."""
-    assert not guard.is_grossly_wrong(1.33e-3, 1e-3)
-    assert not guard.is_grossly_wrong(40e-6, 4e-6)
-    assert guard.is_grossly_wrong(63e-3, 3.35e-3)
+    assert not guard.is_grossly_wrong(1.33e-3, 1e-3, GPU)
+    assert not guard.is_grossly_wrong(40e-6, 4e-6, GPU)
+    assert guard.is_grossly_wrong(63e-3, 3.35e-3, GPU)
+    assert guard.is_grossly_wrong(40e-6, 4e-6, CPU)
+    assert not guard.is_grossly_wrong(9e-6, 1e-6, CPU)
 
 
 def test_a_schedule_that_takes_ten_times_as_long_is_replaced() -> None:
@@ -106,11 +109,12 @@ def kept(plan: weft.Plan) -> Any:
 
 def test_the_guard_is_turned_off_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    target = weft.planner.schedule.Target("cuda", 0, "NVIDIA H100", 90, 132, 232448)
-    assert guard.watches(target)
-    assert not guard.watches(weft.planner.schedule.Target("cpu"))
+    monkeypatch.delenv("WEFT_GUARD", raising=False)
+    assert guard.watches(GPU)
+    assert guard.watches(CPU)
     monkeypatch.setenv("WEFT_GUARD", "0")
-    assert not guard.watches(target)
+    assert not guard.watches(GPU)
+    assert not guard.watches(CPU)
 
 
 def test_what_was_measured_to_be_slow_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,3 +137,33 @@ def test_what_was_measured_to_be_slow_does_not_come_back(monkeypatch: pytest.Mon
     assert engine.best.schedule in served
     assert served[-1] == first.schedule
     assert served.count(engine.best.schedule) < 3 * CALLS
+
+
+def test_the_clock_of_a_cpu_exchanges_a_tier_that_is_slower_than_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the host's clock itself: torch's tier is predicted to take a microsecond, and takes longer."""
+    monkeypatch.undo()
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setenv("WEFT_GUARD", "1")
+    library = tiers.library
+
+    def praised(*asked: Any) -> Any:
+        found = library(*asked)
+        return replace(found, best=replace(found.best, seconds=1e-6))
+
+    monkeypatch.setattr(tiers, "library", praised)
+    monkeypatch.setattr(promotion, "COMPILING_CPU", 1e-4)
+    monkeypatch.setattr(promotion, "TESTING", 0.0)
+    weft.planner.validity.outdate()
+    try:
+        a, b = torch.randn(64, 700, 90), torch.randn(64, 90, 5)
+        plan = weft.plan("bik,bkj->bij", a, b, specialize="auto")
+        exact = torch.einsum("bik,bkj->bij", a.double(), b.double())
+        first, text = plan.schedule, ""
+        for _ in range(CALLS):
+            assert torch.allclose(plan(a, b).double(), exact, atol=1e-3)
+            text = text or (plan.explain() if "were predicted" in plan.explain() else "")
+        assert f"{first} took" in text
+        assert "where 1 us were predicted" in text
+        assert "predicted to take -" not in text
+    finally:
+        weft.planner.validity.outdate()

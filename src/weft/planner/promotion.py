@@ -3,8 +3,8 @@
 A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
 loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once
 that is worth while. It takes over after as many calls as take twice the time that preparing takes: by then it is there,
-and nobody waits. Clocks have no part in it, so that two runs of a program on the same caches agree bit for bit. A
-change to a specialised kernel is kept on disk, and the next process prepares that kernel first.
+and nobody waits. Clocks have no part in it: what `weft.plans.guard` has timed takes the place of predictions. A change
+to a specialised kernel is kept on disk, and the next process prepares that kernel first.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Tier:
     then: Name | None = None  # the kind that takes over; None: nothing does, as far as is known
     early: int = 0  # number of the call that begins to prepare it
     switch_at: int | None = None  # number of the call that it serves first
-    lost: float = 0.0  # seconds that each call until then loses by the model's count
+    better: float = 0.0  # seconds of a call from then on, as predicted
     look_at: int | None = None  # number of the call that finds out what would be better; None: that is known
 
 
@@ -85,14 +85,13 @@ def taken_over(
     """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
     `ready` to prepare; `call` is the number of the call that is about to run. A schedule that was `tuned` is the
     fastest whatever is predicted."""
-    lost = seconds - better
     if tuned:
         switch_at = call + math.floor(_MARGIN * ready / max(seconds, 1e-9))
-        return Tier(tier.name, tier.why, offer, call, switch_at, max(lost, 0.0))
+        return Tier(tier.name, tier.why, offer, call, switch_at, better)
     if better > FASTER * seconds:
         return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
-    begin = call + math.floor(min(_WORTH, ready) / lost)
-    return Tier(tier.name, tier.why, offer, begin, begin + math.floor(_MARGIN * ready / seconds), lost)
+    begin = call + math.floor(min(_WORTH, ready) / (seconds - better))
+    return Tier(tier.name, tier.why, offer, begin, begin + math.floor(_MARGIN * ready / seconds), better)
 
 
 def expected(description: Description, target: Target) -> float:

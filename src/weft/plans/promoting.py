@@ -236,7 +236,7 @@ class PromotingLaunch:
         best = serving.choice.best
         self._launch, self._seconds = serving.launch, best.waited
         watched = best.measured is None and guard.watches(self._asked.target)
-        self._guard = Guard() if watched else None
+        self._guard = guard.guard_of(self._asked.target) if watched else None
         self._arm(sample=call + guard.FIRST if watched else inf)
         self._say(serving)
 
@@ -258,7 +258,7 @@ class PromotingLaunch:
         self._guard = None
         self._arm(sample=inf)
         self._measured[self._serving.choice.best.schedule] = seconds
-        if guard.is_grossly_wrong(seconds, self._seconds):
+        if guard.is_grossly_wrong(seconds, self._seconds, self._asked.target):
             with self._lock:
                 self._arrival = self._offer = None  # what was on its way was thought to be better than less
                 self._correct(seconds, call)
@@ -273,8 +273,10 @@ class PromotingLaunch:
         offer = corrected(self._asked, self._serving.choice, known) if self._corrections <= _CORRECTIONS else None
         plain = replace(self._serving.tier, then=None, switch_at=None, look_at=None, why=told)
         if offer is None:
-            self._say(self._serving._replace(tier=plain))
-            if plain.name != SPECIALISED:
+            due = promotion.looks_at(seconds) if self._asked.target.kind == "cpu" else 0  # there looking is planning
+            waits = plain.name != SPECIALISED and call + 1 < due
+            self._say(self._serving._replace(tier=replace(plain, look_at=due) if waits else plain))
+            if plain.name != SPECIALISED and not waits:
                 self._look(call + 1)  # with what was measured
             return
         self._reason = f": {told}"
@@ -297,8 +299,8 @@ def is_faster(choice: Choice, seconds: float) -> bool:
 
 
 def _is_current(asked: ServiceRequest) -> bool:
-    """Whether the device of a plan is the current one, whose stream events are recorded on."""
-    return torch.cuda.current_device() == asked.target.index
+    """Whether the device of a plan is the current one, whose stream a GPU's events are recorded on."""
+    return asked.target.kind == "cpu" or torch.cuda.current_device() == asked.target.index
 
 
 def _first_words(error: BaseException) -> str:

@@ -24,7 +24,7 @@ WORDS = (16, 8, 4, 2)  # bytes of the words that neighbours are moved in, where 
 REACH_X, REACH_D = 256, 1024
 CELLS = 1 << 15  # and of cells as long as a cache line or longer along q
 RUN = 1 << 15  # bytes of a run, above which it is cut
-LONG = 1 << 11  # of one that is streamed wherever it begins
+LONG = 1 << 14  # of one that is streamed wherever it begins
 BUFFER = 1 << 14  # items of a tile that is computed with
 STREAM = 1 << 22  # bytes of D from which it is written past the caches
 LINE = 64
@@ -124,8 +124,11 @@ def _streams(permutation: Permutation, cut: Tiling) -> bool:
     """Whether D is written in whole cache lines, and large enough not to stay in the caches."""
     if permutation.size * permutation.d.dtype.itemsize < STREAM:
         return False
-    if cut.run.tile * cut.d_size >= LONG:
+    run = cut.run.tile * cut.d_size
+    if run >= LONG:
         return True
+    if run > LINE and run % LINE:  # both its ends would go through the caches, and take lines that were streamed back
+        return False
     if _square(cut) and permutation.is_move and min(cut.p.tile, cut.q.tile) < LINE // cut.d_size:
         return False
     rows = [side * cut.run.tile * cut.d_size for side in (cut.q.tile, cut.q.longest)]

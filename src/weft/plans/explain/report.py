@@ -87,9 +87,8 @@ def _tier(tier: Tier, choice: Choice, behind: str | None) -> list[str]:
     if tier.look_at is not None:
         lines.append(f"call {tier.look_at} looks for a better kernel")
     elif tier.switch_at is not None:
-        other = duration(choice.best.waited - tier.lost)
-        lines.append(f"{tier.then} from call {tier.switch_at} on, predicted to take {other}; prepared alongside from "
-                     f"call {tier.early} on")  # fmt: skip
+        lines.append(f"{tier.then} from call {tier.switch_at} on, predicted to take {duration(tier.better)}; prepared "
+                     f"alongside from call {tier.early} on")  # fmt: skip
     return lines
 
 
