@@ -334,3 +334,17 @@ def test_workspace_of_tccg() -> None:
         taken = case["results"]["weft"]["about"]["workspace bytes"] / 2**20
         found.setdefault(int(case["name"].removeprefix("tccg-")), []).append(f"{round(taken, 1):g}")
     assert said == found
+
+
+def test_everyday_calls_on_a_cpu_with_predictions_held_against_them_and_without() -> None:
+    def times(name: str) -> dict[str, float]:
+        results = {case["name"]: case["results"] for case in read("cpu", name)["cases"]}
+        return {case: median(of["weft"]) / median(of["torch"]) for case, of in results.items()
+                if all(of.get(who, {}).get("samples") for who in ("weft", "torch"))}  # fmt: skip
+
+    held, without = times("everyday.json"), times("everyday-unguarded.json")
+    cases = sorted(held.keys() & without.keys())
+    means = [geometric_mean([each[case] for case in cases]) for each in (held, without)]
+    text = " ".join(page("planning.md").split())
+    assert f"Of {len(cases)} everyday calls on a CPU the default takes {means[0]:.3f} of torch's time so" in text
+    assert f"and {means[1]:.3f} without" in text
