@@ -2,7 +2,9 @@
 
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
     torchrun --nproc-per-node 2 tools/distributed_figures.py networks --out FILE  # by modes against slices
-    python tools/distributed_figures.py paper --device h200 --out FILE      # the same by the model, 2 to 1024 ranks
+    torchrun --nproc-per-node 2 tools/distributed_figures.py ways --out FILE   # products by every way that may be best
+    python tools/distributed_figures.py paper --device h200 --out FILE      # networks by the model, 2 to 1024 ranks
+    python tools/distributed_figures.py products --device h200 --out FILE   # the suite's products by the model, 1 to 8
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
@@ -29,9 +31,15 @@ import torch
 import torch.distributed as dist
 
 import weft
+from weft.distributed.planned.kernel_model import KernelModel
+from weft.distributed.planned.placement import Placed
+from weft.distributed.planned.prediction import ranked
+from weft.distributed.planned.problem import RankProblem
+from weft.distributed.planned.report import find_target
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft_bench.cases.networks import circuit, whole_networks
+from weft_bench.cases.scaling import placed
 from weft_bench.networks import ssa_tree
 
 REPEATS = 7
@@ -40,7 +48,7 @@ PAPER = ("randreg_200_3", "rand_50_5", "peps_cluster_r2_D10")
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("ranks", "networks", "paper", "blocks"))
+    parser.add_argument("what", choices=("ranks", "networks", "ways", "paper", "products", "blocks"))
     parser.add_argument("--extent", type=int, default=32, help="of the wires of networks")
     parser.add_argument("--layers", type=int, default=16, help="of gates")
     parser.add_argument("--once", action="store_true", help="one call by slices is timed, after none")
@@ -54,6 +62,10 @@ def main() -> None:
         found = over_ranks(1e-3 if given.small else given.gigabytes)
     elif given.what == "networks":
         found = over_networks(3 if given.small else given.extent, given.layers, given.once)
+    elif given.what == "ways":
+        found = over_ways(256 if given.small else 65536)
+    elif given.what == "products":
+        found = products_on_paper(given.device)
     elif given.what == "paper":
         found = on_paper(given.device)
     else:
@@ -153,6 +165,34 @@ def over_networks(extent: int, layers: int, once: bool) -> list[dict[str, Any]]:
     return found
 
 
+def over_ways(extent: int) -> list[dict[str, Any]]:
+    """The products of the suite scaling, strong, by the ways that are predicted to take less than twice the best's."""
+    device = begun()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    link = str(weft.distributed.measure_link())
+    found = [print_from(rank, {"machine": device_stamp(device), "ranks": size, "link": link, "extent": extent})]
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    for a, b, d in (("k", "k", "m"), ("m", "k", "m"), ("m", "n", "m")):
+        x, y = (
+            torch.randn(extent // (size if at == place else 1), extent // (size if then == place else 1), dtype=dtype,
+                        device=device)
+            for (at, then), place in (("mk", a), ("kn", b))
+        )  # fmt: skip
+        plan = weft.distributed.plan(
+            "mk,kn->mn", x, y, placements={"a": a, "b": b, "d": d}, out_dtype=torch.float32
+        )  # fmt: skip
+        near = [each for each in plan.candidates if each.seconds < 2 * plan.candidates[0].seconds]
+        for each in (way for way in near if way.strategy.loop != "n"):  # along n as along m
+            forced, strategy = plan.forced(each), each.strategy
+            taken = seconds(lambda forced=forced, x=x, y=y: forced(x, y), device, repeats=3)
+            found.append(print_from(rank, {
+                "placed": [a, b, d], "split": strategy.split, "loop": strategy.loop, "parts": strategy.parts,
+                "predicted": each.seconds, "seconds": taken,
+            }))  # fmt: skip
+    dist.destroy_process_group()
+    return found
+
+
 def settle(call: Callable[[], Any]) -> None:
     """Calls until better kernels have been compiled and taken."""
     for pause in (4, 4, 0):
@@ -188,6 +228,29 @@ def on_paper(device: str) -> list[dict[str, Any]]:
                 "one rank": {"slices": sliced.tree.slices, "seconds": alone},
                 "by slices": by_slices["slices_seconds"], "speedup": alone / said["seconds"],
                 "speedup by slices": alone / by_slices["slices_seconds"],
+            }))  # fmt: skip
+    return found
+
+
+def products_on_paper(device: str) -> list[dict[str, Any]]:
+    """The products of the suite scaling by the model, over a link as two H200s were measured to have."""
+    terms = {"a": ("m", "k"), "b": ("k", "n"), "d": ("m", "n")}
+    link = weft.distributed.Link("nccl", 60e-6, 248e9, "measured on two H200s")
+    kernel = KernelModel(tuple(terms.values()), (torch.float16, torch.float16, torch.float32), find_target(device))
+    found = []
+    for case in placed():
+        alone = 0.0
+        for ranks in (1, 2, 4, 8):
+            extents = case.extents(ranks)
+            shapes = {name: tuple(extents[label] for label in term) for name, term in terms.items()}
+            tensors = [Placed(name, terms[name], (at,)) for name, at in zip("abd", case.placements, strict=True)]
+            items = {"a": 2, "b": 2, "d": 4, "sum": 4}
+            chosen = ranked(RankProblem(*tensors, shapes, extents, (ranks,), items), kernel, link)[0]
+            alone = alone or chosen.seconds
+            found.append(print_from(0, {
+                "case": case.name, "ranks": ranks, "device": device, "link": str(link), "seconds": chosen.seconds,
+                "speedup": (ranks if case.kind == "weak" else 1) * alone / chosen.seconds,
+                "hidden": chosen.timeline.hidden, "loop": chosen.strategy.loop, "parts": chosen.strategy.parts,
             }))  # fmt: skip
     return found
 
