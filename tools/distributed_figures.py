@@ -31,11 +31,11 @@ import torch
 import torch.distributed as dist
 
 import weft
+from weft.api.describe import find_target
 from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.prediction import ranked
 from weft.distributed.planned.problem import RankProblem
-from weft.distributed.planned.report import find_target
 from weft.machine.provenance import commit
 from weft.machine.stamp import device_stamp
 from weft_bench.cases.networks import circuit, whole_networks

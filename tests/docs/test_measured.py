@@ -93,6 +93,16 @@ def test_two_gpus() -> None:
     assert f"took {blocks['over the larger']:.2f} times the larger" in text
 
 
+def test_products_on_paper() -> None:
+    text = " ".join(page("distributed.md").split())
+    found = {(row["case"], row["ranks"]): row["speedup"] for row in read("paper", "products.json")["found"]}
+    for kind, said in (("strong", "one rank's speed on two, {} on four, {} on eight"), ("weak", "")):
+        two, four, eight = (
+            " and ".join(f"{found[f'product-{name}-{kind}', ranks]:.2f}" for name in "km") for ranks in (2, 4, 8)
+        )
+        assert (f"{two} times {said.format(four, eight)}" if said else f"{two}, {four}, {eight}") in text
+
+
 def test_networks_by_modes_on_two_gpus() -> None:
     text = page("distributed.md")
     about, modes, slices = read("h200x2", "networks_by_modes.json")["found"]
