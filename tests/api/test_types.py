@@ -22,6 +22,7 @@ LINTED = ROOT / ".mypy_cache" / f"{sys.version_info.major}.{sys.version_info.min
 SOURCES = Path(weft.__file__).parents[1]
 
 
+@pytest.mark.slow  # pyright reads the same sample
 def test_mypy() -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")

@@ -26,6 +26,7 @@ def test_the_example_runs_under_torchrun() -> None:
     assert "rank 1    compute" in run.stdout
 
 
+@pytest.mark.slow
 def test_the_command_runs_under_torchrun(tmp_path: Path) -> None:
     words = ["profile", "mk,kn->mn", "--extents", "m=30,n=20,k=64", "--dtype", "float32", "--functions",
              "epilogue=relu", "--placements", "a=k,b=k,d=m",

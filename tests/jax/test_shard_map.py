@@ -36,6 +36,7 @@ print("as without devices")
 """
 
 
+@pytest.mark.slow
 def test_gradients_are_added_up_over_devices() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert "as without devices" in run.stdout, run.stderr

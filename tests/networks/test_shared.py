@@ -45,7 +45,7 @@ def four(folder: Path) -> list[dict[str, Any]]:
     return values(on_ranks(4, cases.everything, str(folder)))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int, four: list[dict[str, Any]]) -> None:
     hold([one["results"] for one in four] if size == 4 else values(on_ranks(size, cases.results)))
 

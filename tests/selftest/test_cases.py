@@ -89,6 +89,7 @@ def test_what_is_held_to_be_exact_is(trial: Trial) -> None:
         assert wanted.unique().numel() > 3, "a constant would hide what is written to the wrong place"
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
     """For a device that is not here; the process that runs the trials finds all of them in weft's store."""
     pytest.importorskip("triton")

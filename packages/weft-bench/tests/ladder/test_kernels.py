@@ -49,6 +49,7 @@ def rungs(name: str, flight: str) -> Iterator[Rung]:
             yield rung
 
 
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("rung", rungs("multiply", "fp32"), ids=lambda rung: rung.name)
 def test_products(rung: Rung) -> None:
     right(rung, product(*PRODUCTS[rung.name], torch.float32))
@@ -60,6 +61,7 @@ DOUBLE = [
 ]  # what single precision has too
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("rung", DOUBLE, ids=lambda rung: rung.name)
 def test_products_in_double(rung: Rung) -> None:
     right(rung, product(*DOUBLES.get(rung.name, (3, 2, 33)), torch.float64))
@@ -96,6 +98,7 @@ def test_products_of_halves(rung: Rung) -> None:
     right(rung, product(133, 264, 72, torch.float16))
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("rung", rungs("transpose", "rows"), ids=lambda rung: rung.name)
 def test_transpositions(rung: Rung) -> None:
     rows, columns = (35, 35) if rung.kind == "in place" else MATRICES.get(rung.name, (35, 66))
@@ -114,6 +117,7 @@ def test_transpositions_of_other_types_and_of_whole_tiles(dtype: torch.dtype) ->
     right(diagonal, Transposition(64, 32, dtype))
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("rung", rungs("tensor", "two-site"), ids=lambda rung: rung.name)
 def test_updates_of_two_sites(rung: Rung) -> None:
     right(rung, TwoSite(*TWO_SITE.get(rung.name, (2, 3, 9))))
