@@ -42,12 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel.
 
     Tests have a cache of their own and no pack: what somebody tuned or built must not change what they run. Nor does
-    the self-test of families run before they are used, nor the library tier before their kernels, and no predictions
-    are held against calls, but where these are what is tested.
+    the self-test of families run before they are used, nor the library tier before their kernels, but where these are
+    what is tested. Nor are predictions held against calls on a CPU.
     """
     os.environ.setdefault("WEFT_SELFTEST", "0")
     os.environ.setdefault("WEFT_TIERS", "0")
-    os.environ.setdefault("WEFT_GUARD", "0")
     os.environ.setdefault("WEFT_KERNELS", "0")
     os.environ.setdefault("WEFT_CACHE_DIR", tempfile.mkdtemp(prefix="weft-tests-"))
     keep_compiled(config.rootpath / ".pytest_cache" / "compiled")
@@ -60,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         assume_small_caches(patch)
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+        os.environ.setdefault("WEFT_GUARD", "0")
 
 
 def leave_out_waiting(patch: pytest.MonkeyPatch) -> None:
