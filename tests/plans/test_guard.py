@@ -170,3 +170,20 @@ def test_the_clock_of_a_cpu_shows_a_tier_that_is_slower_than_predicted(monkeypat
         assert "predicted to take -" not in text
     finally:
         weft.planner.validity.outdate()
+
+
+def test_what_is_compiled_in_this_process_is_worth_a_quarter_of_its_time() -> None:
+    """The end of the process waits for it: a program of few calls must not."""
+    a, b = operands()
+    engine = weft.plan("ik,kj->ij", a, b, specialize="now")._first().choice
+    compiled = tiers.Offer("specialised", 1e-3, promotion.COMPILING_CPU, engine)
+    linked = tiers.Offer("specialised", 1e-3, promotion.LOADING, engine)
+    elsewhere = tiers.Offer("specialised", 1e-3, promotion.COMPILING_CPU, None)
+    assert compiled.worth == promotion.COMPILING_CPU / 4
+    assert linked.worth == elsewhere.worth == promotion.WORTH
+    first = promotion.Tier("library", "first")
+    begins = [
+        promotion.taken_over(first, 1, 3e-3, "specialised", 1e-3, each.ready, worth=each.worth).early
+        for each in (compiled, linked)
+    ]
+    assert begins == [1 + int(promotion.COMPILING_CPU / 4 / 2e-3), 1 + int(promotion.LOADING / 2e-3)]

@@ -47,7 +47,7 @@ def promoted_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
     seconds = plan._first().choice.best.seconds
     monkeypatch.setattr(promotion, "expected", lambda description, target: seconds - 1e-6)
     monkeypatch.setattr(promotion, "FASTER", 1.0)
-    monkeypatch.setattr(promotion, "_WORTH", 0.0)
+    monkeypatch.setattr(promotion, "WORTH", 0.0)
     monkeypatch.setattr(promotion, "COMPILING", calls / 2 * seconds * 1.001)
     return calls + 1
 

@@ -52,7 +52,8 @@ MADE_PRODUCTS = _FITTED("made_products")  # and of what arithmetic alone would
 LEAST = _FITTED("least")  # seconds of a kernel that does next to nothing
 
 _PATIENCE = 4  # times of what looking takes that calls have taken before anybody looks
-_WORTH = 0.02  # seconds that calls have lost before a better kernel is prepared
+WORTH = 0.02  # seconds that calls have lost before a better kernel is prepared
+WORTH_CPU = 0.25  # and of what compiling takes in this process, which waits for it at its end
 _MARGIN = 2  # times of what preparing takes that pass until the better kernel takes over
 
 
@@ -80,17 +81,18 @@ def looks_at(seconds: float) -> int:
 
 
 def taken_over(
-    tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float, tuned: bool = False
-) -> Tier:
+    tier: Tier, call: int, seconds: float, offer: Name, better: float, ready: float, tuned: bool = False,
+    worth: float | None = None,
+) -> Tier:  # fmt: skip
     """The tier of a plan whose calls take `seconds`, once it is known that `offer` would take `better` seconds, and
-    `ready` to prepare; `call` is the number of the call that is about to run. A schedule that was `tuned` is the
-    fastest whatever is predicted."""
+    `ready` to prepare, which begins once calls have lost `worth` seconds, `WORTH` by default; `call` is the number of
+    the call that is about to run. A schedule that was `tuned` is the fastest whatever is predicted."""
     if tuned:
         switch_at = call + math.floor(_MARGIN * ready / max(seconds, 1e-9))
         return Tier(tier.name, tier.why, offer, call, switch_at, better)
     if better > FASTER * seconds:
         return Tier(tier.name, f"{tier.why}; no {offer} kernel would be a tenth faster")
-    begin = call + math.floor(min(_WORTH, ready) / (seconds - better))
+    begin = call + math.floor(min(WORTH if worth is None else worth, ready) / (seconds - better))
     return Tier(tier.name, tier.why, offer, begin, begin + math.floor(_MARGIN * ready / seconds), better)
 
 

@@ -184,7 +184,9 @@ class PromotingLaunch:
         try:
             for offer in offers(self._asked, plain.name):
                 better = self._of(offer)
-                tier = promotion.taken_over(plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned)
+                tier = promotion.taken_over(
+                    plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned, offer.worth
+                )
                 if tier.switch_at is None:
                     found = found if found.switch_at is not None else tier
                 elif found.switch_at is None or tier.switch_at < found.switch_at:
@@ -280,7 +282,9 @@ class PromotingLaunch:
                 self._look(call + 1)  # with what was measured
             return
         self._reason = f": {told}"
-        tier = promotion.taken_over(plain, call + 1, seconds, offer.name, offer.seconds, offer.ready)
+        tier = promotion.taken_over(
+            plain, call + 1, seconds, offer.name, offer.seconds, offer.ready, worth=offer.worth
+        )  # fmt: skip
         self._offer = offer
         self._say(self._serving._replace(tier=tier))
 

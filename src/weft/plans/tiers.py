@@ -83,6 +83,13 @@ class Offer(NamedTuple):
     choice: Choice | None  # None where it is still to be planned
     tuned: bool = False  # measured to be the fastest
 
+    @property
+    def worth(self) -> float:
+        """Seconds that calls have lost before it is prepared."""
+        here = self.choice is not None and self.choice.target.kind == "cpu"
+        compiles = here and self.ready >= promotion.COMPILING_CPU
+        return promotion.WORTH_CPU * self.ready if compiles else promotion.WORTH
+
 
 def served(asked: ServiceRequest, specialize: str) -> Served:
     """The choice and launch of the tier that `specialize` asks for, or that "auto" begins with."""
