@@ -80,7 +80,7 @@ def test_two_gpus() -> None:
     k = rows["k"]
     assert f"{k['hidden']:.0%}".replace("%", " %") + " of the transfer hidden" in text
     assert f"| {k['against torch gathering']:.2f} |" in text
-    assert f"behind torch in that run ({rows['m, n gathered']['against torch']:.2f})" in text
+    assert f"behind torch in that run ({rows['m, n gathered']['against torch']:.2f})" in " ".join(text.split())
     assert f"({1e3 * k['one device']:.0f} ms on one)" in text
     cases = {case["name"]: case["results"] for case in read("h200x2", "scaling", "run.json")["cases"]}
     for name, results in cases.items():

@@ -18,7 +18,7 @@ from weft.library.views import A, B, D, Frame, Group, View
 
 _LOOPED = 1 << 22  # multiply-adds of a matrix from which torch on a CPU may write each of a batch by itself
 # Most elements of a matrix that is spread over a batch, and least columns and multiply-adds of each product, with which
-# torch on a CPU takes 0.3 to 0.9 of the time of copies and one product (24 cases, one thread and two). Larger ones of
+# torch on a CPU takes 0.27 to 1 of the time of copies and one product (24 cases, one thread and two). Larger ones of
 # float64 take up to 1.8, few columns up to 5, fewer multiply-adds 7.
 _SPREAD, _SPREAD_DOUBLE, _COLUMNS, _PRODUCT = 1 << 14, 1 << 10, 16, 1 << 10
 

@@ -8,9 +8,10 @@ errors of long kernels count. `WEFT_GUARD=0` in the environment turns it off.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,52 +24,45 @@ GROSS = 1.5  # times of the prediction that a call may take
 _LATENCY = {"cuda": 5e-5, "hip": 5e-5, "cpu": 1e-5}  # seconds of a call that may be no kernel's
 
 
-class Guard(Protocol):
+class Guard(ABC):
     """The timed calls of one schedule."""
+
+    def __init__(self) -> None:
+        self._samples: list[Any] = []
 
     @property
     def is_done(self) -> bool:
         """Whether all samples were taken."""
+        return len(self._samples) >= SAMPLES
 
+    @abstractmethod
     def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Run a launch and time it."""
 
+    @abstractmethod
     def seconds(self) -> float | None:
         """The quickest sample; None where the device has not passed all of them."""
 
 
-class _ByEvents:
+class _ByEvents(Guard):
     """Calls between two events of a GPU's current stream."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-
-    @property
-    def is_done(self) -> bool:
-        return len(self._events) >= SAMPLES
 
     def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         launch(*arguments)
         end.record()
-        self._events.append((begin, end))
+        self._samples.append((begin, end))
 
     def seconds(self) -> float | None:
-        if not all(end.query() for _, end in self._events):
+        if not all(end.query() for _, end in self._samples):
             return None
-        return min(begin.elapsed_time(end) for begin, end in self._events) / 1e3
+        quickest: float = min(begin.elapsed_time(end) for begin, end in self._samples)
+        return quickest / 1e3
 
 
-class _ByClock:
+class _ByClock(Guard):
     """Calls on a CPU."""
-
-    def __init__(self) -> None:
-        self._samples: list[float] = []
-
-    @property
-    def is_done(self) -> bool:
-        return len(self._samples) >= SAMPLES
 
     def timed(self, launch: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         begun = perf_counter()

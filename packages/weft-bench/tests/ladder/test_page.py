@@ -47,7 +47,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def test_recordings_are_those_of_the_results() -> None:
-    """A ladder is taken from the first folder that has it."""
+    """A ladder is taken from the first folder that has it; a rung of weft that torch served is left out."""
     (recorded,) = [each for each in recordings() if each.device == "NVIDIA H200"]
     climbs = first_of_each([MEASURED, COUNTED])
     assert [each.ladder for each in climbs] == ["multiply", "reduce", "tensor", "transpose"]
@@ -57,7 +57,8 @@ def test_recordings_are_those_of_the_results() -> None:
     for climb in climbs:
         for step in climb.steps:
             found = recorded.of(climb.ladder, step.flight, step.name)
-            assert (found is not None) == bool(step.seconds)
+            served = (climb.ladder, step.name) == ("tensor", "7 sizes for the shape")
+            assert (found is not None) == (bool(step.seconds) and not served)
             if found is not None:
                 assert found[0] == pytest.approx(step.seconds["value"], rel=1e-3)
                 assert found[1] == pytest.approx(step.share, rel=1e-3)
@@ -102,7 +103,8 @@ def test_a_time_of_torch_is_not_told_as_that_of_weft(tmp_path: Path) -> None:
     climbs = read(COUNTED)
     save(climbs, tmp_path)
     assert write_page(tmp_path).read_text().count(f"weft: {SERVED}".replace("'", "&#x27;")) == 2
-    assert not any(SERVED in step.notes for climb in map(retold, read(MEASURED)) for step in climb.steps)
+    told = [step.name for climb in map(retold, read(MEASURED)) for step in climb.steps if SERVED in step.notes]
+    assert told == ["7 sizes for the shape"]
 
 
 def test_a_laptop_sees_what_a_gpu_took(tmp_path: Path) -> None:
