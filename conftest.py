@@ -33,6 +33,7 @@ settings.register_profile("long", parent=settings.get_profile("weft"), derandomi
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "weft"))
 
 SYSTEM = Path("/sys")
+LARGE = 1 << 32  # bytes
 CPU = pytest.param(Backend("cpu", "cpu"), id="cpu")
 INTERPRETER = pytest.param(Backend("triton", "cpu"), id="interpreter")
 GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
@@ -136,6 +137,14 @@ def prepared_interpreter() -> Iterator[None]:
 def same_numbers() -> None:
     """Each test draws the same numbers in every run, alone or among others: one that fails can be run again."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def shared_memory() -> Iterator[None]:
+    """What a test took of a GPU's memory is free again for the processes beside it, where it was much."""
+    yield
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > LARGE:
+        torch.cuda.empty_cache()
 
 
 def present(backend: Backend) -> Backend:

@@ -44,7 +44,7 @@ def _kernels(cache: Path) -> set[str]:
 def test_what_the_workers_compile_is_found_by_this_process(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Loading takes milliseconds, compiling hundreds of them."""
+    """Loading takes milliseconds, compiling hundreds of them: kernels lie in weft's store, or in Triton's cache."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     a, b = operands((64, 48, 80), (80, 72))
     contraction = weft.plan("abk,kc->cab", a, b, backend="reference", epilogue=torch.tanh).contraction
@@ -53,14 +53,13 @@ def test_what_the_workers_compile_is_found_by_this_process(
     with Compiler(choice.target, "triton") as compiler:
         assert [compiler.submit(contraction, each).result(timeout=300) for each in ranks] == [None] * len(ranks)
     there = _kernels(tmp_path / "triton")
+    assert len(there) >= len(ranks)
     from triton import knobs
-
 
     found: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda cache_hit, **_: found.append(cache_hit))
     for rank in ranks:
         rank.build(contraction, choice.target)
-    assert len(found) >= len(ranks)
     assert all(found)
     assert _kernels(tmp_path / "triton") == there
 

@@ -276,6 +276,7 @@ def test_runs_on_the_reference() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_runs_on_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "numbers.json"
     done = CliRunner().invoke(cli.app, ["demo", "--device", "cuda", "--cases", "example,12,31", "--json", str(file)])

@@ -91,7 +91,7 @@ class Runner:
         for contender in self.contenders:
             with contender.settings(entry.case):
                 result = self._contend(contender, entry.case, sets, check)
-            record.results[contender.name] = possible(result, record.floor)
+            record.results[contender.name] = possible(result, record.floor, self.ceilings)
 
     def _contend(self, contender: Contender, case: Any, sets: TimedSets, check: Check) -> Result:
         """One contender's result; what it raises is its result too."""
@@ -228,9 +228,12 @@ class Runner:
             raise DeviceLost(f"{first_line(error)}; then {first_line(lost)}") from error
 
 
-def possible(result: Result, floor: Mapping[str, Any]) -> Result:
-    """The result; a wrong one where operands out of cache took a fraction of the least time that the device allows."""
-    if not result.samples or not floor or result.timing["mode"] != "cold":
+def possible(result: Result, floor: Mapping[str, Any], known: Ceilings | None) -> Result:
+    """The result; a wrong one where operands out of cache took a fraction of the least time that the device allows.
+
+    Nothing is held against ceilings that were measured while other programs used the device.
+    """
+    if not result.samples or not floor or result.timing["mode"] != "cold" or known is None or not known.steady:
         return result
     share = result.summary.median / floor["seconds"]
     if share >= IMPOSSIBLE:

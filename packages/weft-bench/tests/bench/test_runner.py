@@ -159,6 +159,11 @@ def test_less_than_the_device_allows_is_no_time() -> None:
         assert ("least time that the device allows: something was left out" in result.wrong) != kept
 
 
+def test_no_time_is_held_against_ceilings_of_a_busy_device() -> None:
+    busy = replace(CEILINGS, read=1e3, write=1e3, copy=1e3, spread=0.58)
+    assert go(Side("weft", right), ceilings=busy).cases[0].results["weft"].samples
+
+
 def test_a_byte_outside_the_result_is_wrong() -> None:
     def too_many(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
         right(a, b, c, d)
