@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 import weft
 from weft.api.describe import find_target
+from weft.distributed.group.link import NVLINK
 from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.prediction import ranked
@@ -233,9 +234,9 @@ def on_paper(device: str) -> list[dict[str, Any]]:
 
 
 def products_on_paper(device: str) -> list[dict[str, Any]]:
-    """The products of the suite scaling by the model, over a link as two H200s were measured to have."""
+    """The products of the suite scaling by the model, over NVLink."""
     terms = {"a": ("m", "k"), "b": ("k", "n"), "d": ("m", "n")}
-    link = weft.distributed.Link("nccl", 60e-6, 248e9, "measured on two H200s")
+    link = NVLINK
     kernel = KernelModel(tuple(terms.values()), (torch.float16, torch.float16, torch.float32), find_target(device))
     found = []
     for case in placed():

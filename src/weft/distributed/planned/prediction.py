@@ -161,7 +161,10 @@ class _Simulation:
         part = self.whole
         if label is not None:
             part = {**self.whole, label: sum(run.length * run.times for run in step.runs)}
-        return self.lanes.put("compute", step.name, self.kernel.part(self.whole, part), after, self.stays, at)
+        seconds = self.kernel.part(self.whole, part)
+        if at and label not in self.problem.d.term:
+            seconds += self.kernel.read_sums(self.whole)
+        return self.lanes.put("compute", step.name, seconds, after, self.stays, at)
 
     def _send(self, at: int, step: LoopStep, after: float, reduced: dict[int, float]) -> None:
         strategy = self.strategy
