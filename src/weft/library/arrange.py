@@ -17,10 +17,10 @@ from weft.library.scheme import LibraryScheme
 from weft.library.views import A, B, D, Frame, Group, View
 
 _LOOPED = 1 << 22  # multiply-adds of a matrix from which torch on a CPU may write each of a batch by itself
-# Most elements of a matrix that is spread over a batch, and least columns and multiply-adds of each product, with which
-# torch on a CPU takes 0.27 to 1 of the time of copies and one product (24 cases, one thread and two). Larger ones of
-# float64 take up to 1.8, few columns up to 5, fewer multiply-adds 7.
-_SPREAD, _SPREAD_DOUBLE, _COLUMNS, _PRODUCT = 1 << 14, 1 << 10, 16, 1 << 10
+# Least columns and multiply-adds of each product with which a matrix is spread over a batch, and on a CPU its most
+# elements. There torch takes 0.27 to 1 of the time of copies and one product (24 cases, one thread and two); larger
+# matrices of float64 take up to 1.8, few columns up to 5, fewer multiply-adds 7.
+_COLUMNS, _PRODUCT, _ELEMENTS, _ELEMENTS_DOUBLE = 16, 1 << 10, 1 << 14, 1 << 10
 
 
 class Groups(NamedTuple):
@@ -51,10 +51,10 @@ def arranged(scheme: LibraryScheme, frame: Frame) -> Arranged:
     """The arrangement with the least to be copied.
 
     Where something is to be, the outermost modes of D that one operand alone has may be a batch, over which the other
-    is spread: not on a GPU, where that is not timed.
+    is spread.
     """
     best, least = _with_least(scheme, frame, Groups(*scheme.roles[:4]))
-    for groups in _spread(scheme, frame) if least and scheme.kind == "cpu" else ():
+    for groups in _spread(scheme, frame) if least else ():
         found, copied = _with_least(scheme, frame, groups)
         if not copied:
             return found
@@ -67,7 +67,7 @@ def _spread(scheme: LibraryScheme, frame: Frame) -> Iterator[Groups]:
     if batch or not m or not n or scheme.types.way != "plain":
         return
     *outermost, innermost = sorted((*m, *n), key=lambda at: -frame.modes[at].strides[D])
-    most = _SPREAD_DOUBLE if scheme.types.result is torch.float64 else _SPREAD
+    most = _ELEMENTS_DOUBLE if scheme.types.result is torch.float64 else _ELEMENTS
     for group in (m, n):
         taken: Group = ()
         for at in itertools.takewhile(group.__contains__, outermost):
@@ -76,7 +76,7 @@ def _spread(scheme: LibraryScheme, frame: Frame) -> Iterator[Groups]:
             spread, rows = (rest.n, rest.m) if group is m else (rest.m, rest.n)
             columns = frame.size(rest.m if innermost in m else rest.n)
             enough = columns >= _COLUMNS and frame.size((*rest.m, *rest.n, *k)) >= _PRODUCT
-            if rows and enough and frame.size((*spread, *k)) <= most:
+            if rows and enough and (scheme.kind != "cpu" or frame.size((*spread, *k)) <= most):
                 yield rest
 
 
