@@ -17,14 +17,13 @@ from weft_bench.ladder.counted import SHARED, longest
 from weft_bench.ladder.published import counters_of
 from weft_bench.ladder.record import PREFIX, read
 from weft_bench.ladder.recorded import recordings
-from weft_bench.ladder.retold import SERVED, served_by_torch
 from weft_bench.ladder.rung import predicted_gain, published_gain
 from weft_bench.ladder.text import share, times
 from weft_bench.profiling.counters import CounterSet
 
 FOLDER = Path(__file__).parent / "ladder"
 ROOT = FOLDER.parents[1]
-RESULTS = ("results/h200/ladder", "results/h200/ladder-counters", "results/cpu/ladder")  # the first of them tells times
+RESULTS = ("results/h200/ladder", "results/cpu/ladder")
 DOUBLE = "fp64"  # the flights in the type of the source that has counters
 _WIDTH = 119
 
@@ -72,21 +71,18 @@ def table(ladder: Ladder, flight: Flight) -> str:
 
 
 def remarks(ladder: Ladder, flight: Flight) -> list[str]:
-    """Sentences on rungs that have no time."""
+    """A sentence on a flight of which no rung has a time."""
     known = climb(ladder.name)
-    if known is None:
+    if known is None or any(_step(known, flight, rung) for _, rung in _rungs(ladder, flight)):
         return []
     numbers = [number for number, _ in _rungs(ladder, flight)]
-    if not any(_step(known, flight, rung) for _, rung in _rungs(ladder, flight)):
-        command = f"weft ladder {ladder.name} --rung {numbers[0]}-{numbers[-1]}"
-        return [_filled(f"No time of these rungs is recorded yet: `{command}` takes them.")]
-    steps = [step for step in known.steps if step.flight == flight.name and served_by_torch(known, step)]
-    return [_filled(f"*{step.name}* has no time here: {SERVED}.") for step in steps]
+    command = f"weft ladder {ladder.name} --rung {numbers[0]}-{numbers[-1]}"
+    return [_filled(f"No time of these rungs is recorded yet: `{command}` takes them.")]
 
 
 def counters(ladder: Ladder, flight: Flight) -> list[str]:
     """Counters of the rungs of a flight, and those that a source has of the same kernels."""
-    known = counting(ladder.name)
+    known = climb(ladder.name)
     found = [(number, rung, _step(known, flight, rung)) for number, rung in _rungs(ladder, flight)]
     own = {number: longest(step) for number, _, step in found if step is not None}
     if any(own.values()) and known is not None:
@@ -130,19 +126,8 @@ def measured_by(ladder: Ladder) -> str:
 @cache
 def climb(name: str) -> Climb | None:
     """A ladder as it was measured; None where it was not."""
-    return next(_recorded(name), None)
-
-
-@cache
-def counting(name: str) -> Climb | None:
-    """A ladder whose counters were read; None where they were not."""
-    return next((each for each in _recorded(name) if any(longest(step) for step in each.steps)), None)
-
-
-def _recorded(name: str) -> Iterator[Climb]:
-    for folder in RESULTS:
-        if (ROOT / folder).is_dir():
-            yield from (each for each in read(ROOT / folder) if each.ladder == name)
+    folders = [ROOT / folder for folder in RESULTS if (ROOT / folder).is_dir()]
+    return next((each for folder in folders for each in read(folder) if each.ladder == name), None)
 
 
 def _file(name: str) -> str:
@@ -161,9 +146,9 @@ def _rungs(ladder: Ladder, flight: Flight) -> Iterator[tuple[int, Rung]]:
 
 
 def _step(known: Climb | None, flight: Flight, rung: Rung) -> Step | None:
-    """A rung as it was measured; None for one that was not, or by another's kernel."""
+    """A rung as it was measured; None for one that was not."""
     step = known.step(flight.name, rung.name) if known is not None else None
-    return None if known is None or step is None or not step.seconds or served_by_torch(known, step) else step
+    return step if step is not None and step.seconds else None
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from weft.base.figures import duration
@@ -16,7 +17,7 @@ from weft_bench.ladder.ladders import known_rung
 from weft_bench.ladder.published import counters_of
 from weft_bench.ladder.record import PREFIX, Climb, Step, read
 from weft_bench.ladder.recorded import Recording, recordings
-from weft_bench.ladder.retold import retold
+from weft_bench.ladder.rung import published_gain
 from weft_bench.ladder.threats import of_climb
 from weft_bench.records import write_whole
 from weft_bench.report.page import Cell, Table, disclosure, page, section
@@ -47,6 +48,18 @@ def write_page(folder: Path) -> Path:
     parts = [_contents(found), *(part for each in found for part in _sections(each))]
     write_whole(folder / PAGE_FILE, page("weft ladder", lead, parts))
     return folder / PAGE_FILE
+
+
+def retold(climb: Climb) -> Climb:
+    """The climb with the published figures of today's rungs: a source in one type is not held against another."""
+    return replace(climb, steps=[_retold(climb, step) for step in climb.steps])
+
+
+def _retold(climb: Climb, step: Step) -> Step:
+    rung = known_rung(climb.ladder, step.flight, step.name)
+    if rung is None:
+        return step
+    return replace(step, published=[asdict(each) for each in rung.published], published_gain=published_gain(rung))
 
 
 def _contents(found: Sequence[Climb]) -> str:

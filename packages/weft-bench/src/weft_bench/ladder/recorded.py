@@ -1,14 +1,13 @@
 """Times of whole ladders that the project recorded on GPUs: shown where a machine has none, and beside its own.
 
-`python -m weft_bench.ladder.recorded results/h200/ladder results/h200/ladder-counters` takes over folders that
-`weft ladder --out` wrote on one device; a ladder that several of them have is taken from the first.
+`python -m weft_bench.ladder.recorded results/h200/ladder` takes over a folder that `weft ladder --out` wrote.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -16,7 +15,6 @@ from pathlib import Path
 
 from weft.errors import WeftError
 from weft_bench.ladder.record import Climb, read
-from weft_bench.ladder.retold import served_by_torch
 
 FOLDER = resources.files("weft_bench.ladder").joinpath("data")
 
@@ -58,7 +56,7 @@ def document(climbs: list[Climb]) -> dict[str, object]:
         [each.ladder, step.flight, step.name, float(f"{step.seconds['value']:.4g}"), float(f"{step.share or 0.0:.4g}")]
         for each in climbs
         for step in each.steps
-        if step.seconds and not served_by_torch(each, step)
+        if step.seconds
     ]
     dates = sorted({each.date[:10] for each in climbs})
     return {"device": climbs[0].device, "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))), "rungs": rungs}
@@ -72,18 +70,9 @@ def _read(saved: dict[str, object]) -> Recording:
     )  # fmt: skip
 
 
-def first_of_each(folders: Iterable[Path]) -> list[Climb]:
-    """A climb of every ladder that the folders have, from the first that has it."""
-    found: dict[str, Climb] = {}
-    for folder in folders:
-        for each in read(folder):
-            found.setdefault(each.ladder, each)
-    return list(found.values())
-
-
-def main(folders: list[str]) -> None:
-    """Write the recording of some folders, which are of one device, into the package."""
-    found = document(first_of_each(map(Path, folders)))
+def main(folder: str) -> None:
+    """Write the recording of a folder, which is of one device, into the package."""
+    found = document(read(Path(folder)))
     name = str(found["device"]).lower().replace(" ", "-")
     rows = ",\n  ".join(json.dumps(row) for row in found["rungs"])  # type: ignore[attr-defined]
     head = f'{{"device": {json.dumps(found["device"])}, "date": "{found["date"]}", "rungs": [\n  '
@@ -91,4 +80,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])
