@@ -283,7 +283,7 @@ def test_without_a_group_there_is_an_error() -> None:
 
 
 def test_what_travels_beside_kernels_that_hold_a_gpu_is_counted_in_full() -> None:
-    """Two H200: an operand is gathered in one piece while a rank's own is contracted; sums still leave by parts."""
+    """Two H200: an operand is gathered in one piece while a rank's own is contracted; sums leave in one piece."""
     term_a, term_b, term_d = ("m", "k"), ("k", "n"), ("m", "n")
     extents = {"m": 31744, "n": 31744, "k": 126976}
     named = {"a": term_a, "b": term_b, "d": term_d}
@@ -304,5 +304,5 @@ def test_what_travels_beside_kernels_that_hold_a_gpu_is_counted_in_full() -> Non
     assert gathered.strategy.parts == 1
     assert gathered.strategy.own_first == "b"
     assert alone + travel <= gathered.seconds <= 1.01 * (alone + travel)
-    assert summed.timeline.hidden >= 0.85
-    assert summed.seconds >= kernel.whole({**extents, "k": extents["k"] // 2}) + summed.timeline.transfer * 0.85
+    assert summed.strategy.parts == 1
+    assert summed.seconds >= kernel.whole({**extents, "k": extents["k"] // 2}) + summed.timeline.transfer

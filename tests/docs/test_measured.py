@@ -80,9 +80,12 @@ def test_two_gpus() -> None:
     k = rows["k"]
     assert f"{k['hidden']:.0%}".replace("%", " %") + " of the transfer hidden" in text
     assert f"| {k['against torch gathering']:.2f} |" in text
-    assert f"behind torch in that run ({rows['m, n gathered']['against torch']:.2f})" in " ".join(text.split())
+    words = " ".join(text.split())
+    assert f"ahead of torch in that run ({rows['m, n gathered']['against torch']:.2f})" in words
+    assert f"torch's one product and one sum ({k['against torch']:.2f})" in words
     assert f"({1e3 * k['one device']:.0f} ms on one)" in text
-    cases = {case["name"]: case["results"] for case in read("h200x2", "scaling", "run.json")["cases"]}
+    runs = [read("h200x2", folder, "run.json")["cases"] for folder in ("scaling", "products")]
+    cases = {case["name"]: case["results"] for run in runs for case in run}
     for name, results in cases.items():
         one, two = (median(results[of]) for of in ("1 rank", "2 ranks"))
         if not name.endswith("-weak"):
@@ -91,6 +94,15 @@ def test_two_gpus() -> None:
             assert f"{2 * one / two:.3g}" in " ".join(text.partition("Twice the work on two")[2].split()[:60]), name
     blocks = read("h200", "blocks.json")["found"][0]
     assert f"took {blocks['over the larger']:.2f} times the larger" in text
+
+
+def test_ways_on_two_gpus() -> None:
+    text = " ".join(page("distributed.md").split())
+    found = [row for row in read("h200x2", "ways.json")["found"] if row.get("placed") == ["k", "k", "m"]]
+    taken = {(*row["split"], row["loop"], row["parts"]): f"{1e3 * row['seconds']:.0f} ms" for row in found}
+    assert f"{taken['m', 'k', 32]} in 32 parts of each rank's piece, {taken['m', 'k', 1]} in one" in text
+    assert f"{taken['k', 'm', 32]} by sums that are scattered in 32 parts along m" in text
+    assert f"{taken['k', None, 1]} by one product and one sum" in text
 
 
 def test_products_on_paper() -> None:
