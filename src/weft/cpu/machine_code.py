@@ -77,9 +77,15 @@ class CodeStore:
         _written += 1
         if _written % _OFTEN == 1:
             self._reduce(MOST)
-            others = [each for each in self._folder.parent.glob("*") if _SOFTWARE.fullmatch(each.name)]
-            for other in sorted(filter(Path.is_dir, others), key=_age)[:-STATES]:
+            for other in sorted(self._others(), key=_age)[:-STATES]:
                 CodeStore(other)._reduce(0)
+
+    def _others(self) -> list[Path]:
+        """The folders of other states of the software; none where another user's may not be looked at."""
+        with contextlib.suppress(OSError):
+            found = [each for each in self._folder.parent.iterdir() if _SOFTWARE.fullmatch(each.name)]
+            return [each for each in found if each.is_dir()]
+        return []
 
     def _reduce(self, most: int) -> None:
         self._notes.bound(most)
