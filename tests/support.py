@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from weft_bench.cases import Case
 # Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
 INTERPRETED_WORK = 1 << 11
 CPU_WORK = 1 << 16
+FULL_SPEED = 6e-3  # seconds of 100000 additions of Python
 
 # Backends that run functions with operands, several results and algebras on tensors of the CPU: see the fixture `on`.
 BACKENDS = ("reference", "cpu", "triton")
@@ -54,6 +56,18 @@ def link_compiled(cache: Path, kept: Path | None = None) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # by another process, or it has its own
         (cache / "cpu").symlink_to(kept.resolve())
+
+
+def slowness() -> float:
+    """How many times as long as one at full speed this processor takes now, at least 1: by additions of Python."""
+
+    def additions() -> float:
+        begun, total = time.thread_time(), 0
+        for number in range(100_000):
+            total += number
+        return time.thread_time() - begun
+
+    return max(1.0, min(additions() for _ in range(10)) / FULL_SPEED)
 
 
 def own_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

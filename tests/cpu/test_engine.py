@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import weft
+from support import slowness
 from weft.cpu.gett import family
 from weft.oracle.bounds import expectation
 from weft.planner.schedule import Target
@@ -255,13 +256,13 @@ def test_a_forked_process_computes() -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 def test_first_use_from_the_cache_is_quick() -> None:
-    """Under half a second of one processor, numba's import among it, where kernels were compiled before."""
+    """Under half a second of one processor at full speed, numba's import among it, with kernels compiled before."""
     code = (
         "import time, torch, weft; a = torch.ones(8, 8); weft.contract('mk,kn->mn', a, a, backend='reference')\n"
         "start = time.process_time(); weft.contract('mk,kn->mn', a, a); print(time.process_time() - start)"
     )
     python(code)
-    assert any(float(python(code)) < 0.5 for _ in range(3))
+    assert any(float(python(code)) < 0.5 * slowness() for _ in range(3))
 
 
 def test_without_numba_torch_does_it() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support import slowness
 from weft.api.describe import TARGETS
 from weft.cpu.host import multiplies_bytes
 from weft.machine.store import cache_directory
@@ -119,7 +120,7 @@ def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
 
 
 def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
-    """All of it in 0.3 s of one processor, in one of three processes that have run nothing before.
+    """All of it in 0.3 s of one processor, half a second where others take its caches, in one of three new processes.
 
     The kernels that numba compiles are there: what loading them takes is bounded in `tests/cpu/test_engine.py`.
     """
@@ -142,4 +143,4 @@ def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
         float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout)
         for _ in range(3)
     )
-    assert any(time < 0.3 for time in times)
+    assert any(time < 0.5 * slowness() for time in times)
