@@ -19,6 +19,7 @@ from weft.errors import UnsupportedError
 from weft.machine.store import Store
 from weft.planner import tuned as tuned_schedules
 from weft.planner import validity
+from weft.planner.schedule import Target
 from weft.tune import tuner
 
 A, B = torch.randn(40, 30, 20), torch.randn(20, 50)
@@ -240,6 +241,18 @@ def test_another_process_finds_it() -> None:
         [sys.executable, "-c", threads + program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.strip() == "store", done.stderr
+
+
+def test_a_key_has_the_threads_of_its_target() -> None:
+    """Whatever number torch has when it is made first: a plan may be held while that changes."""
+    threads = torch.get_num_threads()
+    try:
+        for now in (1, 2):
+            torch.set_num_threads(now)
+            validity.environment.cache_clear()
+            assert validity.environment(Target("cpu", name="CPU", processors=2))["threads"] == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_device_that_is_not_here_has_no_tuned_schedules() -> None:

@@ -93,9 +93,13 @@ def outdate() -> None:
 
 @lru_cache
 def environment(target: Target) -> dict[str, Any]:
-    """The machine and the software that a stored schedule belongs to."""
-    stamp = device_stamp(target.device)
-    return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
+    """The machine and the software that a stored schedule belongs to.
+
+    Of a CPU the threads are those that the target was made for, whatever number torch has now.
+    """
+    threads = {"threads": target.processors} if target.kind == "cpu" else {}
+    facts = {"kind": target.kind, "capability": target.capability, "processors": target.processors}
+    return device_stamp(target.device) | threads | facts
 
 
 def here(target: Target) -> bool:
