@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -113,7 +112,7 @@ def by_copies(scheme: LibraryScheme, frame: Frame) -> arrange.Arranged:
 
 
 def spread(scheme: LibraryScheme, frame: Frame) -> arrange.Arranged:
-    with patch.multiple(arrange, _COLUMNS_GPU=1, _EACH_GPU=math.ulp(0.0)):
+    with patch.object(arrange, "_LEAST_GPU", ((1, 0),)):
         return arrange.arranged(scheme, frame)
 
 

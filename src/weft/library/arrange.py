@@ -21,9 +21,9 @@ _LOOPED = 1 << 22  # multiply-adds of a matrix from which torch on a CPU may wri
 # matrix. With these torch on a CPU takes 0.27 to 1 of the time of copies and one product (24 cases, one thread and
 # two); larger matrices of float64 take up to 1.8, few columns up to 5, fewer multiply-adds 7.
 _COLUMNS, _PRODUCT, _ELEMENTS, _ELEMENTS_DOUBLE = 16, 1 << 10, 1 << 14, 1 << 10
-# On a GPU: least columns, and multiply-adds for each of them. 0.13 to 0.96, 0.48 in the mean, of 107 cases on an H200;
+# On a GPU: least columns, and multiply-adds for each of them. 0.13 to 0.96, 0.48 in the mean, of 119 cases on an H200;
 # fewer columns take up to 7 times as long, fewer multiply-adds up to 56 (`results/h200/spread.json`).
-_COLUMNS_GPU, _EACH_GPU = 64, 16
+_LEAST_GPU = ((64, 16), (16, 1 << 12))
 
 
 class Groups(NamedTuple):
@@ -86,7 +86,7 @@ def _pays(scheme: LibraryScheme, elements: int, columns: int, product: int) -> b
     """Whether a batch of products takes less than copies: of the spread matrix's elements, of columns and multiply-adds
     of each product."""
     if scheme.kind != "cpu":
-        return columns >= _COLUMNS_GPU and product >= _EACH_GPU * columns
+        return any(columns >= least and product >= each * columns for least, each in _LEAST_GPU)
     most = _ELEMENTS_DOUBLE if scheme.types.result is torch.float64 else _ELEMENTS
     return columns >= _COLUMNS and product >= _PRODUCT and elements <= most
 
