@@ -6,7 +6,9 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,11 +58,19 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     leave_out_waiting(patch)
+    hear_interrupts()
     if "alone" not in marks or "not alone" in marks:
         assume_small_caches(patch)
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         os.environ.setdefault("WEFT_GUARD", "0")
+
+
+def hear_interrupts() -> None:
+    """Let tests interrupt calls, also where the run was begun in the background, which ignores Ctrl-C."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def leave_out_waiting(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import networkx
@@ -218,6 +219,32 @@ def test_ctrl_c_comes_between_slices_and_the_call_goes_on(monkeypatch: pytest.Mo
     with pytest.raises(weft.ArgumentError, match="nothing to resume"):
         planned.resume()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_program_that_handles_ctrl_c_itself_still_does(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> None:
+    net = chain(4)
+    planned = weft.network(net.equation, *net.tensors, slices="bc")
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    finish, calls, heard = program._finish, count(), []
+
+    def interrupting(*arguments: object) -> None:
+        if next(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+            assert not heard, "a slice is interrupted"
+        finish(*arguments)
+
+    monkeypatch.setattr(program, "_finish", interrupting)
+    handler = signal.SIG_IGN if ignored else lambda number, frame: heard.append(number)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        torch.testing.assert_close(planned(*net.tensors), net.expected)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == ([] if ignored else [signal.SIGINT])
 
 
 def test_threads_share_a_network() -> None:

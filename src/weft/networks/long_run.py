@@ -154,8 +154,9 @@ class _Pace:
 def _put_off(terminations: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Ctrl-C is put off until the function that this yields is called: never amid a slice, part of which may be added.
 
-    `terminations`: SIGTERM, too. It is raised again once what the function is given has been called. Only Python's main
-    thread hears of signals; elsewhere nothing is put off.
+    `terminations`: SIGTERM, too. Once what the function is given has been called, the signal is raised again for the
+    handler of before, be it Python's or the program's own. A signal that the program ignores stays ignored, and one
+    that it handles outside Python its own. Only Python's main thread hears of signals; elsewhere nothing is put off.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda save: None
@@ -166,19 +167,18 @@ def _put_off(terminations: bool) -> Iterator[Callable[[Callable[[], None]], None
         if not asked:
             return
         number = asked.pop(0)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
         save()
-        ours = signal.signal(number, before[number] or signal.SIG_DFL)
+        ours = signal.signal(number, before[number])
         signal.raise_signal(number)
         signal.signal(number, ours)
 
     numbers = (signal.SIGINT, signal.SIGTERM) if terminations else (signal.SIGINT,)
     before: dict[int, Any] = {
-        number: signal.signal(number, lambda found, frame: asked.append(found)) for number in numbers
-    }
+        number: signal.signal(number, lambda found, frame: asked.append(found))
+        for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)
+    }  # fmt: skip
     try:
         yield look
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+            signal.signal(number, handler)
