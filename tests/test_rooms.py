@@ -22,7 +22,7 @@ statements = docs_module("pictures").statements
 
 # From the ground up: a room may import only those before it. `weft/__init__` and `__main__` may import all.
 ROOMS = (
-    *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
+    *("errors", "base", "fn", "algebra", "spec", "machine", "planner", "engine"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     *("gpu.selection", "gpu.pointwise"),
     *("gpu.grouped", "gpu.chain", "gpu.terms"),

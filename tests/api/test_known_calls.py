@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft
-from weft.api import entry, lookup
+from weft.engine.calls import CALLS as TABLE
 from weft.plans import select
 
 
@@ -80,24 +80,15 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-@pytest.fixture
-def nothing_lately() -> None:
-    """No calls of other tests, whose equations are the same."""
-    entry.LATELY._calls.clear()
-    entry.LATELY._misses.clear()
-
-
-@pytest.mark.usefixtures("nothing_lately")
 @pytest.mark.parametrize("name", CALLS)
 def test_repeated_calls_are_known(name: str) -> None:
     call, most = CALLS[name]
     for _ in range(3):
         call()
-    caches = (entry.CALLS, lookup._CALLS)
-    before = [len(cache) for cache in caches]
+    before = len(TABLE)
     found = frames(call)
     assert found <= most, f"{found} functions are entered"
-    assert [len(cache) for cache in caches] == before, "a repeated call leaves an entry"
+    assert len(TABLE) == before, "a repeated call leaves an entry"
 
 
 def test_known_permutations_look_at_what_may_change() -> None:

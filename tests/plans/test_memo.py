@@ -1,4 +1,4 @@
-"""Every cache of plans and calls: an entry is served again, and never after what plans depend on has changed."""
+"""Every cache of plans: an entry is served again, and never after what plans depend on has changed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,10 @@ from support import own_cache
 from weft.planner import coefficients, tuned, validity, verdicts
 from weft.planner.planner import choose
 from weft.planner.target import target_of
-from weft.plans.memo import CallCache, Memo, every_cache
+from weft.plans.memo import Memo, every_cache
 
 A, B, C = torch.rand(6, 5), torch.rand(5, 4), torch.rand(4, 3)
 CPU = target_of("cpu", torch.device("cpu"))
-
-
-def _plan() -> Callable[[], Any]:
-    plan = weft.plan("ij,jk->ik", A, B)
-    return lambda: plan(A, B)
 
 
 def _network() -> Callable[[], Any]:
@@ -52,19 +47,11 @@ def _over_ranks() -> Callable[[], Any]:
 
 
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
-    "calls": lambda: lambda: weft.contract("ij,jk->ik", A, B),
-    "return_arg: calls": lambda: lambda: weft.contract(
-        "ij,jk->ik", A, B, c=A[:, :4], algebra="max_plus", return_arg=True
-    ),
-    "plans of calls": lambda: lambda: weft.plan("ij,jk->ik", A, B),
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
-    "plan: calls": _plan,
-    "einsum: calls": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
     "network: programs": _network,
     "grouped: plans": lambda: lambda: weft.grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
     "grouped: requests": lambda: lambda: weft.plan_grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
-    "transpose_: calls": lambda: lambda: weft.transpose_(A.clone()),
     "blocks: plans": _blocks,
     "ragged: plans": lambda: lambda: weft.contract("bij,bjk->bik", A, B[None], ragged={"i": [0, 6]}),
     "contract_tree: networks": _tree,
@@ -142,12 +129,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     noted(Memo, "get")
     noted(Memo, "take")
-    noted(CallCache, "get")
     return found
 
 
 def test_every_cache_has_a_call_here() -> None:
-    made = re.compile(r"\b(?:Memo|CallCache)\(\s*\"([^\"]+)\"")
+    made = re.compile(r"\bMemo\(\s*\"([^\"]+)\"")
     source = Path(weft.__file__).parent
     assert {name for file in source.rglob("*.py") for name in made.findall(file.read_text())} == set(CALLS)
     assert {cache.name for cache in every_cache()} <= {*CALLS, "test"}
@@ -189,12 +175,11 @@ def test_a_value_that_is_outdated_while_it_is_made_is_not_kept() -> None:
 
 
 def test_entries_of_earlier_generations_go() -> None:
-    memo, calls = Memo("test", 64), CallCache("test", 64)
+    memo = Memo("test", 64)
     for at in range(5):
         validity.outdate()
         memo.made(at, lambda: "value")
-        calls.put(at, "value")
-    assert len(memo.values()) == len(calls) == 1
+    assert len(memo.values()) == 1
 
 
 def test_a_plan_that_is_held_is_planned_anew_where_its_family_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,14 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast, overload
 
 import torch
 
 from weft.api.autocast import with_autocast
-from weft.api.entry import CALLS, LATELY, made
+from weft.api.entry import made
 from weft.api.keywords import ContractKeywords, Equation, Function, PlanKeywords, refuse_swapped, signed
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.selection import check_selected
@@ -31,17 +31,16 @@ from weft.base.arrays import (
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
 from weft.base.factors import addition
+from weft.engine.calls import CALLS, present
 from weft.errors import ArgumentError, call_context
 from weft.fn.fingerprint import fingerprints
-from weft.planner.options import Options, read_operands
+from weft.planner.options import Options
 from weft.planner.request import HOOKS
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
-from weft.plans.derivatives import any_tensor, detached
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.derivatives import detached
 from weft.plans.keywords import read_options
-from weft.plans.lately import late_words
 from weft.spec.arguments import read_flag
 
 _FORM = "equation, a, b"
@@ -230,69 +229,45 @@ def contract(
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
         )
-    key = known = signature = prints = words = None
-    said: tuple[Any, ...] = ()
     if any_autocast():
         options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
-    if text is not None and asked is not None:
-        bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
-        prints = () if bare else fingerprints(functions)
-        if prints is not None and type(return_arg) is bool:
-            said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
-            words, given = late_words(said, a, b, c, beside, out)
-            try:
-                known = LATELY.find(words, given) if validate is False else None
-            except TypeError:  # something that has no hash: it is refused where it is read
-                words = None
-            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
-                return found
-        signature = call_signature(a, b, out, c, *beside)
-        if signature is not None and words is not None:
-            key = (signature, *said)
-            known = CALLS.get(key)
-            if known is not None and validate is False:
-                found = known.run(a, b, c, alpha, beta, out, beside)
-                if found is not None:
-                    LATELY.note(words, given, known)
-                    return found
+    bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
+    prints = () if bare else fingerprints(functions)
+    words: Any = None
+    tensors: Sequence[Any] = ()
+    if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
+        words = said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
+    if words is not None and validate is False:
+        words, tensors = present(words, a, b, c, out, beside)
+        known = CALLS.find(words, tensors)
+        if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
+            return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
         read_flag("return_arg", return_arg)
         source = source_of(a, b, c)
-        if is_subclass(source):
-            key = None  # known calls have plain tensors as results
         read_flag("validate", validate)
         promote = read_flag("promote", options.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
-        if signature is None and prints is not None and validate is return_arg is False:  # arrays, read by now
-            key, known = _known((text, prints, asked), x, y, target, addend, *beside)
+        if words is None or validate or is_subclass(source):  # known calls have plain tensors as results
+            words = None
+        elif x is not a or y is not b or addend is not c or target is not out:  # arrays, read by now
+            words, tensors = present(said, x, y, addend, target, beside)
+            known = None if return_arg else CALLS.find(words, tensors)
             found = None if known is None else known.run(x, y, addend, alpha, beta, target, beside)
             if found is not None:
                 return returned(source, out, found, False)
-        fits = known is not None and known.plan is not None and not validate and not any_tensor(alpha, beta)
-        tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()} if fits else {}
-        if known is not None and fits and not asked_of(x, y, addend, *tensors.values()):
-            result = known.plan.run(x, y, addend, alpha, beta, target, tensors)
-        else:
-            read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)
-            result = made(
-                equation, x, y, read, addend, alpha, beta, target, return_arg=return_arg, validate=validate, key=key
-            )
+        read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)
+        result, known = made(
+            equation, x, y, read, addend, alpha, beta, target, return_arg=return_arg, validate=validate
+        )
+    if words is not None:
+        CALLS.keep(words, tensors, known)
     return returned(source, out, result, return_arg)
-
-
-def _known(words: tuple[Any, ...], *tensors: Any) -> tuple[Any, KnownCall | None]:
-    """The key of a call on these tensors, and what is known of it; None for what must be read anew."""
-    signature = call_signature(*tensors)
-    key = (signature, *words)
-    try:
-        return (None, None) if signature is None else (key, CALLS.get(key))
-    except TypeError:  # it is refused where it is read
-        return None, None
 
 
 @overload

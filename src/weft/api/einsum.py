@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -13,16 +14,18 @@ import torch
 from weft.algebra import Algebra, find
 from weft.api.autocast import with_autocast
 from weft.api.contract import contract
-from weft.api.entry import CALLS, LATELY, contraction, of_pair, recalled
+from weft.api.entry import bare, contraction
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of, said_options
-from weft.api.permute import moved, moved_key, permute
+from weft.api.permute import moved, permute, words_of_permute
 from weft.base.arrays import any_autocast, as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.request import Results
+from weft.plans.call_cache import KnownCall
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
@@ -47,11 +50,10 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    if not keywords and (known := known_einsum(arguments)) is not None:
-        again = known(*tensors_of(arguments))
-        if again is not None:
-            note_einsum(arguments, keywords, known)
-            return again
+    words, given = einsum_words(arguments, keywords)
+    known = None if words is None else CALLS.find(words, given)
+    if known is not None and (found := known(*given)) is not None:
+        return found
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         if "optimize" in keywords:  # of two operands there is one order
@@ -62,8 +64,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         if not operands:
             raise NotationError("einsum needs an equation and operands")
-        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
-        tensors = [without_neg(tensor) for tensor in found]
+        read, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
+        tensors = [without_neg(tensor) for tensor in read]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
@@ -78,10 +80,13 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         check_functions(keywords, len(tensors))
         text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
         if len(tensors) == 1:
-            result = _of_one(notation, text, tensors[0], last, target)
+            result, known = _of_one(notation, text, tensors[0], last, target)
         else:
             equation = text or (*notation.inputs, notation.output)
             result = contract(equation, *tensors, out=target, **last)
+            known = _known_pair(equation, tensors, last)
+    if words is not None and all(map(is_, tensors, given)):
+        CALLS.keep(words, given, known)
     return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
@@ -90,65 +95,37 @@ def tensors_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return arguments[1:] if type(arguments[0]) is str else arguments[0 : len(arguments) - len(arguments) % 2 : 2]
 
 
-def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """All that a call says but for its tensors; None where there is more to it than the launches."""
+def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """All that a call says but for its tensors, None where there is more to it than the launches; and its tensors."""
     if not arguments or not _PLAIN.issuperset(keywords):
-        return None
+        return None, ()
     labels: Any = arguments[0]
     if type(labels) is not str:
         labels = as_key((*arguments[1::2], *arguments[len(arguments) // 2 * 2 :]))
     said = said_options(keywords)[0] if keywords else ()
-    return None if said is None or labels is None else ("einsum", labels, len(arguments), said)
+    words = None if said is None or labels is None else ("einsum", labels, len(arguments), said)
+    return words, tensors_of(arguments)
 
 
-def einsum_again(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The result of a call like one that came lately; None for others."""
-    words = einsum_words(arguments, keywords)
-    if words is None:
-        return None
-    tensors = tensors_of(arguments)
-    try:
-        again = LATELY.find(words, tensors)
-    except TypeError:  # a word without a hash is refused where it is read
-        return None
-    return None if again is None else again(*tensors)
+def _known_pair(
+    equation: Any, tensors: Sequence[torch.Tensor], options: dict[str, Any]
+) -> Callable[[Any, Any], Any] | None:
+    """The known call of `contract` on two tensors, and nothing else, as a function of them, if there is one."""
+    asked, _ = said_options(options)
+    known = None if asked is None else CALLS.find(bare(equation, asked), tensors)
+    return None if known is None else partial(_of_pair, known)
 
 
-def note_einsum(arguments: tuple[Any, ...], keywords: dict[str, Any], again: Callable[..., Any]) -> None:
-    """Keep what makes the result of a call's tensors for the calls to come."""
-    words = einsum_words(arguments, keywords)
-    if words is not None and not any_autocast():
-        LATELY.note(words, tensors_of(arguments), again)
+def _of_pair(known: KnownCall, a: torch.Tensor, b: torch.Tensor) -> Any:
+    return known.run(a, b, None, 1.0, 1.0, None, ())
 
 
-def known_einsum(arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """The launch of a call of labels and tensors alone, as a function of the tensors, where an equal call is known."""
-    if not arguments or any_autocast():
-        return None
-    if type(arguments[0]) is not str:
-        labels = as_key((arguments[1], *arguments[3:])) if len(arguments) == 5 else None
-        with suppress(TypeError):  # labels without a hash are refused where they are read
-            return None if labels is None else of_pair(recalled((labels, (), ()), arguments[0], arguments[2]))
-        return None
-    if len(arguments) == 3:
-        return of_pair(recalled((arguments[0], (), ()), *arguments[1:]))
-    if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
-        return None
-    equation, x = arguments
-    key = moved_key(x, equation, (), ())
-    known = None if key is None else CALLS.get(key)
-    if known is not None:
-        return partial(_moved, known)
-    known = recalled((against_one(equation), (), ()), x, None)
-    return None if known is None else partial(_against_one, known)
-
-
-def _moved(known: Any, x: torch.Tensor) -> Any:
+def _moved(known: KnownCall, x: torch.Tensor) -> Any:
     return known.run(x, x, None, 1.0, 1.0, None, ())
 
 
-def _against_one(known: Any, x: torch.Tensor) -> Any:
-    return known.run(x, one_of(x.dtype, x.device), None, 1.0, 1.0, None, ())
+def _against_one(pair: Callable[[Any, Any], Any], x: torch.Tensor) -> Any:
+    return pair(x, one_of(x.dtype, x.device))
 
 
 @lru_cache(maxsize=4096)
@@ -163,13 +140,19 @@ def against_one(text: str) -> str:
 
 def _of_one(
     notation: Notation, text: str | None, x: torch.Tensor, last: dict[str, Any], target: Results | None
-) -> Any:
-    """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one."""
+) -> tuple[Any, Callable[[Any], Any] | None]:
+    """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one.
+
+    The second is the known call of later ones, None where each is to be read.
+    """
     (term,), output = notation.inputs, notation.output
     computed = {name for name, value in last.items() if name not in MOVING and value is not None}
     if set(term) == set(output) and not computed and not isinstance(target, tuple):
         moving = {name: last[name] for name in MOVING[1:-2] if name in last}
-        return permute(x, text if text is not None and "->" in text else (term, output), out=target, **moving)
+        equation: Any = text if text is not None and "->" in text else (term, output)
+        result = permute(x, equation, out=target, **moving)
+        known = CALLS.find(words_of_permute(equation, None, moving, target is not None), (x,))
+        return result, None if known is None else partial(_moved, known)
     if any_autocast() and x.is_floating_point() and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two
     algebra = find(last.get("algebra", "plus_times"))
@@ -178,7 +161,8 @@ def _of_one(
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
     one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
     equation = against_one(text) if text is not None else (term, (), output)
-    return contract(equation, x, one, out=target, **last)
+    result, pair = contract(equation, x, one, out=target, **last), _known_pair(equation, (x, one), last)
+    return result, None if pair is None else partial(_against_one, pair)
 
 
 def of_one(notation: Notation, x: torch.Tensor, options: Options, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -7,9 +7,8 @@ of their tensors, and their options, as a public call was given them or as `Opti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,22 +18,17 @@ from weft.api.selection import known_selection, selected
 from weft.base.arrays import without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.engine.calls import CALLS, present
 from weft.errors import call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall, call_signature, is_plain
+from weft.plans.call_cache import KnownCall
 from weft.plans.derivatives import any_tensor, asked, differentiable
-from weft.plans.lately import Lately, late_words
-from weft.plans.memo import CallCache
 from weft.spec.whole_sums import result_types
 
-#: By signature, equation and options: the plan of a call, and where that suffices its launch.
-CALLS = CallCache("calls", 4096)
-LATELY = Lately(1024)  # those of `CALLS` that came last
 FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
 PATIENCE = 8  # calls before one is written anew
-_LONE = torch.Size(())
 _USUAL = Options(specialize="auto")
 
 Words = tuple[Hashable, ...]  # all that a call says but for its tensors and factors
@@ -60,23 +54,24 @@ def contraction(
         )
     if out is not None and options.out_dtype is None:
         options = replace(options, out_dtype=result_types(out))
-    words = None if validate else words_of(equation, options)
-    if return_arg and words is not None:
-        words = (*words, "return_arg")
-    key, beside = None, [tensor for _, tensor in options.operands.values()] if options.operands else []
+    beside = [tensor for _, tensor in options.operands.values()] if options.operands else ()
+    words: Any = None if validate else words_of(equation, options)
+    tensors: Sequence[Any] = ()
     if words is not None:
-        known = recalled(words, a, b, c, beside, out)
+        words, tensors = present((*words, "return_arg") if return_arg else words, a, b, c, out, beside)
+        known = CALLS.find(words, tensors)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found
-        signature = call_signature(a, b, out, c, *beside)
-        key = None if signature is None else (signature, *words)
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         if any(each.is_conj() or each.is_neg() for each in beside):
             options = replace(options, operands=read_operands(options.operands))
-        return made(
+        found, known = made(
             equation, without_neg(a), without_neg(b), options, c, alpha, beta, out, return_arg=return_arg,
-            validate=validate, key=key,
+            validate=validate,
         )  # fmt: skip
+    if words is not None:
+        CALLS.keep(words, tensors, known)
+    return found
 
 
 def made(
@@ -91,35 +86,31 @@ def made(
     *,
     return_arg: bool = False,
     validate: bool = False,
-    key: tuple[Any, ...] | None = None,
-) -> Any:
-    """The result of a call that is not known, which is kept under `key`: a signature, and the words after it."""
+) -> tuple[Any, Any]:
+    """The result of a call that is not known, and what makes that of later ones, where they need not be read."""
     tensors = options.tensors
     if asked(a, b, c, *tensors.values()) or any_tensor(alpha, beta):
-        found, call = differentiable("contract")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
-        if key is not None and call is not None:
-            CALLS.put(key, call)
-        return found
+        differentiated: tuple[Any, Any] = differentiable("contract")(
+            equation, a, b, c, alpha, beta, out, options, return_arg, validate
+        )
+        return differentiated
     places = out if isinstance(out, tuple) else (out,)
-    if key is None and is_traced((a, b, c, *places, *tensors.values())):
-        return as_operation("contraction")(equation, a, b, c, alpha, beta, out, options, return_arg, validate)
+    if is_traced((a, b, c, *places, *tensors.values())):
+        traced = as_operation("contraction")
+        return traced(equation, a, b, c, alpha, beta, out, options, return_arg, validate), None
     if return_arg:
         found = selected(equation, a, b, c, alpha, beta, out, options, validate)
-        plain = key is not None and is_plain(key[0])
-        known = known_selection(equation, a, b, c, out, options) if plain else None
-        if key is not None and known is not None:
-            CALLS.put(key, known)
-        return found
+        return found, known_selection(equation, a, b, c, out, options)
     plan = find_plan(equation, a, b, options)
     run = plan.run_validated if validate else plan.run
     result = run(a, b, c, alpha, beta, out, tensors)
-    # A C that is not read has no launch of its own.
-    if key is not None and (c is None or beta != 0) and plan.is_lasting:
-        call = plan.known_call(key[0], a, b, c, out is not None, result, tensors)
-        given = (a, b, c, *tensors.values())
-        few = out is None and options.backend == "auto" and is_plain(key[0]) and are_few(plan.request, given)
-        CALLS.put(key, FewElements(call, plan.request, tuple(tensors)) if few else call)
-    return result
+    if (c is not None and beta == 0) or not plan.is_lasting:  # a C that is not read has no launch of its own
+        return result, None
+    call = plan.known_call(a, b, c, out is not None, result, tensors)
+    free = out is None and options.backend == "auto"
+    if call is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
+        return result, FewElements(call, plan.request, tuple(tensors))
+    return result, call
 
 
 class FewElements:
@@ -132,10 +123,6 @@ class FewElements:
         self._known, self._request, self._names = known, request, names
         self._left = PATIENCE
         self._call: Any = None
-
-    @property
-    def plan(self) -> Any:
-        return self._known.plan
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result, or None where the call must be read in full."""
@@ -165,38 +152,11 @@ def are_few(request: Request, tensors: Sequence[torch.Tensor | None]) -> bool:
 
 
 def words_of(equation: Terms, options: Options) -> Words | None:
-    """All that a call says but for its tensors and factors, as `recalled` takes it; None for what is read each time."""
+    """All that a call says but for its tensors and factors; None for what is read in each call."""
     said = options.said()
     return None if said is None else (equation, said)
 
 
-def recalled(
-    words: Words, a: Any, b: Any, c: Any = None, beside: Sequence[Any] = (), out: Any = None
-) -> KnownCall | None:
-    """The known call of these words, and of tensors with these layouts; without `b` it is of the number one.
-
-    `beside` are the tensors of operands.
-    """
-    late, given = late_words(words, a, b, c, beside, out)
-    found: KnownCall | None = LATELY.find(late, given)
-    if found is not None:
-        return found
-    signature = call_signature(a, b, out, c, *beside)
-    if signature is None:
-        return None
-    if b is None:
-        one = (_LONE, (), a.dtype, a.device, 0, None)
-        signature = (signature[0], one, *signature[2:])
-    found = CALLS.get((signature, *words))
-    if found is not None:
-        LATELY.note(late, given, found)
-    return found
-
-
-def of_pair(known: KnownCall | None) -> Callable[[Any, Any], Any] | None:
-    """The launch of a known call that says nothing but its equation, as a function of two tensors."""
-    return None if known is None else partial(_of_pair, known)
-
-
-def _of_pair(known: KnownCall, a: torch.Tensor, b: torch.Tensor) -> Any:
-    return known.run(a, b, None, 1.0, 1.0, None, ())
+def bare(equation: Terms, asked: tuple[Any, ...] = ()) -> Words:
+    """The words of `weft.contract` for an equation, two tensors and options without functions (`said_options`)."""
+    return equation, (), asked

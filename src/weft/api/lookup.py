@@ -11,11 +11,12 @@ import torch
 from weft.api.keywords import Equation
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
+from weft.engine.calls import CALLS
 from weft.errors import NotationError
 from weft.planner.options import Options
-from weft.plans.call_cache import KnownCall, call_signature, said_operands
+from weft.plans.call_cache import said_operands
 from weft.plans.contraction import Plan
-from weft.plans.memo import CallCache, Memo
+from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
@@ -24,7 +25,6 @@ from weft.spec.type_names import read_dtype
 
 Terms = Equation | Notation  # an equation as it is given, or read before
 
-_CALLS = CallCache("plans of calls", 4096)  # by the operands' signature and all options
 _PLANS = Memo("plans", 4096)  # by request: read where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
@@ -85,11 +85,11 @@ def remembered(
     request: Callable[[], Any],
 ) -> Any:  # fmt: skip
     """The plan of a `kind` for a call's words and the layouts of its tensors; `request` is made where none is known."""
-    signature, asked = call_signature(*tensors, *options.tensors.values()), options.said()
-    key = (kind, said, signature, asked) if signature is not None and asked is not None else None
-    known = _CALLS.get(key)
+    asked, given = options.said(), (*tensors, *options.tensors.values())
+    words = None if asked is None else (kind, said, asked)
+    known = None if words is None else CALLS.find(words, given)
     if known is not None:
-        return known.plan.given(options.functions, options.algebra)
+        return known.given(options.functions, options.algebra)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
     wanted = request()
     place = _PLANS.place(wanted)
@@ -97,8 +97,8 @@ def remembered(
     if not plan.is_lasting:
         return plan
     _PLANS.put(place, plan)
-    if key is not None:
-        _CALLS.put(key, KnownCall(plan))
+    if words is not None:
+        CALLS.keep(words, given, plan)
     return plan.given(options.functions, options.algebra)
 
 

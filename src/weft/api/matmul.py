@@ -8,13 +8,13 @@ from typing import Any, Literal, Unpack, overload
 import torch
 
 from weft.api.contract import contract
-from weft.api.entry import LATELY, recalled
+from weft.api.entry import bare
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, source_of
+from weft.base.arrays import Array, as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, ShapeError, call_context
-from weft.plans.call_cache import KnownCall
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import read_flag
 
@@ -52,9 +52,10 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     if is_dynamo_compiling():  # which reads no further than it must
         _check(a, b, transpose_a, transpose_b)
         return contract(_equation(a.dim(), b.dim(), transpose_a, transpose_b), a, b, **keywords)
+    words = None
     if not keywords and type(transpose_a) is bool is type(transpose_b):
         words = ("matmul", transpose_a, transpose_b)
-        known = LATELY.find(words, (a, b)) or _known(words, a, b)
+        known = CALLS.find(words, (a, b))
         if known is not None and (found := known.run(a, b, None, 1.0, 1.0, None, ())) is not None:
             return found
     c, out = keywords.get("c"), keywords.get("out")
@@ -69,25 +70,11 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
         _check(left, right, transpose_a, transpose_b)
         if out is not None and not isinstance(out, tuple):
             keywords = {**keywords, "out": as_result(out)}
-        result = contract(_equation(left.dim(), right.dim(), transpose_a, transpose_b), left, right, **keywords)
+        equation = _equation(left.dim(), right.dim(), transpose_a, transpose_b)
+        result = contract(equation, left, right, **keywords)
+        if words is not None and left is a and right is b:
+            CALLS.share(words, (a, b), bare(equation))
     return returned(source_of(a, b, c), out, result, read_flag("return_arg", keywords.get("return_arg", False)))
-
-
-def _known(words: tuple[str, bool, bool], a: Any, b: Any) -> KnownCall | None:
-    """The known call of matrices of equal batches, kept under these words; None where there is none."""
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or any_autocast():
-        return None
-    if a.is_nested or b.is_nested:
-        return None
-    (_, transpose_a, transpose_b), shape, other = words, a.shape, b.shape
-    if len(shape) < 2 or len(shape) != len(other) or shape[:-2] != other[:-2]:
-        return None
-    if shape[-2 if transpose_a else -1] != other[-1 if transpose_b else -2]:
-        return None
-    found = recalled((_equation(len(shape), len(other), transpose_a, transpose_b), (), ()), a, b)
-    if found is not None:
-        LATELY.note(words, (a, b), found)
-    return found
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:

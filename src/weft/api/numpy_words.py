@@ -10,12 +10,13 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.einsum import einsum
-from weft.api.entry import LATELY, recalled
+from weft.api.entry import bare
 from weft.api.keywords import ContractKeywords, Function
-from weft.base.arrays import Array, any_autocast, as_tensor, as_tensors, is_scalar, like
+from weft.base.arrays import Array, as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.base.figures import counted
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import read_flag, read_integer, read_sequence
@@ -47,7 +48,7 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     torch.Size([2, 5])
     """
     words = None if keywords or is_dynamo_compiling() else _words(axes)
-    if words is not None and (known := LATELY.find(words, (a, b))) is not None:
+    if words is not None and (known := CALLS.find(words, (a, b))) is not None:
         found = known.run(a, b, None, 1.0, 1.0, None, ())
         if found is not None:
             return found
@@ -56,11 +57,10 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
         (x, y), source = _operands(a, b, keywords)
         equation = _tensordot_equation(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
         _check_extents(x, y, axes, equation)
-        if words is not None and x is a and y is b and not any_autocast():
-            known = recalled((equation, (), ()), a, b)
-            if known is not None:
-                LATELY.note(words, (a, b), known)
-        return _like(source, x, contract(equation, x, y, **keywords))
+        found = contract(equation, x, y, **keywords)
+        if words is not None and x is a and y is b:
+            CALLS.share(words, (a, b), bare(equation))
+        return _like(source, x, found)
 
 
 @overload

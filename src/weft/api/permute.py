@@ -8,13 +8,13 @@ from typing import Any, Unpack, cast, overload
 
 import torch
 
-from weft.api.entry import CALLS, LATELY
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import Terms, as_key, remembered, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition, check_dimensions
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import trace
 from weft.fn.fingerprint import fingerprints
@@ -22,11 +22,9 @@ from weft.planner.options import Options, OutDtype
 from weft.planner.request import Functions, Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import any_tensor, asked, detached, differentiable
 from weft.plans.keywords import read_options
-from weft.plans.lately import late_words
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import Arithmetic
@@ -113,17 +111,18 @@ def permute(
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
-    key: Any = None
+    words: Any = None
+    tensors = (x,) if out is None else (x, out)
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
-        words = _said(equation, fn, options)
-        if words is not None:
-            key, again = moved_again(x, *words, out=out)
-            if again is not None:
-                return again
+        words = words_of_permute(equation, fn, options, out is not None)
+        known = None if words is None else CALLS.find(words, tensors)
+        if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
+            return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
         source, target, addend, read = _read("permute", x, c, out, fn, options)
-        key = None if is_subclass(x) else key  # known calls have plain tensors as results
-        result = moved(equation, source, read, addend, alpha, beta, target, extents, key=key)
+        result, known = _moved(equation, source, read, addend, alpha, beta, target, extents)
+    if words is not None and not is_subclass(x):  # known calls have plain tensors as results
+        CALLS.keep(words, tensors, known)
     return out if out is not None else like(source_of(x, c), result)
 
 
@@ -150,60 +149,47 @@ def moved(
     out: torch.Tensor | None = None,
     extents: Mapping[Label, int] | None = None,
     *,
-    key: tuple[Any, ...] | None = None,
+    said: Any = None,
 ) -> torch.Tensor:
     """The result of `weft.permute` on tensors, of options that are read: its function is the first of theirs.
 
-    A call that adds nothing and scales nothing is kept under `key`: what it says, and a signature.
+    `said`: `Options.said` of the options, where that is known already.
     """
-    if asked(x, c) or any_tensor(alpha, beta):
-        result, call = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
-        if key is not None and call is not None:
-            CALLS.put(key, call)
-        return cast(torch.Tensor, result)
-    if is_traced((x, out, c)):
-        return cast(
-            torch.Tensor, as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options)
-        )
-    found = find_permutation(equation, x, out, options, extents)
-    result = found.run(x, out, alpha, beta, c)
-    if key is not None and is_plain(key[0]) and result.numel():
-        CALLS.put(key, found.known_call(x, out, result))
+    words, tensors = None, (x,) if out is None else (x, out)
+    if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
+        said = options.said() if said is None else said
+        words = None if said is None else ("moved", equation, said, len(tensors))
+        known = None if words is None else CALLS.find(words, tensors)
+        if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
+            return cast(torch.Tensor, found)
+    result, known = _moved(equation, x, options, c, alpha, beta, out, extents)
+    if words is not None:
+        CALLS.keep(words, tensors, known)
     return result
 
 
-def moved_again(x: Any, *words: Any, out: Any = None) -> tuple[Any, torch.Tensor | None]:
-    """The key of a call that says `words` of `x`, which have a hash, and its result where an equal call is known."""
-    late, given = late_words((*words, "moved"), x, None, None, (), out)
-    known = LATELY.find(late, given)
-    if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
-        return None, found
-    key = moved_key(x, *words, out=out)
-    known = None if key is None else CALLS.get(key)
-    if known is None:
-        return key, None
-    LATELY.note(late, given, known)
-    return key, known.run(x, x, None, 1.0, 1.0, out, ())
+def _moved(
+    equation: Terms, x: torch.Tensor, options: Options, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
+    out: torch.Tensor | None, extents: Mapping[Label, int] | None,
+) -> tuple[torch.Tensor, Any]:  # fmt: skip
+    """The result of a call that is not known, and what makes that of later ones that add and scale nothing."""
+    if asked(x, c) or any_tensor(alpha, beta):
+        differentiated = differentiable("permute")(equation, x, c, alpha, beta, out, options, extents)
+        return cast("tuple[torch.Tensor, Any]", differentiated)
+    if is_traced((x, out, c)):
+        return as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options), None
+    found = find_permutation(equation, x, out, options, extents)
+    result = found.run(x, out, alpha, beta, c)
+    plain = c is None and extents is None and alpha == 1 == beta and found.is_lasting
+    return result, found.known_call(x, out, result) if plain else None
 
 
-def moved_key(x: Any, *words: Any, out: Any = None) -> tuple[Any, ...] | None:
-    """The key of a call that says `words` of `x`; None for what must be read anew."""
-    signature = call_signature(x, out)
-    return None if signature is None or signature[0] is None else (signature, *words)
-
-
-def _said(equation: Any, fn: Function | None, options: Mapping[str, Any]) -> Any:
-    """All that a call says but for its tensors, as words with a hash; None for what must be read anew in each call."""
+def words_of_permute(equation: Any, fn: Function | None, options: Mapping[str, Any], given: bool) -> Any:
+    """All that a call says but for its tensors; None for what must be read in each call. `given`: there is an out."""
     said, _ = said_options(options) if options else ((), ())
     text = equation if type(equation) is str else as_key(equation)
     prints = () if fn is None else fingerprints((fn,))
-    if text is None or said is None or prints is None:
-        return None
-    try:
-        hash((text, prints, said))
-    except TypeError:  # it is refused where it is read
-        return None
-    return text, prints, said
+    return None if text is None or said is None or prints is None else ("permute", text, prints, said, given)
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)

@@ -17,21 +17,19 @@ import torch
 from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
+from weft.engine.calls import CALLS
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import call_signature
 from weft.plans.checks import check_addend, check_outputs, check_unscaled
-from weft.plans.memo import CallCache
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
 
 INDEX = torch.int64  # of places
-_PLANNED = CallCache("return_arg: calls", 1024)
 _ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.judgement"}
 
 
@@ -94,19 +92,16 @@ class _Planned(NamedTuple):
 
 def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
     """The facts of such a call, found again by its words and the layouts of its tensors."""
-    signature, said = call_signature(a, b, *options.tensors.values()), options.said()
-    key = None if signature is None or said is None else (signature, equation, said)
-    try:
-        known: _Planned | None = None if key is None else _PLANNED.get(key)
-    except TypeError:  # labels in lists
-        key = known = None
+    said, tensors = options.said(), (a, b, *options.tensors.values())
+    words = None if said is None else ("return_arg", equation, said)
+    known: _Planned | None = None if words is None else CALLS.find(words, tensors)
     if known is None:
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         largest, extents = check_selected(request, added=False), request.extents()
         known = _Planned(request, _roles(request), extents, output_shape(request.notation, extents), largest)
-        if key is not None:
-            _PLANNED.put(key, known)
+        if words is not None:
+            CALLS.keep(words, tensors, known)
     return known
 
 
@@ -116,7 +111,6 @@ class KnownSelection(NamedTuple):
     planned: _Planned
     views: tuple[tuple[Any, Any, Any], ...]  # of A and B: shape and strides as they are packed, shape of the matrices
     turn: tuple[list[int], list[int]]  # from the matrices to D: extents, and their order
-    plan: Any = None
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> Any:
         """D and its places, or None where the call must be read in full."""

@@ -11,14 +11,12 @@ import torch
 from weft.base.arrays import Array, as_result, increment_version, is_array, like, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.registry import need_triton
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.checks import checked_scalar, reject_gradient
-from weft.plans.lately import Lately
-from weft.plans.memo import CallCache
 from weft.selftest.gate import check_in_place
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself
@@ -46,10 +44,6 @@ class _KnownTranspose:
         if not x.is_inference():
             increment_version((x,))  # as `written`
         return x if self._square else x.as_strided(*self._result, base)
-
-
-_KNOWN = CallCache("transpose_: calls", 1024)  # by signature, dimensions and backend
-_LATELY = Lately(256)  # those of `_KNOWN` that came last
 
 
 @overload
@@ -91,18 +85,12 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     """
     if is_dynamo_compiling():
         return outside(transpose_, x, dims, alpha=alpha, backend=backend)
-    key = signature = None
+    words = None
     plain = type(x) is torch.Tensor and type(dims) is tuple and type(alpha) in (float, int) and alpha == 1
     if plain and {*map(type, dims), type(backend)} == {int, str}:
-        words = dims, backend
-        known = _LATELY.find(words, (x,))
+        words = "transpose_", dims, backend
+        known = CALLS.find(words, (x,))
         if known is not None:
-            return known.run(x)
-        signature = call_signature(x)
-        key = None if signature is None else (signature, *words)
-        known = _KNOWN.get(key)
-        if known is not None:
-            _LATELY.note(words, (x,), known)
             return known.run(x)
     with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
         if is_array(dims) and not is_array(x):
@@ -123,8 +111,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)
         if not traced:
             written((tensor,))
-        if key is not None and signature is not None and is_plain(signature) and not described.trivial:
-            _KNOWN.put(key, _KnownTranspose(described, _in_place(described, chosen)))
+        if words is not None and not traced and not described.trivial:
+            CALLS.keep(words, (x,), _KnownTranspose(described, _in_place(described, chosen)))
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())

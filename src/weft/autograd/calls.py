@@ -21,7 +21,6 @@ from weft.autograd.function import Rule, apply
 from weft.autograd.graphs import Program
 from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
-from weft.autograd.product import Product
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
@@ -42,13 +41,11 @@ Results = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class DifferentiableCall:
-    """The entry of the call cache for a differentiable call: its plain form, and its rule or torch's own operations.
+    """A known differentiable call: its plain form, and its rule or torch's own operations.
 
     `make` makes the rule, and is None where no derivative is requested; `program` is the call in torch's operations,
-    where they serve. Others are `KnownCall`.
+    where they serve.
     """
-
-    plan = None
 
     def __init__(
         self, form: Plain, make: Callable[[], Rule] | None, program: Program | None, order: tuple[int, ...]
@@ -58,7 +55,6 @@ class DifferentiableCall:
         self._count = len(form.spec.results)
         self._several = form.spec.several
         self._order = order  # which of the operands given each of the rule's is
-        self._settled = False
 
     @cached_property
     def _rule(self) -> Rule:
@@ -83,10 +79,6 @@ class DifferentiableCall:
             found = self._rule.call(tensors)
         else:
             found = apply(self._rule, alpha, beta, tensors)
-            if not self._settled:  # the first call of these tensors
-                self._settled = True
-                if isinstance(self._rule, Product) and not self._rule.ahead:
-                    self._rule = self._rule.remembering(tensors, tuple(each.detach() for each in found))
         return found[: self._count] if self._several else found[0]
 
 
@@ -148,9 +140,7 @@ def plan_call(
 
 
 class DifferentiablePermutation:
-    """The entry of the call cache for a permutation: its contraction with a one that is repeated along new modes."""
-
-    plan = None
+    """A known permutation: its contraction with a one that is repeated along new modes."""
 
     def __init__(self, call: DifferentiableCall, new: tuple[int, ...]) -> None:
         self._call, self._new = call, new  # the extents of new modes

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from weft.api.entry import contraction
-from weft.api.lookup import find_plan
-from weft.api.permute import moved, moved_again
+from weft.api.entry import Words, contraction, words_of
+from weft.api.permute import moved
 from weft.autograd import hooks
 from weft.autograd.backward import (
     SUMS,
@@ -38,15 +36,14 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
+from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
 from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
 from weft.base.cached import cached_property
+from weft.engine.calls import CALLS, Calls, present
 from weft.errors import WeftError
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall, call_signature
-from weft.plans.lately import Lately
 
 
 class Product:
@@ -59,7 +56,6 @@ class Product:
     yields: int | None = None
     fuses = True  # derivatives of the functions of A and B are part of contractions
     knows = True  # steps are calls that may be known
-    _known_call: KnownCall | None = None
 
     def __init__(
         self, spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool
@@ -67,7 +63,7 @@ class Product:
         self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
         self.ahead = ahead  # whether tangents may be requested, too
         self._steps: dict[Any, Steps] = {}
-        self._lately = Lately(16)  # passes that came last
+        self._calls = Calls(16)  # passes over sources that lay alike
         self._dropping: dict[Any, Sequence[tuple[GradientStep | Spread, frozenset[str]]]] = {}
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
@@ -92,37 +88,32 @@ class Product:
         return replace(how, out_dtype=types, functions=spec.functions, **arithmetic(spec))
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        found = None
-        if self._known_call is not None:
-            a, b, c, *operands = tensors
-            found = self._known_call.run(a, b, self._addend(c), alpha, beta, None, operands)
-        if found is None:
-            a, b, c, *_ = tensors
-            assert a is not None
-            assert b is not None
-            found = contraction(self.spec.text, a, b, self._requested(tensors), self._addend(c), alpha, beta)
-        return found if isinstance(found, tuple) else (found,)
-
-    def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
-        """The rule for tensors that have the layouts of these: it goes straight to the launch of their call."""
-        a, b = tensors[A], tensors[B]
+        a, b, c, *operands = tensors
         assert a is not None
         assert b is not None
-        found = copy(self)
-        with torch.no_grad():
-            a, b, c = a.detach(), b.detach(), self._addend(tensors[C])
-            operands = [each.detach() for each in tensors[FIRST_OPERAND:] if each is not None]
-            signature = call_signature(a, b, None, c, *operands)
-            if signature is not None:
-                plan = find_plan(self.spec.text, a, b, self._requested((a, b, c, *operands)))
-                given = results if len(results) > 1 else results[0]
-                names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
-                found._known_call = plan.known_call(signature, a, b, c, False, given, names)
-        return found
+        addend, words, found = self._addend(c), self._words, None
+        if words is not None:
+            beside = [each for (name, _), each in zip(self.spec.operands, operands, strict=True) if name in self._used]
+            known = CALLS.find(*present(words, a, b, addend, None, beside))
+            found = None if known is None else known.run(a, b, addend, alpha, beta, None, beside)
+        if found is None:
+            found = contraction(self.spec.text, a, b, self._requested(tensors), addend, alpha, beta)
+        return found if isinstance(found, tuple) else (found,)
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        """Names of the operands and coordinates that functions take."""
+        return frozenset(name for names in self.spec.names for name in names)
+
+    @cached_property
+    def _words(self) -> Words | None:
+        """The forward call, but for its tensors and factors."""
+        nothing = (None,) * (FIRST_OPERAND + len(self.spec.operands))
+        return words_of(self.spec.text, self._requested(nothing))
 
     def _requested(self, tensors: Sequence[torch.Tensor | None]) -> Options:
         """The options of a forward call of these tensors."""
-        return replace(self.options, **self.spec.aux(tensors, {name for names in self.spec.names for name in names}))
+        return replace(self.options, **self.spec.aux(tensors, self._used))
 
     def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
         """C with a dimension for each of D's."""
@@ -196,7 +187,7 @@ class Product:
         words, given = (tuple(pattern), asked), tuple(sources.values())
         calls: list[Any] | None = None
         if self.knows and beta != 0:
-            if (known := self._lately.find(words, given)) is not None:
+            if (known := self._calls.find(words, given)) is not None:
                 return self._again(known, words, sources, alpha, beta)
             calls = []
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
@@ -216,7 +207,7 @@ class Product:
             for name in done:
                 sources.pop(name, None)
         if calls and any(calls):
-            self._lately.note(words, given, calls)
+            self._calls.keep(words, given, calls)
         return self._gradients(sources, asked)
 
     def _again(
@@ -367,21 +358,13 @@ class Permuted(Product):
 
     permutes = True
 
-    def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
-        return self
-
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         spec, (a, b, c, *_) = self.spec, tensors
         assert a is not None
         assert b is not None
-        text, options, words = self._call
+        text, options, said = self._call
         extents: dict[Any, int] | None = dict(zip(spec.term_b, b.shape, strict=True)) or None
-        key = None
-        if c is None and extents is None and words is not None and alpha == 1 == beta:
-            key, found = moved_again(a, text, words)
-            if found is not None:
-                return (found,)
-        return (moved(text, a, options, self._addend(c), alpha, beta, extents=extents, key=key),)
+        return (moved(text, a, options, self._addend(c), alpha, beta, extents=extents, said=said),)
 
     @cached_property
     def _call(self) -> tuple[str, Options, Any]:

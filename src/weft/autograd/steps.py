@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from weft.api.describe import choice_for
-from weft.api.entry import Words, contraction, recalled, words_of
+from weft.api.entry import Words, contraction, words_of
 from weft.api.lookup import one_of
 from weft.base.dispatch import is_dynamo_compiling
+from weft.engine.calls import CALLS, present
 from weft.fn import Pointwise
 from weft.fn.writer import HALF_TYPES
 from weft.planner.options import Options
@@ -101,7 +102,7 @@ class GradientStep:
             beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
             other = one_of(left.dtype, left.device) if right is None else right
             if words is not None and not is_dynamo_compiling():
-                known = recalled(words, left, right, addend, beside)
+                known = CALLS.find(*present(words, left, other, addend, None, beside))
                 if known is not None:
                     found = known.run(left, other, addend, alpha, beta, None, beside)
             if found is None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from weft.api.entry import contraction, recalled, words_of
+from weft.api.entry import contraction, words_of
 from weft.compiled.text import DescribedCall, read
+from weft.engine.calls import CALLS, present
 from weft.planner.schedule import Scalar
 
 
@@ -33,7 +34,7 @@ class Running:
         a, b, c, beside = self._call.split(tensors)
         place = out[0] if out is not None and len(out) == 1 else None
         if self._words is not None and (out is None or place is not None):
-            known = recalled(self._words, a, b, c, beside, place)
+            known = CALLS.find(*present(self._words, a, b, c, place, beside))
             if known is not None and (found := known.run(a, b, c, alpha, beta, place, beside)) is not None:
                 return _listed(found)
         return self.made(tensors, alpha, beta, out)

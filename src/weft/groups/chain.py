@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 
 from weft.api.autocast import cast_by_autocast
-from weft.api.entry import CALLS, contraction, recalled
+from weft.api.entry import contraction
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import Terms
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.base.memory import new_tensor
+from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
-from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.plans.keywords import read_options
@@ -75,8 +76,9 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         target = None if out is None else as_result(out)
         options = read_options("chain", keywords, target)
-        words = ("chain", equation, options.said()) if isinstance(equation, str) and not any_autocast() else None
-        served: Any = None if words is None else recalled(words, g, x, None, (m,), target)
+        words: Any = ("chain", equation, options.said()) if isinstance(equation, str) and not any_autocast() else None
+        words, known = present(words, g, x, None, target, (m,)) if words is not None else (None, ())
+        served: Any = None if words is None else CALLS.find(words, known)
         if served is not None:
             tensors = [g, x, m]
         else:
@@ -84,9 +86,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
             if any_autocast():
                 tensors = cast_by_autocast(tensors, keywords.get("precision"))
             served = _served(_read(equation), tensors, target, options)
-            signature = call_signature(g, x, target, None, m)
-            if words is not None and signature is not None and is_plain(signature):
-                CALLS.put((signature, *words), served)
+            if words is not None and all(map(is_, tensors, (g, x, m))) and not any(map(torch.is_conj, tensors)):
+                CALLS.keep(words, known, served)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
         result = served.run(tensors, target)

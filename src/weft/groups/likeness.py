@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.plans.lately import guards_of
+from weft.engine.calls import guards_of
 
 _TYPES = {torch.Tensor, torch.nn.Parameter}
 

@@ -12,8 +12,8 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.figures import counted
+from weft.engine.calls import LOW
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
-from weft.plans.call_cache import LOW
 from weft.plans.checks import check_storage, reject_gradient
 from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.api.autocast import with_autocast
-from weft.api.einsum import check_functions, describe_einsum, einsum, note_einsum, read_einsum, read_order
-from weft.api.entry import contraction, recalled, words_of
-from weft.api.lookup import said_options
+from weft.api.einsum import check_functions, describe_einsum, einsum, einsum_words, read_einsum, read_order
+from weft.api.entry import contraction, words_of
 from weft.base.arrays import (
     any_autocast,
     as_results,
     as_tensor,
     as_tensors,
+    is_subclass,
     returned,
     without_memory,
     without_neg,
@@ -24,6 +25,7 @@ from weft.base.arrays import (
 )
 from weft.base.dispatch import as_operation, is_traced
 from weft.base.factors import addition
+from weft.engine.calls import CALLS
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
@@ -33,16 +35,14 @@ from weft.networks.program import NetworkProgram
 from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
-from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.intermediates import intermediate_type, step_options
 from weft.plans.keywords import read_options, refuse_unknown
-from weft.plans.memo import CallCache, Memo
+from weft.plans.memo import Memo
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
 from weft.spec.memory import overlaps_itself, share_memory
 
-_KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
 # Further options of the last step: a call with any of them has no replay of its own.
 _LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
@@ -65,17 +65,15 @@ class Known(NamedTuple):
 
 def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum` of any number of operands."""
+    words, given = einsum_words(arguments, keywords)
+    known = None if words is None else CALLS.find(words, given)
+    if known is not None and (found := known(*given)) is not None:
+        return found
     order: Any = "auto"
     if "optimize" in keywords:
         with call_context(lambda: describe_einsum(arguments)):
             order = read_order(keywords["optimize"])
         keywords = {name: value for name, value in keywords.items() if name != "optimize"}
-    key = _key(arguments, keywords, order)
-    known = _KNOWN.get(key) if key is not None else None
-    if known is not None:
-        if order == "auto":
-            note_einsum(arguments, keywords, known)
-        return known(*arguments[1:])
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         notation, operands = read_einsum(arguments)
@@ -86,50 +84,32 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
-        result = _met_by_kernel(notation, tensors, keywords, order, key)
-        if result is None:
-            result = _run(notation, tensors, keywords, order, key)
-        if isinstance(result, KnownSteps):
-            if order == "auto" and not result.unsigned:
-                note_einsum(arguments, keywords, result)
-            result = result(*tensors)
+        known = _met_by_kernel(notation, tensors, keywords, order)
+        result = None if known is None else known(*tensors)
+        if known is None:
+            result, known = _run(notation, tensors, keywords, order)
+        if words is not None and order == "auto" and not is_subclass(source) and all(map(is_, tensors, given)):
+            CALLS.keep(words, given, known)
     return returned(source, keywords.get("out"), result, False)
 
 
 def _met_by_kernel(
-    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any
-) -> torch.Tensor | None:
-    """The sum of three tensors in one kernel, where that serves; it is kept as a network is."""
-    plain = key is not None and keywords.keys() <= {"precision"} and order == "auto"
-    if not plain or len(tensors) != 3 or is_traced(tensors) or asked(*tensors):
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any
+) -> Callable[..., torch.Tensor] | None:
+    """The sum of three tensors in one kernel, where that serves, as a function of them."""
+    plain = keywords.keys() <= {"precision"} and order == "auto"
+    if not plain or len(tensors) != 3 or is_traced(tensors) or asked(*tensors) or any(map(torch.is_conj, tensors)):
         return None
-    found = as_operation("sum of three")(notation, tensors, keywords.get("precision"))
-    if found is None:
-        return None
-    _KNOWN.put(key, found)
-    result: torch.Tensor = found(*tensors)
-    return result
+    found: Callable[..., torch.Tensor] | None = as_operation("sum of three")(
+        notation, tensors, keywords.get("precision")
+    )
+    return found
 
 
-def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> Any:
-    """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
-    if type(arguments[0]) is not str or any_autocast():
-        return None
-    said, operands_of_functions = said_options(keywords) if keywords else ((), ())
-    signature = call_signature(*arguments[1:])
-    if signature is None or said is None or operands_of_functions or not is_plain(signature):
-        return None
-    if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
-        return None
-    key = (arguments[0], signature, said, order)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any) -> Any:
+def _run(
+    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any
+) -> tuple[Any, Any]:
+    """The result, and what makes that of later calls, where they need not be read."""
     out, said = as_results(keywords.get("out")), keywords.get
     options = read_options("einsum", keywords, out)
     checked, places = (read_flag(name, said(name, False)) for name in ("validate", "return_arg"))
@@ -142,20 +122,21 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     network = _network(notation, tensors, each, order)
     _check(network, tensors, out)
     check_signs(network.graph, dict(enumerate(tensors)))
+    unsigned = network.graph.early.unsigned  # signs are looked at in every call
     if plain and not (is_traced(tensors) or asked(*tensors)):
         program = network.program(tensors, keep=False)
         place = out if isinstance(out, torch.Tensor) else network.place()
         program.run(tensors, place)
         written((place,))
-        if key is not None and not network.graph.early.unsigned:
-            _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
-        return place
+        known = Known(network, program, tuple(place.shape), place.dtype)
+        return place, None if unsigned or any(map(torch.is_conj, tensors)) else known
     if plain and out is None and not is_traced(tensors):
-        return KnownSteps(network, tensors, options)
+        steps = KnownSteps(network, tensors, options)
+        return steps(*tensors), None if unsigned else steps
     c, beta = addition(said("c"), said("beta"), out)
     c = None if c is None else as_tensor("c", c, options.promote)
     factors = c, said("alpha", 1.0), beta
-    return _one_by_one(network, tensors, options, factors, out, (places, checked))
+    return _one_by_one(network, tensors, options, factors, out, (places, checked)), None
 
 
 def _network(notation: Notation, tensors: list[torch.Tensor], options: Options, order: Any) -> Network:
@@ -204,7 +185,6 @@ class KnownSteps:
 
     def __init__(self, network: Network, tensors: Sequence[torch.Tensor], options: Options) -> None:
         scheme, each = network.scheme, options.of_steps()
-        self.unsigned = network.graph.early.unsigned  # signs are looked at in every call
         self._odd = [(at, one) for at, one in enumerate(scheme.tree.graph.operands) if not one.plain]
         self._steps, types = [], {at: tensor.dtype for at, tensor in enumerate(tensors)}
         for step in scheme.tree.steps:
@@ -224,7 +204,7 @@ class KnownSteps:
             values[at] = operand.view(tensors[at])
         for step, terms, how, words in self._steps:
             a, b, found = values[step.left], values[step.right], None
-            if words is not None and (known := recalled(words, a, b)) is not None:
+            if words is not None and (known := CALLS.find(words, (a, b))) is not None:
                 found = known.run(a, b, None, 1.0, 1.0, None, ())
             values[step.node] = contraction(terms, a, b, how) if found is None else found
         result: torch.Tensor = values[step.node]

@@ -14,6 +14,7 @@ from weft.base.dispatch import as_operation, is_traced
 from weft.base.figures import counted
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
+from weft.engine.calls import call_signature, is_plain
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.watched import Watched
 from weft.networks.alone import move_alone, scaled
@@ -36,7 +37,6 @@ from weft.networks.tree import Tree
 from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.bound import BoundCall, held
-from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.memo import Memo
 from weft.spec.arguments import read_path

@@ -9,7 +9,6 @@ from typing import Any, Literal, Unpack, overload
 import torch
 
 from weft.api.einsum import einsum as einsum_of_two
-from weft.api.einsum import einsum_again
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference, without_neg
 from weft.base.describe import describe_many
@@ -203,8 +202,6 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         return outside(call, *arguments, **keywords) if is_dynamo_compiling() else call(*arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    if (again := einsum_again(arguments, keywords)) is not None:
-        return again
     if len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple))):
         return einsum_of_two(*arguments, **keywords)
     return einsum_of_many(arguments, keywords)

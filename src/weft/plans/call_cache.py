@@ -1,8 +1,6 @@
-"""From a call to its launch: the plans and launches of calls like it.
+"""A known call: the launch that serves every call like one that was read and checked.
 
-A call's signature is all that planning and checking read off its tensors, so what was found for a signature holds for
-the same signature again: which plan serves the call, and of a plain call the launch itself. Only the addresses of
-tensors relative to one another must be looked at in each call.
+Only the addresses of tensors relative to one another, and factors, are looked at in each call.
 """
 
 from __future__ import annotations
@@ -10,73 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
+from torch import Tensor, dtype, empty_strided
 
-from weft.base.arrays import (
-    any_autocast,
-    dispatch_modes,
-    increment_version,
-    is_transformed,
-    is_transforming,
-    without_memory,
-)
+from weft.base.arrays import any_autocast, increment_version
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
 from weft.planner.schedule import Make, NewTensor
-from weft.planner.validity import call_state
 from weft.plans.checks import fits
 
-_STRIDED = torch.strided  # read in every call
-_new = torch.empty_strided  # takes half as long as torch.empty
-LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
-
-
-def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """The key of a call: an entry for each tensor, None for one that is not given; at the end the state.
-
-    An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
-    tensor and must be looked at in each call. With the state of `weft.planner.validity` what was found for a signature
-    is not found once plans are outdated, nor under another default precision. The signature is None where something
-    else than a strided tensor is given: it must be read first; and so must all inside a transform of torch.func. It is
-    None, too, where torch wants to see the call: within a dispatch mode, and of tensors without memory.
-    """
-    if dispatch_modes() or is_transforming():
-        return None
-    dual = forward_ad._current_level >= 0
-    found: list[tuple[Any, ...] | None] = []
-    for tensor in tensors:
-        if tensor is None:
-            found.append(None)
-            continue
-        if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
-            return None
-        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
-            return None
-        special = None
-        if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
-            if type(tensor) is not Tensor and without_memory(tensor):
-                return None
-            special = _special(tensor, dual)
-        address = tensor.data_ptr()
-        if address < LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
-            return None  # its memory was freed: what has no other fault is refused where it is read
-        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
-    return (*found, call_state())
-
-
-def is_plain(signature: tuple[Any, ...]) -> bool:
-    """Whether nothing is special about any of its tensors."""
-    return all(entry is None or entry[-1] is None for entry in signature[:-1])
-
-
-def conjugates(signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Which of A and B, the first tensors of a plain call, are conjugate views; None where more is special."""
-    if not all(entry is None or entry[-1] in (None, _CONJUGATE) for entry in signature[:2]):
-        return None
-    return tuple([entry[-1] == _CONJUGATE for entry in signature[:2]]) if is_plain(signature[2:]) else None
+_new = empty_strided  # takes half as long as torch.empty
 
 
 def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
@@ -96,41 +36,24 @@ def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...
     return said, tensors
 
 
-_CONJUGATE = (Tensor, False, False, True, False)  # what is special about a conjugate view, see `_special`
-
-
-def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
-    """The properties of a tensor that need a look in each call; None where it has none of them."""
-    gradient = tensor.requires_grad and torch.is_grad_enabled()
-    kind = Tensor if type(tensor) is Parameter else type(tensor)
-    found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
-    return None if found == (Tensor, False, False, False, False) else found
-
-
 class KnownCall(NamedTuple):
-    """A contraction's plan for one signature of a call, and where nothing is special its launch.
+    """The launch of calls on tensors that lie alike."""
 
-    Calls with several results have no launch here: their plan checks them and finds it.
-    """
-
-    plan: Any
-    launch: Callable[..., None] | None = None
-    number: type = float  # of alpha and beta
-    new: NewTensor | None = None  # the result, where `out` is not given
+    launch: Callable[..., None]
+    number: type  # of alpha and beta
+    new: NewTensor  # the result, where `out` is not given
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether its layout is `out`'s; None without C
     variant: Any = None  # of the plan, whose kernels may be exchanged: its workspace is read when it is reported
-    others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
+    others: tuple[dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
     make: Make | None = None  # the launch's own plain call, which makes the result
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
-        """The result of a call of that signature, or None where the call must be checked in full."""
+        """The result of a call, or None where it must be checked in full."""
         launch, number, order = self.launch, self.number, self.order
-        if launch is None:
-            return None
         if type(alpha) is not number and (alpha := _as(number, alpha)) is None:
             return None
         if type(beta) is not number and (beta := _as(number, beta)) is None:
@@ -152,12 +75,11 @@ class KnownCall(NamedTuple):
         further: tuple[Tensor, ...] = ()
         given = out is not None
         if out is None:
-            assert self.new is not None, "there is a launch"
-            shape, strides, dtype, device = self.new
+            shape, strides, kind, device = self.new
             try:
-                out = _new(shape, strides, dtype=dtype, device=device)
+                out = _new(shape, strides, dtype=kind, device=device)
                 if self.others:
-                    further = tuple([_new(shape, strides, dtype=kind, device=device) for kind in self.others])
+                    further = tuple([_new(shape, strides, dtype=other, device=device) for other in self.others])
             except RuntimeError:  # out of memory: the full way reports how much was requested
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):

@@ -7,7 +7,7 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Unpack, cast, overload
 
@@ -30,13 +30,14 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.engine.calls import Calls, present
 from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held, held_places
-from weft.plans.call_cache import KnownCall, call_signature, conjugates, reach, said_operands
+from weft.plans.call_cache import KnownCall, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -49,8 +50,6 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
-from weft.plans.lately import Lately, late_words
-from weft.plans.memo import CallCache
 from weft.plans.passed import arguments_of, each_of, in_order
 from weft.plans.tiers import Wanted
 from weft.spec import Contraction, Layout
@@ -82,7 +81,7 @@ class Plan(PlanBase, Generic[Returned]):
         # that the sums' type must have room for.
         self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self._calls, self._lately = CallCache("plan: calls", CALLS_KNOWN), Lately(CALLS_KNOWN)
+        self._calls = Calls(CALLS_KNOWN)
         self._nothing: Plan | None = None  # of calls without products
 
     @property
@@ -124,19 +123,13 @@ class Plan(PlanBase, Generic[Returned]):
             c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
-        signature = key = known = None
         said, beside = said_operands(operands) if operands is not None else ((), ())
+        words: Any = None
+        tensors: Sequence[Any] = ()
         if said is not None and validate is False and not unknown:
-            words, tensors = late_words(said, a, b, c, beside, out)
-            known = self._lately.find(words, tensors)
+            words, tensors = present(said, a, b, c, out, beside)
+            known = self._calls.find(words, tensors)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
-                return found
-            signature = call_signature(a, b, out, c, *beside)
-            if signature is not None:
-                key = (signature, said) if said else signature
-                known = self._calls.get(key)
-            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
-                self._lately.note(words, tensors, known)
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
@@ -144,22 +137,22 @@ class Plan(PlanBase, Generic[Returned]):
             read_flag("validate", validate)
             source = source_of(a, b, c)
             if is_subclass(source):
-                key = signature = None  # known calls have plain tensors as results
+                words = None  # known calls have plain tensors as results
             if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
-                if key is not None and known is not None:
-                    self._calls.put(key, known)
+                if words is not None:
+                    self._calls.keep(words, tensors, known)
                 return returned(source, out, result, False)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands is not None else None
-            if signature is None and is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
+            if is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
-        if signature is not None and known is None and (c is None or beta != 0):
-            self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
+        if words is not None and (c is None or beta != 0):
+            self._calls.keep(words, tensors, self.known_call(x, y, addend, out is not None, result, given or {}))
         return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
@@ -317,29 +310,29 @@ class Plan(PlanBase, Generic[Returned]):
         return in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
     def known_call(
-        self, signature: tuple[Any, ...], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool,
-        result: Results, operands: Mapping[str, torch.Tensor],
-    ) -> KnownCall:  # fmt: skip
-        """The entry of the call cache for a call that has been checked and run.
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool, result: Results,
+        operands: Mapping[str, torch.Tensor],
+    ) -> KnownCall | None:  # fmt: skip
+        """The known call of one that has been checked and run; None where each must be read in full.
 
-        `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
+        `given`: whether there was a place for the result. C was read.
         """
         first = result[0] if isinstance(result, tuple) else result
-        views = conjugates(signature)
-        if views is None or not first.numel() or (given and first is not result):
-            return KnownCall(self)
+        others = [each for each in (c, *operands.values(), *([first] if given else [])) if each is not None]
+        if not first.numel() or (given and first is not result) or any(x.is_conj() or x.is_neg() for x in others):
+            return None
+        views = (a.is_conj(), b.is_conj())
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
         request, maker = self._request, getattr(variant.launch, "maker", None)
         new = NewTensor(self.shape, self._default[0].strides, self.dtype, request.device)
         return KnownCall(
-            self,
             variant.launch,
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
             new=new,
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
-            addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
+            addend=None if c is None else (reach(c), given and Layout.of(first) == Layout.of(c)),
             variant=variant,
             others=request.outputs or (),
             views=views if any(views) else (),

@@ -1,10 +1,8 @@
-"""Plans and launches that are kept for later calls: every such cache, and the stamp that each of its keys carries.
+"""Plans that are kept: every such cache, and the stamp that each of its keys carries.
 
 Plans depend on what no call says: the schedules that tuning stored, the families whose self-test failed, the number of
-torch's threads. `weft.planner.validity.generation` counts the changes. A `Memo` writes it into each key itself; keys of
-a `CallCache` are made of `call_signature`, which has it and the default precision. An entry of an earlier generation is
-never found again, and goes when another is kept. Nothing is kept of calls inside a dispatch mode or a transform, which
-have no signature.
+torch's threads. `weft.planner.validity.generation` counts the changes. A `Memo` writes it into each key itself. An
+entry of an earlier generation is never found again, and goes when another is kept.
 
 What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
 """
@@ -13,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from itertools import count
-from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from weft.base.bounded_cache import BoundedCache
-from weft.base.forks import free_in_child
 from weft.planner.validity import generation
 
-_every: WeakValueDictionary[int, Memo | CallCache] = WeakValueDictionary()
+_every: WeakValueDictionary[int, Memo] = WeakValueDictionary()
 _numbers = count()
 
 
@@ -80,29 +76,6 @@ class Memo:
         return self._entries.values()
 
 
-class CallCache(dict[Hashable, Any]):
-    """Known calls by signature and options, at most `size` of them: the oldest goes first. Reading takes no lock."""
-
-    def __init__(self, name: str, size: int) -> None:
-        super().__init__()
-        self.name = name
-        self._size = size
-        self._changes = generation()[0]
-        self._lock = free_in_child(Lock())
-        _every[next(_numbers)] = self
-
-    def put(self, key: Hashable, call: Any) -> None:
-        """Keep a call under its key, which has the signature of its tensors."""
-        with self._lock:
-            changes = generation()[0]
-            if changes != self._changes:
-                self.clear()
-                self._changes = changes
-            while len(self) >= self._size and key not in self:
-                del self[next(iter(self))]
-            self[key] = call
-
-
-def every_cache() -> list[Memo | CallCache]:
+def every_cache() -> list[Memo]:
     """The caches of plans and calls that are in use, each by the `name` of what it keeps."""
     return list(_every.values())

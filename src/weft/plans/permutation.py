@@ -17,17 +17,17 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.engine.calls import Calls
 from weft.errors import DTypeError, ShapeError, UnsupportedError, call_context, is_out_of_memory
 from weft.oracle.permuting import permute_launcher
 from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held
-from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach
+from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
-from weft.plans.lately import Lately, late_words
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
@@ -37,7 +37,7 @@ from weft.spec.permutation import Permutation, scaling_type
 _Key = tuple[Layout, bool, bool, tuple[int, ...]]  # of a variant: D's layout, whether scaled, added to; alignments
 
 
-LATELY_KNOWN = 16  # calls of one plan
+CALLS_KNOWN = 16  # of one plan
 
 
 class PermutePlan(PlanBase):
@@ -52,7 +52,7 @@ class PermutePlan(PlanBase):
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self._variants = {}  # by D's layout, whether scaled, whether added to
-        self._lately = Lately(LATELY_KNOWN)
+        self._calls = Calls(CALLS_KNOWN)
         self._default = Layout.contiguous(self.shape, self.dtype)
 
     @property
@@ -80,8 +80,8 @@ class PermutePlan(PlanBase):
         c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
-        words, tensors = late_words((), x, None, None, (), out)
-        known = self._lately.find(words, tensors) if plain else None
+        tensors = (x,) if out is None else (x, out)
+        known = self._calls.find(len(tensors), tensors) if plain else None
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return found
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
@@ -97,9 +97,8 @@ class PermutePlan(PlanBase):
                 result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
                 return out if out is not None else like(x, result)
             result = self.run(source.resolve_neg(), target, alpha, beta, addend)
-        signature = call_signature(x, out) if plain else None
-        if signature is not None and is_plain(signature) and result.numel():
-            self._lately.note(words, tensors, self.known_call(source, target, result))
+        if plain:
+            self._calls.keep(len(tensors), tensors, self.known_call(source, target, result))
         return out if out is not None else like(x, result)
 
     def text_of_call(self, fn: Any) -> Any:
@@ -190,8 +189,10 @@ class PermutePlan(PlanBase):
         """
         return self._view(self._key(x, out, *self._scalars(alpha, beta, c), c))
 
-    def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall:
-        """The entry of the call cache for a plain call that has been run: one that scales nothing and adds nothing."""
+    def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall | None:
+        """The known call of a plain one that has been run, which scales and adds nothing; None where each is read."""
+        if not result.numel() or any(each is not None and (each.is_conj() or each.is_neg()) for each in (x, out)):
+            return None
         alpha, beta = self._scalars(1.0, 1.0, None)
         variant = self._variant(self._key(x, out, alpha, beta, None))
 
@@ -200,7 +201,7 @@ class PermutePlan(PlanBase):
 
         new = NewTensor(self.shape, self._default.strides, self.dtype, self._request.device)
         reaches = reach(result), reach(x), reach(x)
-        return KnownCall(self, launch, float, new, reaches, variant=variant)
+        return KnownCall(launch, float, new, reaches, variant=variant)
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
         """The factors as plain numbers; beta is 0 where nothing is added."""

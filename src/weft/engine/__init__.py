@@ -1,0 +1,1 @@
+"""The life of a call: the one table of known calls. It imports `planner` and what lies below, and no backend."""

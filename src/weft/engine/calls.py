@@ -1,0 +1,224 @@
+"""The one table of known calls: what served a call serves every later one that says the same of tensors alike.
+
+A call is known by its words (the door, the equation, prints of its functions, its options), which have a hash, and by
+its tensors. Of these the table looks at
+
+    shapes, and addresses modulo 16 bytes     part of the key
+    what torch.compile guards its inputs by   type, device, dtype, strides, conjugate and negative bits, whether a
+                                              gradient is required, transforms and autocast that would see the call
+    which of them are the same object         guarded too, where any are
+
+and of the process at `call_state`, at autocast's types and at whether gradients are recorded. Whether memory overlaps
+is looked at where the call runs. Nothing is kept of calls within a dispatch mode, a transform or a forward level, nor
+of tensors without memory. `WEFT_REPLAY=0` keeps nothing: every call is read, checked and planned in full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.forks import free_in_child
+from weft.planner.validity import call_state, generation
+
+_ALIGNED = 15  # bits of an address that count
+_ALIKE = 8  # calls of the same words and shapes, by strides, types and gradients
+LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
+_STRIDED = torch.strided  # read in every call
+_TYPES = (Tensor, Parameter)
+_KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
+
+_kept = os.environ.get("WEFT_REPLAY", "1") != "0"
+
+
+class _Entry(NamedTuple):
+    """A known call, and what it is guarded by."""
+
+    guards: Any
+    state: tuple[int, int, str]
+    recording: bool | None  # whether gradients were recorded; None where no tensor requires one
+    call: Any
+
+
+class Calls:
+    """Known calls by words and tensors, at most `size` keys of them: the longest not renewed goes first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._known: dict[Hashable, tuple[_Entry, ...]] = {}
+        self._changes = generation()[0]
+        self._lock = free_in_child(Lock())
+
+    def find(self, words: Hashable, tensors: Sequence[Any]) -> Any:
+        """The call of these words on tensors that are alike; None where none is known."""
+        if dispatch_modes() or forward_ad._current_level >= 0:
+            return None
+        key = _key(words, tensors)
+        try:
+            known = None if key is None else self._known.get(key)
+        except TypeError:  # a word without a hash is refused where it is read
+            return None
+        if known is not None:
+            now, recording = call_state(), torch.is_grad_enabled()
+            for entry in known:
+                if (
+                    (entry.recording is None or entry.recording is recording)
+                    and entry.state == now
+                    and entry.guards.check(*tensors)
+                ):
+                    return entry.call
+        return None
+
+    def keep(self, words: Hashable, tensors: Sequence[Any], call: Any) -> None:
+        """Keep what served a call for the calls to come; nothing where `find` could not tell them apart."""
+        if call is None or not _kept or dispatch_modes() or is_transforming() or forward_ad._current_level >= 0:
+            return
+        if not all(type(each) in _TYPES for each in tensors) or (key := _key(words, tensors)) is None:
+            return
+        recording = torch.is_grad_enabled() if any(each.requires_grad for each in tensors) else None
+        entry = _Entry(guards_of(tensors), call_state(), recording, call)
+        with self._lock:
+            if entry.state[0] != self._changes:
+                self._known, self._changes = {}, entry.state[0]
+            try:
+                others = self._known.pop(key, ())
+            except TypeError:
+                return
+            while len(self._known) >= self._size:
+                del self._known[next(iter(self._known))]
+            self._known[key] = (entry, *others[: _ALIKE - 1])
+
+    def share(self, words: Hashable, tensors: Sequence[Any], others: Hashable) -> None:
+        """Keep the known call of `others`, words of another door that made this call, under these words, too."""
+        self.keep(words, tensors, self.find(others, tensors))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._known.values()))
+
+
+#: Calls of every door; a plan has a table of its own, which goes with it.
+CALLS = Calls(4096)
+
+
+def present(words: Hashable, a: Any, b: Any, c: Any, out: Any, beside: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:
+    """Words and tensors of a contraction as the table takes them: the words say which of the tensors there are."""
+    if c is None and out is None:
+        return words, (a, b, *beside) if beside else (a, b)
+    if out is None:
+        return (words, "c"), (a, b, c, *beside)
+    if c is None:
+        return (words, "out"), (a, b, out, *beside)
+    return (words, "c, out"), (a, b, c, out, *beside)
+
+
+def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
+    """Facts of tensors that planning and checking read: an entry for each, None for one not given, and the state.
+
+    An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
+    tensor and must be looked at in each call. With the state of `weft.planner.validity` what was found for a signature
+    is not found once plans are outdated, nor under another default precision. The signature is None where something
+    else than a strided tensor is given: it must be read first; and so must all inside a transform of torch.func. It is
+    None, too, where torch wants to see the call: within a dispatch mode, and of tensors without memory.
+    """
+    if dispatch_modes() or is_transforming():
+        return None
+    dual = forward_ad._current_level >= 0
+    found: list[tuple[Any, ...] | None] = []
+    for tensor in tensors:
+        if tensor is None:
+            found.append(None)
+            continue
+        if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
+            return None
+        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
+            return None
+        special = None
+        if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
+            if type(tensor) is not Tensor and without_memory(tensor):
+                return None
+            special = _special(tensor, dual)
+        address = tensor.data_ptr()
+        if address < LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
+            return None  # its memory was freed: what has no other fault is refused where it is read
+        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & _ALIGNED, special))
+    return (*found, call_state())
+
+
+def is_plain(signature: tuple[Any, ...]) -> bool:
+    """Whether nothing is special about any of its tensors."""
+    return all(entry is None or entry[-1] is None for entry in signature[:-1])
+
+
+def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
+    """The properties of a tensor that need a look in each call; None where it has none of them."""
+    gradient = tensor.requires_grad and torch.is_grad_enabled()
+    kind = Tensor if type(tensor) is Parameter else type(tensor)
+    found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
+    return None if found == (Tensor, False, False, False, False) else found
+
+
+def _key(words: Hashable, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Words, shapes and alignments; None for arrays, nested tensors and what has no memory of its own."""
+    key, bits = [words], 0
+    if any_autocast():
+        key.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
+    try:
+        for tensor in tensors:
+            address = tensor.data_ptr()
+            if address < LOW or tensor.is_nested:  # torch's guards end the process on a nested tensor
+                return None
+            bits |= address
+            key.append(tensor.shape)
+    except (AttributeError, RuntimeError):
+        return None
+    if bits & _ALIGNED:
+        key.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
+    return tuple(key)
+
+
+def guards_of(tensors: Sequence[Tensor]) -> Any:
+    """torch's guards of tensors, which have no public name; where there are none, their signature."""
+    if len({id(each) for each in tensors}) < len(tensors):
+        return _Repeated(tensors)
+    try:
+        return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    except (AttributeError, TypeError, RuntimeError):
+        return _Signature(tensors)
+
+
+class _Repeated:
+    """Guards of tensors some of which are one object: torch's tell no two names of one apart."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        first = {id(each): at for at, each in reversed([*enumerate(tensors)])}
+        self._same = [(at, first[id(each)]) for at, each in enumerate(tensors) if first[id(each)] != at]
+        self._distinct = sorted(first.values())
+        self._guards = guards_of([tensors[at] for at in self._distinct])
+
+    def check(self, *tensors: Tensor) -> bool:
+        same = all(tensors[at] is tensors[first] for at, first in self._same)
+        return same and bool(self._guards.check(*[tensors[at] for at in self._distinct]))
+
+
+class _Signature:
+    """Guards of tensors in Python."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._facts = self._of(tensors)
+
+    def check(self, *tensors: Tensor) -> bool:
+        return self._facts is not None and self._facts == self._of(tensors)
+
+    @staticmethod
+    def _of(tensors: Sequence[Tensor]) -> tuple[Any, ...] | None:
+        signature = call_signature(*tensors)
+        kinds = [(type(each), each.is_inference()) for each in tensors]
+        return None if signature is None else (signature, kinds)
