@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.plans.call_cache import KnownCall
+from weft.plans.known_call import KnownCall
 
 RUNS, CALLS, FIRST = 15, 200, 60
 Call = Callable[[], Any]

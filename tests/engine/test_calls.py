@@ -27,13 +27,13 @@ def known() -> tuple[torch.Tensor, torch.Tensor]:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
     for _ in range(3):
         product(a, b)
-    assert CALLS.find(WORDS, (a, b)) is not None
+    assert CALLS.find(WORDS, (a, b))[0] is not None
     return a, b
 
 
 def test_it_computes_on_the_tensors_of_the_call(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
-    assert CALLS.find(WORDS, (a, b)) is not None
+    assert CALLS.find(WORDS, (a, b))[0] is not None
     torch.testing.assert_close(product(a, b), a @ b)
 
 
@@ -56,7 +56,7 @@ OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_are_read_in_full(known: tuple[torch.Tensor, torch.Tensor], name: str) -> None:
     a, b = known
-    assert CALLS.find(WORDS, (OTHERS[name](a), b)) is None
+    assert CALLS.find(WORDS, (OTHERS[name](a), b))[0] is None
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -103,15 +103,19 @@ def test_conjugate_views_are_known() -> None:
         a, b = b, a + 1
         for x, y in ((a.conj(), b), (a, b.conj()), (a, b)):
             torch.testing.assert_close(weft.contract("ck,kd->cd", x, y), x @ y)
-    assert CALLS.find(("ck,kd->cd", (), ()), (a.conj(), b)).launch is not None
+    assert CALLS.find(("ck,kd->cd", (), ()), (a.conj(), b))[0].launch is not None
 
 
 def test_what_is_outdated_is_not_found(known: tuple[torch.Tensor, torch.Tensor]) -> None:
     outdate()
-    assert CALLS.find(WORDS, known) is None
+    assert CALLS.find(WORDS, known)[0] is None
     for _ in range(3):
         torch.testing.assert_close(product(*known), known[0] @ known[1])
-    assert CALLS.find(WORDS, known) is not None
+    assert CALLS.find(WORDS, known)[0] is not None
+
+
+def keep(calls: Calls, words: Any, given: tuple[torch.Tensor, ...], call: Any) -> None:
+    calls.keep(calls.find(words, given)[1], given, call)
 
 
 def test_calls_of_the_same_words_are_told_apart_by_their_tensors() -> None:
@@ -120,52 +124,57 @@ def test_calls_of_the_same_words_are_told_apart_by_their_tensors() -> None:
     tensors += [(odd[at : at + 16],) for at in range(1, 4)]  # alike but for the alignment
     tensors += [(torch.rand(4, 6).T,), (torch.rand(6, 4).double(),), (torch.rand(6, 4, requires_grad=True),)]
     for at, given in enumerate(tensors):
-        calls.keep("words", given, at)
-    assert [calls.find("words", given) for given in tensors] == [*range(len(tensors))]
-    assert calls.find("other words", tensors[0]) is None
+        keep(calls, "words", given, at)
+    assert [calls.find("words", given)[0] for given in tensors] == [*range(len(tensors))]
+    assert calls.find("other words", tensors[0])[0] is None
 
 
 def test_one_tensor_twice_is_another_call() -> None:
     calls, same, other = Calls(4), torch.rand(4, 4), torch.rand(4, 4)
-    calls.keep("words", (same, same), "one tensor")
-    assert calls.find("words", (other, other)) == "one tensor"
-    assert calls.find("words", (same, other)) is None
-    calls.keep("words", (same, other), "two")
-    assert calls.find("words", (other, same)) == "two"
-    assert calls.find("words", (same, same)) == "one tensor"
-    calls.keep("words", (same, other, same), "the first again")
-    assert calls.find("words", (other, same, other)) == "the first again"
-    assert calls.find("words", (other, same, same)) is None
+    keep(calls, "words", (same, same), "one tensor")
+    assert calls.find("words", (other, other))[0] == "one tensor"
+    assert calls.find("words", (same, other))[0] is None
+    keep(calls, "words", (same, other), "two")
+    assert calls.find("words", (other, same))[0] == "two"
+    assert calls.find("words", (same, same))[0] == "one tensor"
+    keep(calls, "words", (same, other, same), "the first again")
+    assert calls.find("words", (other, same, other))[0] == "the first again"
+    assert calls.find("words", (other, same, same))[0] is None
 
 
 def test_the_table_is_bounded_and_the_longest_not_renewed_goes_first() -> None:
     calls, given = Calls(2), (torch.rand(4, 4),)
-    for words in ("first", "second", "first", "third"):
-        calls.keep(words, given, words)
-    assert [calls.find(words, given) for words in ("first", "second", "third")] == ["first", None, "third"]
+    for words in ("first", "second"):
+        keep(calls, words, given, words)
+    keep(calls, "first", (given[0].T,), "renewed")
+    keep(calls, "third", given, "third")
+    assert [calls.find(words, given)[0] for words in ("first", "second", "third")] == ["first", None, "third"]
+    place = calls.find("words", given)[1]
     for at in range(3):
         outdate()
-        calls.keep(at, given, "call")
+        keep(calls, at, given, "call")
     assert len(calls) == 1
+    calls.keep(place, given, "planned before")
+    assert calls.find("words", given)[0] is None
 
 
 def test_words_without_a_hash_are_kept_and_found_nowhere() -> None:
     calls, given = Calls(2), (torch.rand(4, 4),)
-    calls.keep(["no hash"], given, "call")  # type: ignore[arg-type]
-    assert calls.find(["no hash"], given) is None  # type: ignore[arg-type]
+    keep(calls, ["no hash"], given, "call")  # type: ignore[arg-type]
+    assert calls.find(["no hash"], given)[0] is None  # type: ignore[arg-type]
     assert len(calls) == 0
 
 
 def test_a_signature_takes_the_place_of_guards_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", None)
     calls, a, b = Calls(8), torch.rand(4, 6), torch.rand(4, 6)
-    calls.keep("words", (a, a.T), "call")
+    keep(calls, "words", (a, a.T), "call")
     assert isinstance(next(iter(calls._known.values()))[0].guards, engine._Signature)
-    assert calls.find("words", (b, b.T)) == "call"
+    assert calls.find("words", (b, b.T))[0] == "call"
     for other in (b.double(), b.to(torch.complex64), torch.rand(6, 4).T, b.clone().requires_grad_()):
-        assert calls.find("words", (other, b.T)) is None
+        assert calls.find("words", (other, b.T))[0] is None
     with torch.autocast("cpu"):
-        assert calls.find("words", (b, b.T)) is None
+        assert calls.find("words", (b, b.T))[0] is None
 
 
 def test_autocast_and_its_type_are_part_of_the_key() -> None:

@@ -237,11 +237,12 @@ def contract(
     prints = () if bare else fingerprints(functions)
     words: Any = None
     tensors: Sequence[Any] = ()
+    place = None
     if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
         words = said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
     if words is not None and validate is False:
         words, tensors = present(words, a, b, c, out, beside)
-        known = CALLS.find(words, tensors)
+        known, place = CALLS.find(words, tensors)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
@@ -254,19 +255,18 @@ def contract(
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         if words is None or validate or is_subclass(source):  # known calls have plain tensors as results
-            words = None
+            place = None
         elif x is not a or y is not b or addend is not c or target is not out:  # arrays, read by now
             words, tensors = present(said, x, y, addend, target, beside)
-            known = None if return_arg else CALLS.find(words, tensors)
-            found = None if known is None else known.run(x, y, addend, alpha, beta, target, beside)
+            known, place = CALLS.find(words, tensors)
+            found = None if known is None or return_arg else known.run(x, y, addend, alpha, beta, target, beside)
             if found is not None:
                 return returned(source, out, found, False)
         read = read_options("contract", {**options, **dict(zip(HOOKS, functions, strict=True))}, target)
         result, known = made(
             equation, x, y, read, addend, alpha, beta, target, return_arg=return_arg, validate=validate
         )
-    if words is not None:
-        CALLS.keep(words, tensors, known)
+    CALLS.keep(place, tensors, known)
     return returned(source, out, result, return_arg)
 
 

@@ -25,9 +25,9 @@ from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.request import Results
-from weft.plans.call_cache import KnownCall
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
+from weft.plans.known_call import KnownCall
 from weft.spec import Notation, parse
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
@@ -51,7 +51,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
     words, given = einsum_words(arguments, keywords)
-    known = None if words is None else CALLS.find(words, given)
+    known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
     with call_context(lambda: describe_einsum(arguments)):
@@ -84,9 +84,10 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         else:
             equation = text or (*notation.inputs, notation.output)
             result = contract(equation, *tensors, out=target, **last)
-            known = _known_pair(equation, tensors, last)
-    if words is not None and all(map(is_, tensors, given)):
-        CALLS.keep(words, given, known)
+            pair = _known_pair(equation, tensors, last)
+            known = None if pair is None else partial(_of_pair, pair)
+    if place is not None and all(map(is_, tensors, given)):
+        CALLS.keep(place, given, known)
     return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
@@ -107,13 +108,11 @@ def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[
     return words, tensors_of(arguments)
 
 
-def _known_pair(
-    equation: Any, tensors: Sequence[torch.Tensor], options: dict[str, Any]
-) -> Callable[[Any, Any], Any] | None:
-    """The known call of `contract` on two tensors, and nothing else, as a function of them, if there is one."""
+def _known_pair(equation: Any, tensors: Sequence[torch.Tensor], options: dict[str, Any]) -> KnownCall | None:
+    """The known call of `contract` on two tensors with these options, if there is one."""
     asked, _ = said_options(options)
-    known = None if asked is None else CALLS.find(bare(equation, asked), tensors)
-    return None if known is None else partial(_of_pair, known)
+    known: KnownCall | None = None if asked is None else CALLS.find(bare(equation, asked), tensors)[0]
+    return known
 
 
 def _of_pair(known: KnownCall, a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -124,8 +123,8 @@ def _moved(known: KnownCall, x: torch.Tensor) -> Any:
     return known.run(x, x, None, 1.0, 1.0, None, ())
 
 
-def _against_one(pair: Callable[[Any, Any], Any], x: torch.Tensor) -> Any:
-    return pair(x, one_of(x.dtype, x.device))
+def _against_one(known: KnownCall, x: torch.Tensor) -> Any:
+    return known.run(x, one_of(x.dtype, x.device), None, 1.0, 1.0, None, ())
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +150,7 @@ def _of_one(
         moving = {name: last[name] for name in MOVING[1:-2] if name in last}
         equation: Any = text if text is not None and "->" in text else (term, output)
         result = permute(x, equation, out=target, **moving)
-        known = CALLS.find(words_of_permute(equation, None, moving, target is not None), (x,))
+        known, _ = CALLS.find(words_of_permute(equation, None, moving, target is not None), (x,))
         return result, None if known is None else partial(_moved, known)
     if any_autocast() and x.is_floating_point() and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two

@@ -23,8 +23,8 @@ from weft.errors import call_context
 from weft.planner.options import Options, read_operands
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
-from weft.plans.call_cache import KnownCall
 from weft.plans.derivatives import any_tensor, asked, differentiable
+from weft.plans.known_call import KnownCall
 from weft.spec.whole_sums import result_types
 
 FEW = 1 << 15  # elements of a tensor, or pairs of another algebra, of which copies cost less than a call does
@@ -57,9 +57,10 @@ def contraction(
     beside = [tensor for _, tensor in options.operands.values()] if options.operands else ()
     words: Any = None if validate else words_of(equation, options)
     tensors: Sequence[Any] = ()
+    place = None
     if words is not None:
         words, tensors = present((*words, "return_arg") if return_arg else words, a, b, c, out, beside)
-        known = CALLS.find(words, tensors)
+        known, place = CALLS.find(words, tensors)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
@@ -69,8 +70,7 @@ def contraction(
             equation, without_neg(a), without_neg(b), options, c, alpha, beta, out, return_arg=return_arg,
             validate=validate,
         )  # fmt: skip
-    if words is not None:
-        CALLS.keep(words, tensors, known)
+    CALLS.keep(place, tensors, known)
     return found
 
 

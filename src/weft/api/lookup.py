@@ -14,8 +14,8 @@ from weft.base.kept import constant
 from weft.engine.calls import CALLS
 from weft.errors import NotationError
 from weft.planner.options import Options
-from weft.plans.call_cache import said_operands
 from weft.plans.contraction import Plan
+from weft.plans.known_call import said_operands
 from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
@@ -87,7 +87,7 @@ def remembered(
     """The plan of a `kind` for a call's words and the layouts of its tensors; `request` is made where none is known."""
     asked, given = options.said(), (*tensors, *options.tensors.values())
     words = None if asked is None else (kind, said, asked)
-    known = None if words is None else CALLS.find(words, given)
+    known, where = (None, None) if words is None else CALLS.find(words, given)
     if known is not None:
         return known.given(options.functions, options.algebra)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
@@ -97,8 +97,7 @@ def remembered(
     if not plan.is_lasting:
         return plan
     _PLANS.put(place, plan)
-    if words is not None:
-        CALLS.keep(words, given, plan)
+    CALLS.keep(where, given, plan)
     return plan.given(options.functions, options.algebra)
 
 

@@ -48,18 +48,17 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     torch.Size([2, 5])
     """
     words = None if keywords or is_dynamo_compiling() else _words(axes)
-    if words is not None and (known := CALLS.find(words, (a, b))) is not None:
-        found = known.run(a, b, None, 1.0, 1.0, None, ())
-        if found is not None:
-            return found
+    known, place = (None, None) if words is None else CALLS.find(words, (a, b))
+    if known is not None and (found := known.run(a, b, None, 1.0, 1.0, None, ())) is not None:
+        return found
     with call_context(lambda: describe_call("tensordot", f"axes={axes!r}", a=a, b=b)):
         refuse_unknown("tensordot", keywords)
         (x, y), source = _operands(a, b, keywords)
         equation = _tensordot_equation(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
         _check_extents(x, y, axes, equation)
         found = contract(equation, x, y, **keywords)
-        if words is not None and x is a and y is b:
-            CALLS.share(words, (a, b), bare(equation))
+        if place is not None and x is a and y is b:
+            CALLS.keep(place, (a, b), CALLS.find(bare(equation), (a, b))[0])
         return _like(source, x, found)
 
 

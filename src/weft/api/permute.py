@@ -111,18 +111,17 @@ def permute(
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
-    words: Any = None
-    tensors = (x,) if out is None else (x, out)
+    tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         words = words_of_permute(equation, fn, options, out is not None)
-        known = None if words is None else CALLS.find(words, tensors)
+        known, place = (None, None) if words is None else CALLS.find(words, tensors)
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
         source, target, addend, read = _read("permute", x, c, out, fn, options)
         result, known = _moved(equation, source, read, addend, alpha, beta, target, extents)
-    if words is not None and not is_subclass(x):  # known calls have plain tensors as results
-        CALLS.keep(words, tensors, known)
+    if not is_subclass(x):  # known calls have plain tensors as results
+        CALLS.keep(place, tensors, known)
     return out if out is not None else like(source_of(x, c), result)
 
 
@@ -155,16 +154,15 @@ def moved(
 
     `said`: `Options.said` of the options, where that is known already.
     """
-    words, tensors = None, (x,) if out is None else (x, out)
+    tensors, place = (x,) if out is None else (x, out), None
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         said = options.said() if said is None else said
         words = None if said is None else ("moved", equation, said, len(tensors))
-        known = None if words is None else CALLS.find(words, tensors)
+        known, place = (None, None) if words is None else CALLS.find(words, tensors)
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return cast(torch.Tensor, found)
     result, known = _moved(equation, x, options, c, alpha, beta, out, extents)
-    if words is not None:
-        CALLS.keep(words, tensors, known)
+    CALLS.keep(place, tensors, known)
     return result
 
 

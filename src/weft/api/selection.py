@@ -17,7 +17,7 @@ import torch
 from weft.algebra import NAMED
 from weft.api.lookup import Terms, find_plan, one_of, read_notation
 from weft.base.memory import check_room
-from weft.engine.calls import CALLS
+from weft.engine.calls import CALLS, Place
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.planner.options import Options
 from weft.planner.registry import need_triton
@@ -93,15 +93,16 @@ class _Planned(NamedTuple):
 def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> _Planned:
     """The facts of such a call, found again by its words and the layouts of its tensors."""
     said, tensors = options.said(), (a, b, *options.tensors.values())
-    words = None if said is None else ("return_arg", equation, said)
-    known: _Planned | None = None if words is None else CALLS.find(words, tensors)
+    found: tuple[_Planned | None, Place | None] = (None, None)
+    if said is not None:
+        found = CALLS.find(("return_arg", equation, said), tensors)
+    known, place = found
     if known is None:
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         largest, extents = check_selected(request, added=False), request.extents()
         known = _Planned(request, _roles(request), extents, output_shape(request.notation, extents), largest)
-        if words is not None:
-            CALLS.keep(words, tensors, known)
+        CALLS.keep(place, tensors, known)
     return known
 
 

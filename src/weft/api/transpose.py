@@ -85,11 +85,10 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     """
     if is_dynamo_compiling():
         return outside(transpose_, x, dims, alpha=alpha, backend=backend)
-    words = None
+    place = None
     plain = type(x) is torch.Tensor and type(dims) is tuple and type(alpha) in (float, int) and alpha == 1
     if plain and {*map(type, dims), type(backend)} == {int, str}:
-        words = "transpose_", dims, backend
-        known = CALLS.find(words, (x,))
+        known, place = CALLS.find(("transpose_", dims, backend), (x,))
         if known is not None:
             return known.run(x)
     with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
@@ -111,8 +110,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)
         if not traced:
             written((tensor,))
-        if words is not None and not traced and not described.trivial:
-            CALLS.keep(words, (x,), _KnownTranspose(described, _in_place(described, chosen)))
+        if place is not None and not traced and not described.trivial:
+            CALLS.keep(place, (x,), _KnownTranspose(described, _in_place(described, chosen)))
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())

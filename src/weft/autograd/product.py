@@ -94,7 +94,7 @@ class Product:
         addend, words, found = self._addend(c), self._words, None
         if words is not None:
             beside = [each for (name, _), each in zip(self.spec.operands, operands, strict=True) if name in self._used]
-            known = CALLS.find(*present(words, a, b, addend, None, beside))
+            known, _ = CALLS.find(*present(words, a, b, addend, None, beside))
             found = None if known is None else known.run(a, b, addend, alpha, beta, None, beside)
         if found is None:
             found = contraction(self.spec.text, a, b, self._requested(tensors), addend, alpha, beta)
@@ -186,8 +186,10 @@ class Product:
         asked = tuple([mine and asked for mine, asked in zip(self.needs, needs, strict=True)])
         words, given = (tuple(pattern), asked), tuple(sources.values())
         calls: list[Any] | None = None
+        place = None
         if self.knows and beta != 0:
-            if (known := self._calls.find(words, given)) is not None:
+            known, place = self._calls.find(words, given)
+            if known is not None:
                 return self._again(known, words, sources, alpha, beta)
             calls = []
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
@@ -207,7 +209,7 @@ class Product:
             for name in done:
                 sources.pop(name, None)
         if calls and any(calls):
-            self._calls.keep(words, given, calls)
+            self._calls.keep(place, given, calls)
         return self._gradients(sources, asked)
 
     def _again(

@@ -102,7 +102,7 @@ class GradientStep:
             beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
             other = one_of(left.dtype, left.device) if right is None else right
             if words is not None and not is_dynamo_compiling():
-                known = CALLS.find(*present(words, left, other, addend, None, beside))
+                known, _ = CALLS.find(*present(words, left, other, addend, None, beside))
                 if known is not None:
                     found = known.run(left, other, addend, alpha, beta, None, beside)
             if found is None:

@@ -34,7 +34,7 @@ class Running:
         a, b, c, beside = self._call.split(tensors)
         place = out[0] if out is not None and len(out) == 1 else None
         if self._words is not None and (out is None or place is not None):
-            known = CALLS.find(*present(self._words, a, b, c, place, beside))
+            known, _ = CALLS.find(*present(self._words, a, b, c, place, beside))
             if known is not None and (found := known.run(a, b, c, alpha, beta, place, beside)) is not None:
                 return _listed(found)
         return self.made(tensors, alpha, beta, out)

@@ -39,6 +39,13 @@ _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
 _kept = os.environ.get("WEFT_REPLAY", "1") != "0"
 
 
+class Place(NamedTuple):
+    """Where a call that is not known is kept once it is."""
+
+    key: tuple[Any, ...]  # words, shapes, alignments, autocast
+    state: tuple[int, int, str]  # before the call was planned: what is outdated meanwhile is never found
+
+
 class _Entry(NamedTuple):
     """A known call, and what it is guarded by."""
 
@@ -57,48 +64,54 @@ class Calls:
         self._changes = generation()[0]
         self._lock = free_in_child(Lock())
 
-    def find(self, words: Hashable, tensors: Sequence[Any]) -> Any:
-        """The call of these words on tensors that are alike; None where none is known."""
-        if dispatch_modes() or forward_ad._current_level >= 0:
-            return None
-        key = _key(words, tensors)
-        try:
-            known = None if key is None else self._known.get(key)
-        except TypeError:  # a word without a hash is refused where it is read
-            return None
-        if known is not None:
-            now, recording = call_state(), torch.is_grad_enabled()
-            for entry in known:
-                if (
-                    (entry.recording is None or entry.recording is recording)
-                    and entry.state == now
-                    and entry.guards.check(*tensors)
-                ):
-                    return entry.call
-        return None
+    def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, Place | None]:
+        """The call of these words on tensors that are alike, or None and where it is to be kept.
 
-    def keep(self, words: Hashable, tensors: Sequence[Any], call: Any) -> None:
-        """Keep what served a call for the calls to come; nothing where `find` could not tell them apart."""
-        if call is None or not _kept or dispatch_modes() or is_transforming() or forward_ad._current_level >= 0:
+        There is no place within modes of torch, nor for arrays, nested tensors, and what has no memory of its own.
+        """
+        if dispatch_modes() or forward_ad._current_level >= 0:
+            return None, None
+        shapes, bits = [words], 0
+        try:
+            for tensor in tensors:
+                address = tensor.data_ptr()
+                if address < LOW or tensor.is_nested:  # torch's guards end the process on a nested tensor
+                    return None, None
+                bits |= address
+                shapes.append(tensor.shape)
+        except (AttributeError, RuntimeError):
+            return None, None
+        if bits & _ALIGNED:
+            shapes.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
+        if any_autocast():
+            shapes.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
+        key, now = tuple(shapes), call_state()
+        try:
+            known = self._known.get(key, ())
+        except TypeError:  # a word without a hash is refused where it is read
+            return None, None
+        recording = torch.is_grad_enabled()
+        for entry in known:
+            fits = entry.state == now and (entry.recording is None or entry.recording is recording)
+            if fits and entry.guards.check(*tensors):
+                return entry.call, None
+        return None, Place(key, now)
+
+    def keep(self, place: Place | None, tensors: Sequence[Any], call: Any) -> None:
+        """Keep what served a call for the calls to come; nothing where guards could not tell them apart."""
+        if call is None or place is None or not _kept or dispatch_modes() or is_transforming():
             return
-        if not all(type(each) in _TYPES for each in tensors) or (key := _key(words, tensors)) is None:
+        if forward_ad._current_level >= 0 or not all(type(each) in _TYPES for each in tensors):
             return
         recording = torch.is_grad_enabled() if any(each.requires_grad for each in tensors) else None
-        entry = _Entry(guards_of(tensors), call_state(), recording, call)
+        entry, (key, state) = _Entry(guards_of(tensors), place.state, recording, call), place
         with self._lock:
-            if entry.state[0] != self._changes:
-                self._known, self._changes = {}, entry.state[0]
-            try:
-                others = self._known.pop(key, ())
-            except TypeError:
-                return
+            if state[0] != self._changes:
+                self._known, self._changes = {}, state[0]
+            others = self._known.pop(key, ())
             while len(self._known) >= self._size:
                 del self._known[next(iter(self._known))]
             self._known[key] = (entry, *others[: _ALIKE - 1])
-
-    def share(self, words: Hashable, tensors: Sequence[Any], others: Hashable) -> None:
-        """Keep the known call of `others`, words of another door that made this call, under these words, too."""
-        self.keep(words, tensors, self.find(others, tensors))
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -163,25 +176,6 @@ def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
     kind = Tensor if type(tensor) is Parameter else type(tensor)
     found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
     return None if found == (Tensor, False, False, False, False) else found
-
-
-def _key(words: Hashable, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Words, shapes and alignments; None for arrays, nested tensors and what has no memory of its own."""
-    key, bits = [words], 0
-    if any_autocast():
-        key.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
-    try:
-        for tensor in tensors:
-            address = tensor.data_ptr()
-            if address < LOW or tensor.is_nested:  # torch's guards end the process on a nested tensor
-                return None
-            bits |= address
-            key.append(tensor.shape)
-    except (AttributeError, RuntimeError):
-        return None
-    if bits & _ALIGNED:
-        key.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
-    return tuple(key)
 
 
 def guards_of(tensors: Sequence[Tensor]) -> Any:

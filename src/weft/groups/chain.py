@@ -76,9 +76,9 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         target = None if out is None else as_result(out)
         options = read_options("chain", keywords, target)
-        words: Any = ("chain", equation, options.said()) if isinstance(equation, str) and not any_autocast() else None
-        words, known = present(words, g, x, None, target, (m,)) if words is not None else (None, ())
-        served: Any = None if words is None else CALLS.find(words, known)
+        said = options.said()
+        words, given = present(("chain", equation, said), g, x, None, target, (m,))
+        served, place = (None, None) if said is None else CALLS.find(words, given)
         if served is not None:
             tensors = [g, x, m]
         else:
@@ -86,8 +86,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
             if any_autocast():
                 tensors = cast_by_autocast(tensors, keywords.get("precision"))
             served = _served(_read(equation), tensors, target, options)
-            if words is not None and all(map(is_, tensors, (g, x, m))) and not any(map(torch.is_conj, tensors)):
-                CALLS.keep(words, known, served)
+            if all(map(is_, tensors, (g, x, m))) and not any(map(torch.is_conj, tensors)):
+                CALLS.keep(place, given, served)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
         result = served.run(tensors, target)

@@ -66,7 +66,7 @@ class Known(NamedTuple):
 def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum` of any number of operands."""
     words, given = einsum_words(arguments, keywords)
-    known = None if words is None else CALLS.find(words, given)
+    known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
     order: Any = "auto"
@@ -88,8 +88,8 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         result = None if known is None else known(*tensors)
         if known is None:
             result, known = _run(notation, tensors, keywords, order)
-        if words is not None and order == "auto" and not is_subclass(source) and all(map(is_, tensors, given)):
-            CALLS.keep(words, given, known)
+        if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
+            CALLS.keep(place, given, known)
     return returned(source, keywords.get("out"), result, False)
 
 
@@ -204,7 +204,7 @@ class KnownSteps:
             values[at] = operand.view(tensors[at])
         for step, terms, how, words in self._steps:
             a, b, found = values[step.left], values[step.right], None
-            if words is not None and (known := CALLS.find(words, (a, b))) is not None:
+            if words is not None and (known := CALLS.find(words, (a, b))[0]) is not None:
                 found = known.run(a, b, None, 1.0, 1.0, None, ())
             values[step.node] = contraction(terms, a, b, how) if found is None else found
         result: torch.Tensor = values[step.node]

@@ -37,7 +37,6 @@ from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held, held_places
-from weft.plans.call_cache import KnownCall, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -50,6 +49,7 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
+from weft.plans.known_call import KnownCall, reach, said_operands
 from weft.plans.passed import arguments_of, each_of, in_order
 from weft.plans.tiers import Wanted
 from weft.spec import Contraction, Layout
@@ -124,11 +124,10 @@ class Plan(PlanBase, Generic[Returned]):
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         said, beside = said_operands(operands) if operands is not None else ((), ())
-        words: Any = None
-        tensors: Sequence[Any] = ()
+        place, tensors = None, cast("Sequence[Any]", ())
         if said is not None and validate is False and not unknown:
             words, tensors = present(said, a, b, c, out, beside)
-            known = self._calls.find(words, tensors)
+            known, place = self._calls.find(words, tensors)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
@@ -137,11 +136,10 @@ class Plan(PlanBase, Generic[Returned]):
             read_flag("validate", validate)
             source = source_of(a, b, c)
             if is_subclass(source):
-                words = None  # known calls have plain tensors as results
+                place = None  # known calls have plain tensors as results
             if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
-                if words is not None:
-                    self._calls.keep(words, tensors, known)
+                self._calls.keep(place, tensors, known)
                 return returned(source, out, result, False)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
@@ -151,8 +149,8 @@ class Plan(PlanBase, Generic[Returned]):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
-        if words is not None and (c is None or beta != 0):
-            self._calls.keep(words, tensors, self.known_call(x, y, addend, out is not None, result, given or {}))
+        if place is not None and (c is None or beta != 0):
+            self._calls.keep(place, tensors, self.known_call(x, y, addend, out is not None, result, given or {}))
         return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:

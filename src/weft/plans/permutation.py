@@ -24,10 +24,10 @@ from weft.planner.request import Request
 from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held
-from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
+from weft.plans.known_call import KnownCall, reach
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
@@ -81,7 +81,7 @@ class PermutePlan(PlanBase):
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         tensors = (x,) if out is None else (x, out)
-        known = self._calls.find(len(tensors), tensors) if plain else None
+        known, place = self._calls.find(len(tensors), tensors) if plain else (None, None)
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
             return found
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
@@ -97,8 +97,8 @@ class PermutePlan(PlanBase):
                 result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
                 return out if out is not None else like(x, result)
             result = self.run(source.resolve_neg(), target, alpha, beta, addend)
-        if plain:
-            self._calls.keep(len(tensors), tensors, self.known_call(source, target, result))
+        if place is not None:
+            self._calls.keep(place, tensors, self.known_call(source, target, result))
         return out if out is not None else like(x, result)
 
     def text_of_call(self, fn: Any) -> Any:

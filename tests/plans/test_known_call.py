@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import weft
+from weft.engine.calls import Calls
 
 
 def test_a_repeated_call_computes_on_its_own_tensors() -> None:
@@ -220,12 +221,13 @@ def test_memory_that_runs_out_in_a_known_call(monkeypatch: pytest.MonkeyPatch) -
     a, b = torch.rand(4, 14), torch.rand(14, 6)  # of a plan that no other test has called
     plan = weft.plan("ik,kj->ij", a, b)
     plan(a, b)
-    known = plan._calls.find((), (a, b))
+    known, _ = plan._calls.find((), (a, b))
 
     def failing(*_: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    plan._calls.keep((), (a, b), known._replace(launch=failing, make=None))
+    plan._calls = Calls(1)
+    plan._calls.keep(plan._calls.find((), (a, b))[1], (a, b), known._replace(launch=failing, make=None))
     with pytest.raises(weft.WorkspaceError, match="out of memory on cpu"):
         plan(a, b)
 
@@ -258,12 +260,13 @@ def test_a_lack_of_memory_is_told_by_the_kernel_that_serves(monkeypatch: pytest.
     plan = weft.plan("ik,kj->ij", a, b)
     plan(a, b)
     variant = plan._first()
-    (known,) = plan._calls.values()
+    known, _ = plan._calls.find((), (a, b))
 
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    plan._calls[next(iter(plan._calls))] = known._replace(launch=fails)
+    plan._calls = Calls(1)
+    plan._calls.keep(plan._calls.find((), (a, b))[1], (a, b), known._replace(launch=fails, make=None))
     monkeypatch.setattr(type(variant), "workspace_bytes", property(lambda self: 12345))  # as after an exchange
     with pytest.raises(weft.WorkspaceError, match="12345"):
         plan(a, b)
