@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from weft.errors import ArgumentError, DTypeError, FunctionError, WeftError
 from weft.fn.binding import parameters
-from weft.fn.fingerprint import READY
+from weft.fn.fingerprint import standing_for
 from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike, read_dtype
 
@@ -57,8 +57,7 @@ def ready(function: Function) -> Callable[..., Any]:
             raise FunctionError(f"{function.__name__} is called with a tensor first, or with options alone: {takes}")
         return functools.partial(either, **{**dict(zip(options, arguments, strict=False)), **named})
 
-    setattr(either, READY, function)
-    return either
+    return standing_for(either, function)
 
 
 def chain(*functions: Function) -> Function:
@@ -85,7 +84,7 @@ def chain(*functions: Function) -> Function:
                 found[name] = inspect.Parameter(name, kind, default=default)
     first = inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)
     chained.__signature__ = inspect.Signature([first, *found.values()])  # type: ignore[attr-defined]
-    return chained
+    return standing_for(chained, ("chain", steps))
 
 
 def _default(function: Any, name: str) -> Any:
@@ -286,7 +285,7 @@ def _hashed(seed: int, *coordinates: torch.Tensor) -> torch.Tensor:
     return ((state >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
-setattr(uniform, READY, _hashed)  # which is all that it computes
+standing_for(uniform, _hashed)
 
 
 def _mixed(state: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from weft.cascades.public import cascade
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, UnsupportedError, call_context
 from weft.fn import reductions
 from weft.fn.binding import parameters
-from weft.fn.fingerprint import READY
+from weft.fn.fingerprint import standing_for
 from weft.planner.options import read_indices, read_operands
 from weft.spec import Label
 from weft.spec.aux_operands import read_modes
@@ -141,8 +141,7 @@ def _together(read: list[Reduction], labels: tuple[Label, ...]) -> Callable[...,
     names = dict.fromkeys(("value", *(name for each in takes for name in each)))
     reductions_of.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     parts = [(tuple(map(str, each.kept)), each.algebra, each.function) for each in read]
-    setattr(reductions_of, READY, ("reductions", tuple(map(str, labels)), tuple(parts)))  # all that it depends on
-    return reductions_of
+    return standing_for(reductions_of, ("reductions", tuple(map(str, labels)), tuple(parts)))
 
 
 def _check_kept(reduction: Reduction, labels: tuple[Label, ...]) -> None:

@@ -1,40 +1,77 @@
 """Whether a function may do something else than it did the last time, told without running it.
 
-A fingerprint holds everything that a plain function's outcome depends on: its code (which holds its constants), its
-defaults, and the values that it reads, with the same of every function it calls: cells and globals, what lists and
-dictionaries hold, attributes of modules and of plain objects, of the object that a method is of, and what torch has
-under the names that are called. Which values a code object reads is worked out once (`weft.fn.reads`); a call only
-reads them again.
+Two functions have one fingerprint only where all that they can reach was read and is equal: their code (which holds
+their constants), defaults, cells, the globals and attributes that code names, what containers and objects hold, the
+functions of their classes, and the same of every function that they call. Objects are numbered in the order in which
+they are reached, so cycles end and an object that is met twice counts as one. The steps that code names are followed
+as far as they run no code of anybody's (`weft.fn.reads`), and what is found there is read as a whole: whatever is done
+with it then is seen.
 
-What cannot be seen through has no fingerprint: objects whose attributes are computed, look-ups by computed names, and
+What cannot be seen through has no fingerprint: objects with state of their own in C, look-ups by computed names, and
 functions of torch that are no operations on tensors, since those tell of torch's state (the number of threads,
-autocast, a seed). A function that reads such things is traced in each call.
+autocast, a seed). A function that reaches such things equals no other and is traced in each call.
 """
 
 from __future__ import annotations
 
-import builtins
+import collections
 import functools
+import inspect
+import sys
 import types
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from weft.fn.reads import OF_VALUES, PURE_MODULES, Opaque, Step, own_name, reads_of
+from weft.fn.reads import NUMBERS, OF_VALUES, PURE_MODULES, UNREAD, Opaque, Step, code_of, number
+from weft.fn.steps import ABSENT, held, inherited, slot, step
+from weft.fn.triton_function import is_triton_function
 
-_NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 #: Of values that never change and tell themselves apart.
 _SELVES = frozenset({
-    torch.dtype, torch.device, torch.memory_format, torch.layout, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, np.ufunc,
+    torch.dtype, torch.device, torch.memory_format, torch.layout,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
 })  # fmt: skip
-_MODULES = (types.ModuleType, torch._ops._Ops, torch._ops._OpNamespace)
+#: Parts of an entry of a class that hold state in C or read it.
+_OF_C = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
+    types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+
+
+def _items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple([part for each in held for part in (len(each), *each, *each.values())])
+
+
+#: Kinds of values that are their parts.
+_PARTS: dict[type, Callable[[Any], Collection[Any]]] = {
+    **dict.fromkeys((tuple, list, set, frozenset, torch.Size), lambda value: value),
+    **dict.fromkeys((dict, collections.OrderedDict), _items),
+    functools.partial: lambda value: (value.func, len(value.args), *value.args, *_items(value.keywords, value.__dict__)),
+    functools.cached_property: lambda value: (value.func, value.attrname),
+    property: lambda value: (value.fget, value.fset, value.fdel),
+    classmethod: lambda value: (value.__func__,),
+    staticmethod: lambda value: (value.__func__,),
+    types.SimpleNamespace: lambda value: _items(value.__dict__),
+    types.MappingProxyType: _items,
+    range: lambda value: (value.start, value.stop, value.step),
+    slice: lambda value: (value.start, value.stop, value.step),
+    inspect.Signature: lambda value: tuple([
+        part for each in value.parameters.values() for part in (each.name, int(each.kind), each.default)
+    ]),
+}  # fmt: skip
 #: Packages whose classes are taken not to change, as are Triton's functions.
-_SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools"})
+_SETTLED = frozenset(
+    {"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools", "inspect", "types"}
+)
+#: Those of whose objects the state is in their attributes.
+_SETTLED_BASES = ("torch.nn.modules.", "triton.language.")
 #: Modules written in Python whose functions do what their arguments say.
-_PURE_PYTHON = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "operator", "functools"})
+_PURE_PYTHON = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "operator"})
 #: Modules written in C whose functions do. Those of `torch._C` itself read and set torch's state.
 _PURE_BUILT_IN = PURE_MODULES | {
     "builtins", "_functools", "torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft"
@@ -42,20 +79,24 @@ _PURE_BUILT_IN = PURE_MODULES | {
 #: Built-ins through which a function can read what its bytecode does not name.
 _OPAQUE = frozenset(
     {"globals", "locals", "vars", "eval", "exec", "getattr", "setattr", "delattr", "__import__", "open", "input",
-    "id", "dir", "compile", "breakpoint", "attrgetter", "methodcaller"}
+    "id", "hash", "repr", "ascii", "dir", "compile", "breakpoint", "attrgetter", "methodcaller"}
 )  # fmt: skip
-#: Under this attribute a ready function (`weft.functions`) has the one that it calls with a tensor.
-READY = "__weft_ready__"
+_OPERATIONS = frozenset({"aten", "prims", "weft_fn"})
+_DISPATCHING = functools.singledispatch(abs).__code__  # type: ignore[attr-defined]
+_HEAP_TYPE = 1 << 9  # made while running, by Python or C
+#: Under this attribute a function has itself and that which says all that it does with a tensor.
+_MEANING = "__weft_ready__"
 #: Under this attribute of its class a traced function says that its `identity` is all that it depends on.
 TRACED = "__weft_traced__"
 
-_Callers = tuple[types.CodeType, ...]  # those being looked at, the outermost first
-_absent = object()
 _settled: set[Any] = set()  # functions and classes that were found not to change
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-#: Code that reads its arguments, numbers and what modules have under names, `torch.relu`, and no more: those names.
-_flat: dict[types.CodeType, tuple[tuple[str, tuple[str, ...]], ...]] = {}
-_FLAT = 4096  # of them that are remembered
+_HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, type})  # kinds of what is there
+
+
+def standing_for(function: _Function, meaning: Any) -> _Function:
+    """`function`, of which fingerprints read `meaning` instead; copies of its attributes (`functools.wraps`) do not."""
+    setattr(function, _MEANING, (function, meaning))
+    return function
 
 
 def fingerprint(fn: Any) -> Hashable | None:
@@ -65,40 +106,13 @@ def fingerprint(fn: Any) -> Hashable | None:
     objects, so it means something in this process only; `Pointwise.identity` is the key that lasts.
     """
     if type(fn) is types.FunctionType and (quick := _quick(fn)) is not None:
-        return (torch.get_default_dtype(), quick)
+        return quick
+    reading = _Reading()
     try:
-        return (torch.get_default_dtype(), _of_value(fn, ()))
-    except (Opaque, RecursionError):  # a list may hold itself
+        reading.called(fn)
+    except Exception:  # whatever stops the reading: it is not read
         return None
-
-
-def _quick(fn: types.FunctionType) -> Hashable | None:
-    """The key that `_of_value` has for a function of flat code; None for others, and at first."""
-    ready = fn.__dict__.get(READY)
-    inner = fn if ready is None else ready
-    code = getattr(inner, "__code__", None)
-    reads = _flat.get(code)  # type: ignore[arg-type]
-    if reads is None or inner.__closure__ or inner.__defaults__ or inner.__kwdefaults__:
-        return None
-    key: list[Hashable] = [code]
-    for name, attributes in reads:
-        value = torch.Tensor if name is OF_VALUES else inner.__globals__.get(name)
-        for attribute in attributes:
-            if type(value) is not types.ModuleType and value is not torch.Tensor:
-                return None
-            value = getattr(value, attribute, None)
-        kind = type(value)
-        if kind in _NUMBERS:
-            value = repr(value)
-        elif kind not in _SELVES and (kind not in _FUNCTIONS or value not in _settled):
-            return None
-        key.append(value)
-    return tuple(key) if ready is None else ("ready", tuple(key))
-
-
-def _is_settled(value: Any) -> bool:
-    """Whether a value is known to be its own key."""
-    return type(value) in _SELVES or (type(value) in _FUNCTIONS and value in _settled)
+    return tuple(reading.key)
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
@@ -117,171 +131,309 @@ def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hash
     return tuple(prints) if given else ()
 
 
-def _of_value(value: Any, callers: _Callers) -> Hashable:
-    kind = type(value)
-    if kind in _NUMBERS:
-        return repr(value)  # of these types only: tells kinds and signs of zero apart
-    if kind in _SELVES:
-        return value
-    if kind is types.FunctionType:
-        if READY in value.__dict__:  # what it does with a tensor is what its function does
-            return ("ready", _of_value(value.__dict__[READY], callers))
-        if value.__globals__.get("__name__") not in _PURE_PYTHON:
-            return _of_function(value, None, callers)
-        _settled.add(value)
-        return value
-    if kind is types.BuiltinFunctionType or isinstance(value, type):
-        if value not in _settled:
-            _check_settled(value)
-            _settled.add(value)
-        return value
-    if kind is tuple or kind is list:
-        return (kind, *[_of_value(item, callers) for item in value])
-    if kind is dict:
-        return (kind, *[(_of_value(key, callers), _of_value(item, callers)) for key, item in value.items()])
-    if kind is types.MethodType:
-        return ("method", _of_method(value.__func__, value.__self__, callers))
-    if kind is functools.partial:
-        return ("partial", *[_of_value(part, callers) for part in (value.func, value.args, value.keywords)])
-    if isinstance(value, np.generic):
-        return (kind, value.tobytes())
-    return _of_object(value, kind, callers)
-
-
-def _of_object(value: Any, kind: type, callers: _Callers) -> Hashable:
-    """The fingerprint of a callable, or of a module whose functions depend on their arguments alone."""
-    if kind is types.ModuleType and value.__name__ in PURE_MODULES:
-        return value.__name__
-    if hasattr(kind, TRACED):
-        return ("traced", value.identity, value.inputs)
-    if kind.__module__ == "triton.language.core" and kind.__name__ == "constexpr":
-        return ("constexpr", _of_value(value.value, callers))
-    if kind.__module__ in ("triton.runtime.jit", "triton.runtime.interpreter") and hasattr(value, "fn"):
-        return ("triton", _of_value(value.fn, callers))
-    if isinstance(value, torch.nn.Module):
-        if kind.__call__ is not torch.nn.Module.__call__ or _has_hooks(value):
-            raise Opaque
-        return ("module", _of_value(_step(value, ".", "forward"), callers))
-    called = getattr(kind, "__call__", None)  # noqa: B004  (of the class: what a call runs)
-    if type(called) is not types.FunctionType:
-        raise Opaque
-    return ("called", _of_method(called, value, callers))
-
-
-def _has_hooks(module: torch.nn.Module) -> bool:
-    everywhere = torch.nn.modules.module
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks
-        or everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
-    )  # fmt: skip
-
-
-def _check_settled(value: Any) -> None:
-    """Raise `Opaque` for a built-in function or a class that may change, or tell of what is not its argument."""
-    if isinstance(value, type):
-        settled = value.__module__.partition(".")[0] in _SETTLED
-    elif value is torch.get_default_dtype:  # a fingerprint has it
-        settled = True
-    elif value.__self__ is None:
-        settled = value.__module__ == "torch"  # an operation
-    elif isinstance(value.__self__, types.ModuleType):
-        settled = value.__self__.__name__ in _PURE_BUILT_IN
-    else:
-        settled = isinstance(value.__self__, type) and value.__self__.__module__ == "builtins"
-    if not settled or value.__name__ in _OPAQUE:
-        raise Opaque
-
-
-def _of_method(function: Any, owner: Any, callers: _Callers) -> Hashable:
-    if type(function) is not types.FunctionType:
-        raise Opaque
-    return _of_function(function, (owner,), callers)
-
-
-def _of_function(fn: types.FunctionType, owner: tuple[Any] | None, callers: _Callers) -> Hashable:
-    """`owner`: the object that it is a method of, alone in a tuple."""
-    if fn.__globals__.get("__name__", "").startswith("triton."):
-        return fn
-    code = fn.__code__
-    if owner is None and code in callers:
-        return "recursion"
-    if len(callers) > 32:  # methods of one class that call one another for ever deeper objects
-        raise Opaque
-    callers = (*callers, code)
-    names: dict[str, Any] = {} if owner is None else {own_name(code): owner[0]}
-    if fn.__closure__:
-        for name, cell in zip(code.co_freevars, fn.__closure__, strict=True):
-            try:
-                names[name] = cell.cell_contents
-            except ValueError:  # not yet assigned
-                raise Opaque from None
-    key: list[Hashable] = [code]
-    reads = reads_of(code, owner is not None)
-    for name, steps in reads:
-        key.append(_of_value(_read(fn, names, name, steps), callers))
-    if fn.__defaults__:
-        key.append(_of_value(fn.__defaults__, callers))
-    if fn.__kwdefaults__:
-        key.append(_of_value(fn.__kwdefaults__, callers))
-    if owner is None and len(callers) == 1 and not (fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__):
-        _remember(code, reads, key[1:])
+def _quick(fn: types.FunctionType) -> Hashable | None:
+    """The key that a `_Reading` has of a function that reads numbers and operations by names; None for others."""
+    key: list[Hashable] = [torch.get_default_dtype()]
+    inner: Any = fn
+    if fn.__dict__:
+        inner = _meaning(fn)
+        if type(inner) is not types.FunctionType or inner.__dict__:
+            return None
+        key.append("ready")
+    code = code_of(inner.__code__)
+    if code.flat is None or inner.__defaults__ or inner.__kwdefaults__ or inner in _settled:
+        return None
+    key.append(code)
+    names = _cells(inner) if inner.__closure__ else {}
+    for name, attributes in code.flat:
+        value = _named(inner, names, name)
+        for attribute in attributes:
+            if type(value) is types.ModuleType:
+                value = value.__dict__.get(attribute, ABSENT)
+            elif value is torch.Tensor:
+                value = getattr(value, attribute, ABSENT)
+            else:
+                return None
+        kind = type(value)
+        if kind in NUMBERS:
+            value = number(value)
+        elif kind not in _SELVES and (kind not in _HASHED or value not in _settled):
+            return None
+        key.append(value)
     return tuple(key)
 
 
-def _remember(code: types.CodeType, reads: Any, values: list[Hashable]) -> None:
-    """Code that is flat: it reads attributes alone, and numbers and what is settled."""
-    settled = all(type(each) is str or _is_settled(each) for each in values)
-    if settled and len(_flat) < _FLAT and all(how == "." for _, steps in reads for how, _ in steps):
-        _flat[code] = tuple([(name, tuple([what for _, what in steps])) for name, steps in reads])
+class _Reading:
+    """What is reached from a function, in the order in which it is reached.
 
+    Each value begins with itself, with a number's text or type, or with a word that says what follows: so two keys
+    are equal only where all that was read is.
+    """
 
-def _read(fn: types.FunctionType, names: dict[str, Any], name: str, steps: tuple[Step, ...]) -> Any:
-    value: Any
-    if name in names:
-        value = names[name]
-    elif name in fn.__globals__:
-        value = fn.__globals__[name]
-    elif name is OF_VALUES:
-        value = torch.Tensor
-    else:
-        value = getattr(builtins, name, _absent)
-    for how, what in steps:
-        if type(value) in _NUMBERS or type(value) in _SELVES:
-            break  # what is read of an immutable value says nothing more
-        value = _step(value, how, what)
-    return value
+    def __init__(self) -> None:
+        self.key: list[Hashable] = [torch.get_default_dtype()]
+        self._numbers: dict[Hashable, int] = {}  # of what was met, by address
+        self._begun: set[Hashable] = set()  # what was read as a whole, or is being read
+        self._kept: list[Any] = []  # so that no address is that of another value later
 
+    def called(self, fn: Any) -> None:
+        """A function, or an object of which nothing but a call is known."""
+        kind = type(fn)
+        if isinstance(fn, torch.nn.Module):
+            if kind.__call__ is not torch.nn.Module.__call__ or _has_hooks(fn):
+                raise Opaque
+            self._word("module", step(fn, ".", "forward"))
+        elif type(call := inherited(kind, "__call__")) is types.FunctionType and not _is_known(fn):
+            self._bound(call, fn)
+            if hasattr(fn, "__signature__") or hasattr(fn, "__wrapped__"):  # then more tells what it takes
+                self.value(fn)
+        else:
+            self.value(fn)
 
-def _step(value: Any, how: str, what: Any) -> Any:
-    """An attribute or an item of a value, where reading it runs no code of anybody's."""
-    kind = type(value)
-    if how == "[":
-        if kind not in (list, tuple, dict):
-            raise Opaque
-        try:
-            return value[what]
-        except (LookupError, TypeError):
-            raise Opaque from None
-    if kind in _MODULES or kind is type or value is torch.Tensor:
-        found = getattr(value, what, _absent)
-        if kind not in _MODULES and type(found) in (property, types.MethodType):
-            raise Opaque
+    def value(self, value: Any) -> None:
+        """A value as a whole, with all that it holds."""
+        kind = type(value)
+        if kind in NUMBERS:
+            self.key.append(number(value))
+        elif kind in _SELVES or (kind in _HASHED and value in _settled) or _is_settled(value, kind):
+            self.key.append(value)
+        elif kind is types.MethodType:
+            self._bound(value.__func__, value.__self__)
+        elif self._begin(id(value), value):
+            if kind is types.FunctionType:
+                self._function(value)
+            elif kind in _PARTS:
+                parts = _PARTS[kind](value)
+                self.key += (kind.__name__, len(parts))
+                self._all(parts)
+            elif isinstance(value, type):
+                self._class(value)
+            elif kind is types.BuiltinFunctionType:  # `table.get`
+                if value.__self__ is None or isinstance(value.__self__, types.ModuleType) or value.__name__ in _OPAQUE:
+                    raise Opaque
+                self._word("of", value.__name__, value.__self__)
+            elif value is ABSENT:
+                self.key.append("absent")
+            else:
+                self._object(value, kind)
+
+    def _number(self, place: Hashable, value: Any) -> int:
+        found = self._numbers.get(place)
+        if found is None:
+            found = self._numbers[place] = len(self._numbers)
+            self._kept.append(value)
         return found
-    reader: Any = kind.__getattribute__
-    if kind is types.FunctionType or isinstance(value, type) or reader is not object.__getattribute__:
-        raise Opaque
-    of_class = getattr(kind, what, _absent)
-    if type(of_class) is types.MemberDescriptorType:
-        return getattr(value, what, _absent)
-    if of_class is not _absent and hasattr(type(of_class), "__set__"):
-        raise Opaque
-    held = getattr(value, "__dict__", {})
-    if what in held:
-        return held[what]
-    if of_class is _absent and isinstance(value, torch.nn.Module):
-        return value._modules.get(what, _absent)
-    if type(of_class) is types.FunctionType:
-        return types.MethodType(of_class, value)
-    if of_class is not _absent and hasattr(type(of_class), "__get__"):
-        raise Opaque
-    return of_class
+
+    def _begin(self, place: Hashable, value: Any) -> bool:
+        """Whether it is to be read; what was, or was met on the way to a part of it, is told by its number."""
+        known, number = place in self._numbers, self._number(place, value)
+        if place in self._begun:
+            self.key += ("again", number)
+            return False
+        self._begun.add(place)
+        if known:
+            self.key += ("met", number)
+        return True
+
+    def _word(self, word: str, *values: Any) -> None:
+        self.key.append(word)
+        self._all(values)
+
+    def _all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if type(value) in NUMBERS:
+                self.key.append(number(value))
+            else:
+                self.value(value)
+
+    # -- functions -------------------------------------------------------------------------------------------------
+
+    def _function(self, fn: types.FunctionType) -> None:
+        meaning = _meaning(fn)
+        if meaning is not None:  # what it does with a tensor is what its function does
+            self._word("ready", meaning)
+        elif fn.__code__ is _DISPATCHING:
+            self._word("dispatching", _cells(_cells(fn)["dispatch"])["registry"], fn.__dict__.get("__wrapped__"))
+        else:
+            self._body(fn, {}, bound=False)
+
+    def _bound(self, fn: Any, owner: Any) -> None:
+        if type(fn) is not types.FunctionType:
+            raise Opaque
+        if not self._begin((id(fn), id(owner)), (fn, owner)):
+            return
+        self.key.append("method")
+        name = code_of(fn.__code__).own_name()
+        if name is None or _meaning(fn) is not None:
+            self.value(owner)
+            self.value(fn)
+        else:
+            self._body(fn, {name: owner}, bound=True)
+
+    def _body(self, fn: types.FunctionType, names: dict[str, Any], *, bound: bool) -> None:
+        code = code_of(fn.__code__)
+        if type(fn.__globals__) is not dict:
+            raise Opaque
+        if fn.__closure__:
+            names |= _cells(fn)
+        self.key.append(code)
+        for name, steps in code.reads(bound):
+            self._read(_named(fn, names, name), steps)
+        if fn.__defaults__ or fn.__kwdefaults__ or fn.__dict__:
+            defaults = fn.__defaults__ or ()
+            self._word("with", len(defaults), *defaults, *_items(fn.__kwdefaults__ or {}, fn.__dict__))
+
+    def _read(self, value: Any, steps: tuple[Step, ...]) -> None:
+        for at, (how, what) in enumerate(steps):
+            found = step(value, how, what)
+            if type(value) is not types.ModuleType and value is not torch.Tensor:
+                self.key.append(self._number(id(value), value))
+            if found is ABSENT:
+                self.key += ("from", at)
+                break
+            value = found
+        self.value(value)
+
+    # -- objects and classes -----------------------------------------------------------------------------------------
+
+    def _object(self, value: Any, kind: type) -> None:
+        if _is_known(value):
+            self._word("known", *((value.identity, value.inputs) if hasattr(kind, TRACED) else (value.fn,)))
+        elif kind is types.ModuleType and value.__name__ in PURE_MODULES:
+            self._word("pure", value.__name__)
+        elif _is_self(value, kind):
+            self.key.append(value)
+        elif isinstance(value, (np.number, np.bool_)) and kind.__module__ == "numpy":
+            self.key += ("numpy", kind, value.tobytes())
+        else:
+            if isinstance(value, torch.nn.Module) and _has_hooks():
+                raise Opaque
+            self._class(kind, of_object=True)
+            slots = [
+                slot(entry, value) for base in kind.__mro__ for entry in base.__dict__.values()
+                if type(entry) is types.MemberDescriptorType
+            ]  # fmt: skip
+            self._word("object", *_items(held(value)), *slots)
+
+    def _class(self, kind: type, *, of_object: bool = False) -> None:
+        """A class with its bases; `of_object` where one of it is read, whose state must be in what it holds."""
+        if type(kind) is not type or (of_object and not all(map(_holds_all, kind.__mro__))):
+            raise Opaque
+        self.key += ("class", len(kind.__mro__))
+        for base in kind.__mro__:
+            known = base.__module__.startswith(_SETTLED_BASES) if of_object else True
+            if base is object or (known and _is_settled(base, type)):
+                self.key.append(base)
+            elif self._begin((id(base), "entries"), base):
+                self._entries(base)
+
+    def _entries(self, kind: type) -> None:
+        for name, entry in kind.__dict__.items():
+            if name in UNREAD:
+                continue
+            self.key.append((str, name))
+            if type(entry) is types.MemberDescriptorType:
+                self.key.append("slot")
+            elif isinstance(entry, _OF_C) and _owner(entry) is kind:
+                raise Opaque
+            else:
+                self.value(entry)
+        self.key.append("end")
+
+
+def _meaning(fn: types.FunctionType) -> Any:
+    of, meaning = fn.__dict__.get(_MEANING, (None, None))
+    return meaning if of is fn else None
+
+
+def _is_settled(value: Any, kind: type) -> bool:
+    """Whether a function or a class does not change, and what it does depends on its arguments alone."""
+    if kind is types.FunctionType:
+        found = _is_pure(value) and _is_pure(inspect.unwrap(value))
+    elif kind is types.BuiltinFunctionType:
+        found = _is_pure_built_in(value)
+    else:
+        found = isinstance(value, type) and _is_settled_class(value)
+    if found:
+        _settled.add(value)
+    return found
+
+
+def _is_settled_class(kind: type) -> bool:
+    """Whether it is a class of theirs, not one that was given the name of one."""
+    if kind.__module__.partition(".")[0] not in _SETTLED or kind.__name__ in _OPAQUE:
+        return False
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind or not kind.__flags__ & _HEAP_TYPE
+
+
+def _is_pure(fn: Any) -> bool:
+    name = getattr(fn, "__globals__", {}).get("__name__", "")
+    known = name in _PURE_PYTHON or name.startswith("triton.")
+    return known and getattr(sys.modules.get(name), "__dict__", None) is fn.__globals__
+
+
+def _is_pure_built_in(fn: types.BuiltinFunctionType) -> bool:
+    owner: Any = fn.__self__
+    if owner is None:
+        return fn.__module__ == "torch"  # an operation
+    if isinstance(owner, types.ModuleType):
+        pure = owner.__name__ in _PURE_BUILT_IN or fn is torch.get_default_dtype  # which a fingerprint has
+    else:
+        pure = isinstance(owner, type) and owner.__module__ == "builtins"
+    return pure and fn.__name__ not in _OPAQUE
+
+
+def _is_known(value: Any) -> bool:
+    """Whether it is a function that weft has traced or that Triton compiles."""
+    module = type(value).__module__
+    return module.startswith("weft.") if hasattr(type(value), TRACED) else is_triton_function(value)
+
+
+def _is_self(value: Any, kind: type) -> bool:
+    """Whether it is an operation of torch or NumPy, which does not change."""
+    if kind is np.ufunc:
+        return getattr(np, value.__name__, None) is value
+    if kind is torch._ops.OpOverload:
+        return value.namespace in _OPERATIONS
+    return kind is torch._ops.OpOverloadPacket and value._qualified_op_name.partition("::")[0] in _OPERATIONS
+
+
+def _holds_all(kind: type) -> bool:
+    """Whether a base may be one of objects that have no state but their attributes: C's entries are told later."""
+    return kind is object or bool(kind.__flags__ & _HEAP_TYPE)
+
+
+def _owner(entry: Any) -> Any:
+    """The class that a part written in C is of."""
+    return entry.__self__ if isinstance(entry, types.BuiltinFunctionType) else entry.__objclass__
+
+
+def _has_hooks(module: torch.nn.Module | None = None) -> bool:
+    everywhere = torch.nn.modules.module
+    return bool(
+        everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
+        or (module is not None and (
+            module._forward_hooks or module._forward_pre_hooks or module._compiled_call_impl is not None
+        ))
+    )  # fmt: skip
+
+
+def _cells(fn: types.FunctionType) -> dict[str, Any]:
+    names = {}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not yet assigned
+            names[name] = ABSENT
+    return names
+
+
+def _named(fn: types.FunctionType, names: dict[str, Any], name: str) -> Any:
+    if name in names:
+        return names[name]
+    if name is OF_VALUES:
+        return torch.Tensor
+    return fn.__globals__[name] if name in fn.__globals__ else fn.__builtins__.get(name, ABSENT)

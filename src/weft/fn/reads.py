@@ -6,11 +6,10 @@ A read is a name and the steps that lead on from it: ``cfg.scales[0]`` is ("cfg"
 from __future__ import annotations
 
 import dis
+import struct
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-
-import torch
 
 Step = tuple[str, Any]  # (".", attribute) or ("[", key)
 
@@ -30,41 +29,108 @@ class Opaque(Exception):
 OF_VALUES = ""
 #: Modules whose functions depend on their arguments alone.
 PURE_MODULES = frozenset({"math", "cmath", "operator", "_operator"})
+#: Attributes by which code tells functions and classes apart that compute alike: no fingerprint has them.
+UNREAD = frozenset({
+    "__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__",
+    "__annotations_cache__", "__type_params__", "__firstlineno__", "__static_attributes__", "__weakref__", "__dict__",
+    "__orig_bases__", "__parameters__",
+})  # fmt: skip
+#: Those, and attributes that lead from a value to what it does not hold: a function's globals, a frame's locals.
+_REFUSED_ATTRIBUTES = UNREAD | frozenset({"__subclasses__", "__reduce__", "__reduce_ex__", "__traceback__"}).union(*[
+    set(dir(kind)) - set(dir(object)) - {"__call__", "__get__", "__iter__", "__next__", "__del__", "__or__", "__ror__"}
+    for kind in (
+        types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType,
+        types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.TracebackType,
+    )
+]) - {"send", "throw", "close", "clear"}  # fmt: skip
 _REFUSED_OPERATIONS = frozenset(
     {"STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_BUILD_CLASS", "IMPORT_STAR", "LOAD_FROM_DICT_OR_GLOBALS",
     "LOAD_FROM_DICT_OR_DEREF"}
 )  # fmt: skip
 _OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _OF_CELLS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
-_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _OF_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _REMEMBERED = 4096
 
-_known: dict[tuple[types.CodeType, bool], tuple[Read, ...] | None] = {}
 
+class Code:
+    """What code objects that compute alike share, wherever they stand: it is equal to itself alone."""
 
-def reads_of(code: types.CodeType, bound: bool) -> tuple[Read, ...]:
-    """The reads of the code; of a `bound` method its first argument's attributes, too. `Opaque` where unknown."""
-    try:
-        found = _known[code, bound]
-    except KeyError:
+    __slots__ = ("_code", "_reads", "flat")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self._code = code
+        self._reads: dict[bool, tuple[Read, ...] | None] = {}
+        #: The names and attributes that it reads, where it reads no items.
+        self.flat: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+
+    def own_name(self) -> str | None:
+        """A method's name for the object that it belongs to."""
+        return self._code.co_varnames[0] if self._code.co_argcount else None
+
+    def reads(self, bound: bool) -> tuple[Read, ...]:
+        """The reads; of a `bound` method its first argument's attributes, too. `Opaque` where unknown."""
+        if bound not in self._reads:
+            self._reads[bound] = self._scanned(bound)
+        found = self._reads[bound]
+        if found is None:
+            raise Opaque
+        return found
+
+    def _scanned(self, bound: bool) -> tuple[Read, ...] | None:
+        code = self._code
         try:
-            found = tuple(dict.fromkeys(_scan(code, frozenset(code.co_freevars), own_name(code) if bound else None)))
+            found = tuple(dict.fromkeys(_scan(code, frozenset(code.co_freevars), self.own_name() if bound else None)))
         except Opaque:
-            found = None
+            return None
+        if not bound and all(how == "." for read in found for how, _ in read.steps):
+            self.flat = tuple([(read.name, tuple([what for _, what in read.steps])) for read in found])
+        return found
+
+
+_known: dict[int, tuple[types.CodeType, Code]] = {}
+_alike: dict[Any, Code] = {}
+
+
+def code_of(code: types.CodeType) -> Code:
+    """The `Code` of a code object: that of an earlier one with the same instructions, names and constants."""
+    found = _known.get(id(code))
+    if found is None:
         if len(_known) >= _REMEMBERED:
             _known.clear()
-        _known[code, bound] = found
-    if found is None:
-        raise Opaque
-    return found
+            _alike.clear()
+        content = (
+            code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount,
+            code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_exceptiontable,
+            _constant(code.co_consts),
+        )  # fmt: skip
+        found = _known[id(code)] = code, _alike.setdefault(content, Code(code))
+    return found[1]
 
 
-def own_name(code: types.CodeType) -> str:
-    """A method's name for the object that it belongs to."""
-    if not code.co_argcount:
-        raise Opaque
-    return code.co_varnames[0]
+def number(value: Any) -> Any:
+    """A number, text or the like so that equal ones are of one type and the same bits."""
+    kind = type(value)
+    if kind is float and value == value:
+        return repr(value)
+    return (kind, struct.pack("dd", value.real, value.imag) if kind is float or kind is complex else value)
+
+
+def _constant(value: Any) -> Any:
+    kind = type(value)
+    if kind is tuple or kind is frozenset:  # as they are iterated
+        return kind, *[_constant(each) for each in value]
+    if kind is slice:
+        return kind, *[_constant(each) for each in (value.start, value.stop, value.step)]
+    if kind is types.CodeType:
+        return code_of(value)
+    if kind in NUMBERS:
+        return number(value)
+    raise Opaque
+
+
+NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 
 
 def _scan(code: types.CodeType, outer: frozenset[str], own: str | None) -> Iterator[Read]:
@@ -77,20 +143,22 @@ def _scan(code: types.CodeType, outer: frozenset[str], own: str | None) -> Itera
         operation, argument = each.opname, each.argval
         if operation in _REFUSED_OPERATIONS or (operation == "IMPORT_NAME" and argument not in PURE_MODULES):
             raise Opaque
+        if operation in ("STORE_DEREF", "DELETE_DEREF") and argument in outer:  # others may share the cell
+            raise Opaque
         if operation in _OF_NAMES or (operation in _OF_CELLS and (argument in outer or argument == own)):
             steps, at = _steps(instructions, at)
             yield Read(argument, steps)
-        elif own is not None and "_FAST" in operation and _touches(argument, own):
-            if not operation.startswith("LOAD_FAST") or (type(argument) is tuple and own in argument[:-1]):
-                raise Opaque
-            steps, at = _steps(instructions, at)
-            if not steps:  # the object as a whole
-                raise Opaque
-            yield Read(own, steps)
-        elif own is not None and operation in ("STORE_DEREF", "DELETE_DEREF") and argument == own:
-            raise Opaque
-        elif operation in _OF_ATTRIBUTES and hasattr(torch.Tensor, argument):
-            yield Read(OF_VALUES, ((".", argument),))
+            if argument == "super" and own is not None:  # without arguments it takes the object itself
+                yield Read(own)
+        elif own is not None and "LOAD_FAST" in operation and _touches(argument, own):
+            names = argument if type(argument) is tuple else (argument,)
+            if own in names[:-1]:
+                yield Read(own)
+            if names[-1] == own:
+                steps, at = _steps(instructions, at)
+                yield Read(own, steps)
+        elif operation in _OF_ATTRIBUTES:
+            yield Read(OF_VALUES, ((".", _attribute(argument)),))
     inner = outer if own is None else outer | {own}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -101,13 +169,19 @@ def _touches(argument: Any, name: str) -> bool:
     return argument == name or (type(argument) is tuple and name in argument)
 
 
+def _attribute(name: str) -> str:
+    if name in _REFUSED_ATTRIBUTES:
+        raise Opaque
+    return name
+
+
 def _steps(instructions: list[dis.Instruction], at: int) -> tuple[tuple[Step, ...], int]:
     """The attributes and constant keys that are read of the value on top, and where the code goes on."""
     steps: list[Step] = []
     while at < len(instructions):
         each = instructions[at]
         if each.opname in _OF_ATTRIBUTES:
-            steps.append((".", each.argval))
+            steps.append((".", _attribute(each.argval)))
             at += 1
         elif each.opname in _OF_CONSTANTS and at + 1 < len(instructions) and _subscripts(instructions[at + 1]):
             steps.append(("[", each.argval))

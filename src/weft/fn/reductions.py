@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from weft.errors import FunctionError
 from weft.fn.element import Element
-from weft.fn.fingerprint import READY
+from weft.fn.fingerprint import standing_for
 
 _library = torch.library.Library("weft_fn", "DEF")
 _library.define("reduce(Tensor value, str kind, str[] modes) -> Tensor")
@@ -53,8 +53,7 @@ Word = TypeVar("Word", bound=Callable[..., Any])
 
 def _settled(word: Word) -> Word:
     """Tell fingerprints of functions that a word does what its name says."""
-    setattr(word, READY, ("weft", word.__name__))
-    return word
+    return standing_for(word, ("weft", word.__name__))
 
 
 @_settled
