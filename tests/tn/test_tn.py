@@ -272,6 +272,32 @@ def test_the_norm_of_a_peps() -> None:
     assert cut.mantissa * 10**cut.exponent == pytest.approx(exact, rel=0.05)
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_values_of_any_scale(scale: float) -> None:
+    """Squares are past float64: what is kept and dropped is as for values near 1."""
+    generator = torch.Generator().manual_seed(6)
+    values = torch.tensor([2.5, 2.0, 1.5], dtype=DOUBLE)
+    matrix = torch.diag(values).requires_grad_()
+    cut = tn.split(scale * matrix, cutoff=1.5**2 / 12.5 + 1e-9)
+    torch.testing.assert_close(cut.values / scale, values[:2])
+    torch.testing.assert_close(cut.error, torch.tensor(1.5**2 / 12.5, dtype=DOUBLE))
+    (found,), (right,) = (torch.autograd.grad(tn.split(x * matrix, max_bond=2).error, matrix) for x in (scale, 1.0))
+    torch.testing.assert_close(found, right)
+    leg = Leg(U1, {0: 2, 1: 3})
+    charged = weft.blocks.ChargedTensor.random([leg, leg.dual], dtype=DOUBLE, seed=1)
+    one, other = (weft.blocks.split(x * charged, 1, max_bond=3) for x in (1.0, scale))
+    torch.testing.assert_close(torch.cat([*other.values.values()]) / scale, torch.cat([*one.values.values()]))
+    torch.testing.assert_close(other.error, one.error)
+    torch.testing.assert_close((scale * charged).norm() / scale, charged.norm())
+    state = tn.MPS.random(4, 2, 4)
+    scaled = tn.MPS([state.tensors[0] * scale, *state.tensors[1:]])
+    torch.testing.assert_close(scaled.entropy(1), state.entropy(1))
+    torch.testing.assert_close(scaled.canonicalize(0).norm() / scale, state.norm())
+    left, right = (torch.randn(shape, dtype=DOUBLE, generator=generator) for shape in ((1, 2, 3), (3, 2, 1)))
+    updated = tn.two_site_update(scale * left, right, max_bond=2, normalize=True)
+    torch.testing.assert_close(updated.values.square().sum(), torch.tensor(1.0, dtype=DOUBLE))
+
+
 def test_a_truncation_that_drops_everything() -> None:
     with pytest.raises(weft.ShapeError, match=r"drops every singular value: they range from 1 to 3"):
         tn.split(torch.diag(torch.tensor([3.0, 1.0])), cutoff=1.0)

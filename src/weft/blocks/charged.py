@@ -14,6 +14,7 @@ from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.blocks.charges import Charge, Leg, Symmetry, exchange_sign
 from weft.blocks.tensor import BlockTensor, Key, Structure
+from weft.blocks.weights import length
 from weft.errors import ArgumentError, ShapeError, UnsupportedError
 from weft.spec import Notation
 from weft.spec.arguments import reads
@@ -156,7 +157,7 @@ class ChargedTensor:
 
     def norm(self) -> torch.Tensor:
         """The Frobenius norm, a real 0-d tensor."""
-        return torch.linalg.vector_norm(self.buffer)
+        return length(self.buffer)
 
     def conj(self, *, closes: bool = False) -> ChargedTensor:
         """The conjugate, with the duals of the legs in the same order.

@@ -8,6 +8,7 @@ import torch
 
 from weft.blocks.charged import ChargedTensor, allowed
 from weft.blocks.charges import Charge, Leg
+from weft.blocks.weights import behind, relative
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 
@@ -107,25 +108,18 @@ def _joined(
     return made[0].split_leg(0), made[1].split_leg(1)
 
 
-def behind(weights: torch.Tensor) -> torch.Tensor:
-    """The weight of all that stand behind each but the last, along the last dimension; summed from the end, where the
-    smallest are."""
-    return weights.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-
-
 def _kept(
     values: dict[tuple[object, ...], torch.Tensor], max_bond: int | None, cutoff: float
 ) -> tuple[dict[tuple[object, ...], int], torch.Tensor]:
     """How many values of each matrix are kept, and the weight that is not; matrices of which none is are left out."""
-    weights = torch.cat([each.to(torch.float64).square() for each in values.values()])
+    every = torch.cat([*values.values()])
     owners = torch.cat([torch.full(each.shape, at) for at, each in enumerate(values.values())])
-    ordered, places = weights.sort(descending=True, stable=True)
+    ordered, places = relative(every).sort(descending=True, stable=True)
     total = ordered.sum()
     count = min(int((behind(ordered) > cutoff * total).sum()) + 1, max_bond or len(ordered))
     weight = float(total.detach())
     if not weight > 0 or weight <= cutoff * weight:
-        largest = float(ordered[0].detach()) ** 0.5
-        raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {largest:.3g}")
+        raise ShapeError(f"cutoff {cutoff} drops every singular value: the largest is {float(every.max()):.3g}")
     counts = torch.bincount(owners[places[:count].cpu()], minlength=len(values)).tolist()
     error = (1 - ordered[:count].sum() / total).clamp_min(0)
     return {key: number for key, number in zip(values, counts, strict=True) if number}, error

@@ -56,6 +56,8 @@ def find_dtype(value: object) -> torch.dtype | None:
         return _PYTHON[value]
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return NAMES.get(np.dtype(value).name)
+    if isinstance(value, torch.Tensor):  # whose attributes may raise, as a nested tensor's shape does
+        return None
     name = getattr(value, "name", None)  # of array libraries: jax.numpy.float16.dtype, ml_dtypes
     return NAMES.get(name) if isinstance(name, str) else None
 
@@ -77,7 +79,7 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     if isinstance(value, str):
         typed = value.strip().lower().removeprefix("torch.")
         raise DTypeError(f"{what}={value!r} names no number type{nearest(typed, words) or f': it is {right}'}")
-    array = hasattr(value, "shape") and not isinstance(value, type)
+    array = isinstance(value, torch.Tensor) or (hasattr(value, "shape") and not isinstance(value, type))
     given = type(value).__name__ if array else repr(value)  # not the values of an array
     raise DTypeError(f"{what} is {right}, not {given}")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from weft.api.contract import contract
+from weft.blocks.weights import length
 from weft.errors import ShapeError
 from weft.spec.arguments import reads
 from weft.tn.update import split
@@ -73,7 +74,7 @@ def _compressed(
         found[at] = right.reshape(-1, k, q, b)
         found[at - 1] = contract("akqb,bc->akqc", found[at - 1], left * values.to(left.dtype))
         errors.append(error)
-    norm = torch.linalg.vector_norm(found[0])
+    norm = length(found[0].reshape(-1))
     if float(norm) == 0:
         return found, 0.0, 0.0
     found[0] = found[0] / norm

@@ -10,6 +10,7 @@ import torch
 from weft.base.figures import counted
 from weft.base.memory import check_room
 from weft.blocks import ChargedTensor, Leg
+from weft.blocks.weights import relative
 from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import MPO, as_operator, check_chain, site_leg
@@ -48,7 +49,7 @@ class MPS:
             for at in range(sites)
         ]
         state = cls(tensors).canonicalize(0)
-        state.tensors[0] = state.tensors[0] / torch.linalg.vector_norm(state.tensors[0])
+        state.tensors[0] = state.tensors[0] / norm(state.tensors[0])
         return state
 
     @classmethod
@@ -178,8 +179,9 @@ class MPS:
         if not 0 <= bond < len(self) - 1:
             raise ArgumentError(f"bond {bond} of {counted(len(self) - 1, 'bond')}")
         tensor = self.copy().canonicalize(bond).tensors[bond]
-        weights = split(tensor, 2, None, 0.0, "right")[1].square()
-        return torch.special.entr(weights / weights.sum()).sum()
+        values = split(tensor, 2, None, 0.0, "right")[1]
+        weights = relative(values)
+        return torch.special.entr(weights / weights.sum()).sum().to(values.dtype)
 
     @reads("tn.MPS.sample")
     def sample(self, count: int, *, seed: int = 0) -> torch.Tensor:

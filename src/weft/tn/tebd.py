@@ -12,7 +12,7 @@ from weft.errors import ArgumentError, ShapeError
 from weft.spec.arguments import reads
 from weft.tn.operator import common
 from weft.tn.state import MPS
-from weft.tn.tensors import contract, scaled, split
+from weft.tn.tensors import contract, norm, scaled, split
 
 
 class TebdResult(NamedTuple):
@@ -92,7 +92,7 @@ def _layer(
         theta = contract("lsm,mtr->lstr", psi.tensors[at], psi.tensors[at + 1])
         theta = contract("lstr,pqst->lpqr", theta, gates[at])
         left, values, right, error = split(theta, 2, max_bond, cutoff, "right" if rightwards else "left")
-        rest = 1 / torch.linalg.vector_norm(values) if normalize else 1
+        rest = 1 / norm(values) if normalize else 1
         left, right = (left, scaled(right, rest)) if rightwards else (scaled(left, rest), right)
         psi.tensors[at], psi.tensors[at + 1] = left, right
         psi.center = at + 1 if rightwards else at

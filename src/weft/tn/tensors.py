@@ -10,6 +10,7 @@ import torch
 import weft.blocks as blocks
 from weft.api.contract import contract as contract_dense
 from weft.blocks import ChargedTensor, Leg
+from weft.blocks.weights import length
 from weft.tn.update import split as split_matrix
 
 Site = TypeVar("Site", torch.Tensor, ChargedTensor)
@@ -43,7 +44,7 @@ def scaled(tensor: Site, factor: Any) -> Site:
 
 
 def norm(tensor: Site) -> torch.Tensor:
-    return torch.linalg.vector_norm(vector(tensor))
+    return length(vector(tensor))
 
 
 def scalar(tensor: Site) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from weft.api.contract import contract
-from weft.blocks.factors import behind
+from weft.blocks.weights import behind, length, relative
 from weft.errors import AccuracyError, ArgumentError, DTypeError, ShapeError
 from weft.spec.arguments import reads
 
@@ -48,7 +48,7 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     except torch.linalg.LinAlgError as failed:
         raise AccuracyError(f"the singular values are not found: {failed}") from None
-    weights = values.to(torch.float64).square()
+    weights = relative(values)
     total = weights.sum(-1, keepdim=True)
     needed = (behind(weights) > cutoff * total).sum(-1) + 1
     drops_all = (total.squeeze(-1) <= cutoff * total.squeeze(-1)) | ~torch.isfinite(total.squeeze(-1))
@@ -62,7 +62,8 @@ def split(matrix: torch.Tensor, *, max_bond: int | None = None, cutoff: float = 
     kept = min(kept, values.shape[-1], max_bond or values.shape[-1])
     index = torch.arange(kept, device=values.device)
     values = torch.where(index < needed[..., None], values[..., :kept], torch.zeros_like(values[..., :kept]))
-    error = (1 - values.to(torch.float64).square().sum(-1) / total.squeeze(-1)).clamp_min(0)
+    rest = weights[..., :kept].masked_fill(index >= needed[..., None], 0).sum(-1)
+    error = (1 - rest / total.squeeze(-1)).clamp_min(0)
     return Split(left[..., :kept], values, right[..., :kept, :], error)
 
 
@@ -111,7 +112,7 @@ def two_site_update(
     *batch, l, s, t, r = theta.shape
     u, values, v, error = split(theta.reshape(*batch, l * s, t * r), max_bond=max_bond, cutoff=cutoff)
     if normalize:
-        values = values / torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+        values = values / length(values, keepdim=True)
     scale = values.to(theta.dtype)
     if absorb == "both":
         scale = scale.sqrt()
