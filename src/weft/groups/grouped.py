@@ -92,7 +92,7 @@ def grouped(
             return []
         if any_autocast() and all(isinstance(one, torch.Tensor) for one in operands):
             operands = cast_by_autocast(operands, keywords.get("precision"))
-        found = _results(equation, operands, accumulate_into, options, out)
+        found = _results(equation, operands, check_added(accumulate_into, out), options, out)
         if out is not None:
             return list(out)
         if isinstance(operands[0], torch.Tensor):

@@ -83,9 +83,9 @@ def check_features(name: str, x: Any, features: int) -> None:
     """`ShapeError` where an input has another number of features: a single one would be broadcast."""
     if getattr(x, "is_nested", False):  # has no shape: the call that follows says what it takes
         return
-    shape = tuple(getattr(x, "shape", (features,)))
-    if not shape or shape[-1] != features:
-        raise ShapeError(f"{name} of shape {shape} has not the {features} features of the layer")
+    shape = getattr(x, "shape", None)
+    if isinstance(shape, tuple) and shape[-1:] != (features,):
+        raise ShapeError(f"{name} of shape {tuple(shape)} has not the {features} features of the layer")
 
 
 def uniform(parameter: torch.Tensor | None, fan_in: int) -> None:

@@ -153,6 +153,7 @@ class MPS:
         pair = [as_operator(matrix, dtype) for matrix in (first, second)]
         if pair[0].is_complex() != pair[1].is_complex():
             pair = [matrix.to(dtype.to_complex()) for matrix in pair]
+        both = contract("ab,bc->ac", *pair)
         left = tensors[0].new_ones(1, 1)
         rights = [left]
         for tensor in reversed(tensors[1:]):
@@ -161,7 +162,7 @@ class MPS:
         rights.reverse()
         found = pair[0].new_empty(count, count)
         for i, tensor in enumerate(tensors):
-            found[i, i] = _closed(_step(left, tensor, pair[0] @ pair[1]), rights[i])
+            found[i, i] = _closed(_step(left, tensor, both), rights[i])
             begun = [_step(left, tensor, matrix) for matrix in pair]
             for j in range(i + 1, count):
                 found[i, j] = _closed(_step(begun[0], tensors[j], pair[1]), rights[j])
