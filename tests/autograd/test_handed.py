@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,65 @@ def test_calls_without_gradients_stay_as_they_are(form: str) -> None:
     for _ in range(12):  # few elements are written so once a call is known to come again
         a, b = torch.randn_like(A), torch.randn_like(B)
         torch.testing.assert_close(FORMS[form](a, b), FORMS[form](a, b, specialize="library"))
+
+
+#: Functions of which two results, or one and the value, are one memory as torch has them; of real or complex values.
+SHARING: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], torch.dtype]] = {
+    "twice": (lambda value: (value, value), torch.float64),
+    "clone": (lambda value: (value, value.clone()), torch.float64),
+    "detached": (lambda value: (value.detach(), value, torch.exp(value)), torch.float64),
+    "bits": (lambda value: (value, value.view(torch.int64)), torch.float64),
+    "a step twice": (lambda value: (lambda found: (found, found.detach(), found))(torch.sin(value)), torch.float64),
+    "a real part of real values": (lambda value: (value.real, value.real, value.conj()), torch.float64),
+    "parts": (lambda value: (value, value.real, value.imag), torch.complex128),
+    "a part": (lambda value: (value.real, value.abs()), torch.complex128),
+}
+
+
+def _whole(shape: torch.Size, kind: torch.dtype) -> torch.Tensor:
+    """Numbers whose products have no rounding and no part of 0."""
+    return torch.randint(1, 5, shape).to(kind) * (1 + 2j if kind.is_complex else 1)
+
+
+def _are_their_own(call: Callable[..., Any], a: torch.Tensor, b: torch.Tensor, right: tuple[torch.Tensor, ...]) -> None:
+    """Results have their values and strides, and keep them when others are overwritten."""
+    results = [each.detach() for each in call(a, b)]
+    for at, (found, wanted) in enumerate(zip(results, right, strict=True)):
+        assert found.is_contiguous()
+        assert not (found.is_conj() or found.is_neg())
+        torch.testing.assert_close(found, wanted.resolve_conj())
+        found.zero_()
+        assert all(bool(each.any()) for each in results[at + 1 :])
+
+
+@pytest.mark.parametrize("grads", [False, True])
+@pytest.mark.parametrize(
+    ("function", "algebra"),
+    [(name, each) for name in SHARING for each in ("sum", "max_plus") if each == "sum" or not SHARING[name][1].is_complex],
+)
+def test_every_result_is_memory_of_its_own(function: str, algebra: str, grads: bool) -> None:
+    epilogue, kind = SHARING[function]
+    how = {} if algebra == "sum" else {"algebra": algebra}
+    for _ in range(12):
+        a, b = (_whole(each.shape, kind).requires_grad_(grads) for each in (A, B))
+        total = (a @ b if algebra == "sum" else (a[:, :, None] + b).amax(1)).mT.contiguous().detach()
+        _are_their_own(partial(weft.contract, "mk,kn->nm", epilogue=epilogue, **how), a, b, epilogue(total))
+
+
+@pytest.mark.parametrize("grads", [False, True])
+def test_every_result_of_a_compiled_call_is_memory_of_its_own(grads: bool) -> None:
+    epilogue, kind = SHARING["parts"]
+    torch._dynamo.reset()
+    call = torch.compile(lambda a, b: weft.contract("mk,kn->mn", a, b, epilogue=epilogue), backend="aot_eager")
+    for _ in range(12):
+        a, b = (_whole(each.shape, kind).requires_grad_(grads) for each in (A, B))
+        _are_their_own(call, a, b, epilogue((a @ b).detach()))
+
+
+def test_results_of_the_reference_are_memory_of_their_own() -> None:
+    first, second = weft.reference.contract("mk,kn->mn", A, B, epilogue=lambda value: (value, value))
+    first.zero_()
+    torch.testing.assert_close(second, A @ B)
 
 
 @pytest.mark.parametrize("rows", [5, 40, 200])

@@ -228,8 +228,8 @@ class _CallWriter(GraphWriter):
         (given,) = next(node for node in function.graph.nodes if node.op == "output").args
         results = given if isinstance(given, (tuple, list)) else [given]
         return [
-            known[each] if _depends(each, inputs[0]) else self.filled(known[each], term)
-            for each in results
+            known[each] if _depends(each, inputs[0]) and _is_its_own(each, results[:at]) else self.filled(known[each], term)
+            for at, each in enumerate(results)
         ]
 
     def _beside(self, name: str, term: str, kind: torch.dtype) -> fx.Node:
@@ -249,6 +249,14 @@ def _depends(node: fx.Node, value: fx.Node) -> bool:
             seen.add(one)
             waiting += one.all_input_nodes
     return value in seen
+
+
+def _is_its_own(node: fx.Node, before: Sequence[fx.Node]) -> bool:
+    """Whether a result has memory of its own: no earlier result is the same, and its operation makes no view."""
+    if node in before or node.op != "call_function":
+        return node not in before
+    views = any(each.alias_info is not None for each in node.target._schema.returns)  # type: ignore[union-attr]
+    return not views and node.target is not torch.ops.aten.conj_physical.default  # which of real values is none
 
 
 def _addend(node: fx.Node, inputs: list[fx.Node]) -> fx.Node | None:

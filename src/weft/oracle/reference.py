@@ -252,12 +252,12 @@ def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues
 
 
 def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """The epilogue of all of D: one result or a tuple of them."""
+    """The epilogue of all of D: one result or a tuple of them, each of which is memory of its own."""
     with Careful():
         results = called(function, values, aux_args)
     several = isinstance(results, (tuple, list))
     parts = tuple(
-        wide(spread(as_value(one, values.device), values.shape))
+        wide(spread(as_value(one, values.device), values.shape)).clone(memory_format=torch.contiguous_format)
         for one in (results if several else (results,))
     )
     return parts if several else parts[0]
