@@ -137,6 +137,7 @@ browser:
 lint: $(READY)
 	$(PY) -m ruff check src packages tests conftest.py tools
 	$(PY) tools/words.py
+	$(PY) tools/devices.py
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.

@@ -94,3 +94,53 @@ def test_unsigned_integers_that_triton_is_not_taught_are_refused() -> None:
     with pytest.raises(weft.UnsupportedError, match="uint16 has no Triton type here"):
         weft.permute(x, "a->a", c=out, out=out, alpha=3, beta=2, backend="triton")
     assert weft.permute(x, "a->ba", extents={"b": 2}, backend="triton").tolist() == [[5, 6], [5, 6]]
+
+
+def _chain(x: torch.Tensor, y: torch.Tensor) -> Any:
+    state = weft.tn.tebd(weft.tn.MPS.random(4, 2, 4), weft.tn.ising_bonds(4), step=-0.1, steps=1, max_bond=4).state
+    return weft.tn.dmrg(weft.tn.heisenberg(4), state, max_bond=8, sweeps=2).state.entropy(1)
+
+
+def _charged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    leg = weft.blocks.Leg(weft.blocks.U1, {0: 2, 1: 3})
+    tensor = weft.blocks.ChargedTensor.random([leg, leg.dual], dtype=torch.float64, seed=1)
+    return weft.blocks.split(tensor.permute(1, 0), 1, max_bond=3).left.to_dense().abs()
+
+
+def _attention(x: torch.Tensor, y: torch.Tensor) -> Any:
+    q, k = x.repeat(100, 1), y.T.repeat(140, 1)
+    return weft.cascade("id,jd->ij, ij,je->ie", q, k, k, between=lambda value: weft.softmax(value, "j"))
+
+
+def _plus(value: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    return value + row, torch.where(value > 2, value, torch.full((), 0.5)), 2.0
+
+
+ON_ANOTHER_DEVICE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "functions": lambda x, y: weft.contract("ab,bc->ac", x, y, epilogue=_plus, indices={"row": "a"}),
+    "an algebra": lambda x, y: weft.contract("ab,bc->ac", x, y, algebra="log", epilogue=lambda value: value * 1.5),
+    "places": lambda x, y: weft.contract("ab,bc->ac", x, y, algebra="max_plus", return_arg=True)[1],
+    "a number": lambda x, y: weft.einsum(",ab->ab", 2.5, x),
+    "ragged": lambda x, y: weft.contract(
+        "bjd,bde->bje", x, y[None].repeat(2, 1, 1), ragged={"j": torch.tensor([0, 1, 3], device="cpu")}
+    ),
+    "a group": lambda x, y: weft.grouped("ab,bc->ac", [(x, y), (x[:2], y)]),
+    "a network": lambda x, y: weft.einsum("ab,bc,cd->ad", x, y, y.T.contiguous()),
+    "a cascade": _attention,
+    "a chain": _chain,
+    "charges": _charged,
+    "the reference": lambda x, y: weft.reference.contract("ab,bc->ac", x, y, epilogue=lambda value: value * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tiers", ["0", "1"])
+@pytest.mark.parametrize("call", ON_ANOTHER_DEVICE.values(), ids=ON_ANOTHER_DEVICE)
+def test_the_default_device_of_a_program_moves_nothing(
+    call: Callable[[torch.Tensor, torch.Tensor], Any], tiers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_TIERS", tiers)
+    for _ in range(12 if tiers == "1" else 2):
+        x, y = torch.rand(3, 4, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64)
+        with torch.device("meta"):
+            found = call(x, y)
+        torch.testing.assert_close(found, call(x, y))

@@ -48,7 +48,8 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     found = judged(actual, reference, bound)
     if found.right:
         return
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(found.at), actual.shape)) if actual.dim() else ()
+    place = torch.tensor(found.at, device="cpu")
+    at = tuple(int(i) for i in torch.unravel_index(place, actual.shape)) if actual.dim() else ()
     raise AssertionError(
         f"{found.wrong} of {found.of} elements are off; the worst at {at}: {actual[at].item()}, expected "
         f"{reference[at].item()}, error over bound {found.worst:.3g} (bound {bound[at].item():.3g})"
@@ -243,12 +244,12 @@ def check_algebra(
         raise AssertionError(broken)
 
     def reduce(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(found.reduce(p, q)).to(dtype).expand(p.shape)
+        return torch.as_tensor(found.reduce(p, q), device="cpu").to(dtype).expand(p.shape)
 
     values = _algebra_samples(dtype, seed)
-    combined = torch.as_tensor(found.combine(values[:, None], values[None, :])).to(dtype).reshape(-1)
-    identity = torch.tensor([found.identity_in(dtype)], dtype=dtype)
-    picked = torch.randperm(len(combined), generator=torch.Generator().manual_seed(seed))[:_TRIPLES_OF]
+    combined = torch.as_tensor(found.combine(values[:, None], values[None, :]), device="cpu").to(dtype).reshape(-1)
+    identity = torch.tensor([found.identity_in(dtype)], dtype=dtype, device="cpu")
+    picked = torch.randperm(len(combined), generator=torch.Generator().manual_seed(seed), device="cpu")[:_TRIPLES_OF]
     samples = torch.cat([combined[picked], identity])
     x, y, z = (one.reshape(-1) for one in torch.meshgrid(samples, samples, samples, indexing="ij"))
     laws = {
@@ -269,15 +270,15 @@ def check_algebra(
 def _algebra_samples(dtype: torch.dtype, seed: int) -> torch.Tensor:
     """Values of one type, its extreme ones among them."""
     if dtype is torch.bool:
-        return torch.tensor([False, True])
+        return torch.tensor([False, True], device="cpu")
     whole = random_operand((6,), dtype, seed, integers=True)
     if dtype.is_complex:
         return torch.cat([whole, random_operand((6,), dtype, seed + 1)])
     if dtype.is_floating_point:
-        extreme = torch.tensor([-math.inf, math.inf, 0.0], dtype=dtype)
+        extreme = torch.tensor([-math.inf, math.inf, 0.0], dtype=dtype, device="cpu")
         return torch.cat([whole, random_operand((6,), dtype, seed + 1), extreme])
     limits = torch.iinfo(dtype)
-    return torch.cat([whole, torch.tensor([limits.min, limits.max, 97 % limits.max], dtype=dtype)])
+    return torch.cat([whole, torch.tensor([limits.min, limits.max, 97 % limits.max], dtype=dtype, device="cpu")])
 
 
 def _disagree(one: torch.Tensor, other: torch.Tensor, involved: torch.Tensor) -> torch.Tensor:

@@ -346,3 +346,18 @@ def test_forward_mode_of_hardsigmoid() -> None:
     primals, tangents = (A, B), TANGENTS[:2]
     found = func.jvp(lambda a, b: weft.contract("mk,kn->mn", a, b, epilogue=F.hardsigmoid), primals, tangents)
     torch.testing.assert_close(found, func.jvp(lambda a, b: F.hardsigmoid(a @ b), primals, tangents))
+
+
+@pytest.mark.parametrize("specialize", ["auto", "library"])
+@pytest.mark.parametrize("how", [{}, {"algebra": "log"}, {"algebra": "max_plus"}], ids=str)
+def test_anomaly_detection_reads_no_traced_derivative(how: dict[str, Any], specialize: str) -> None:
+    def twice(value: torch.Tensor) -> torch.Tensor:  # of this test alone: its derivative is traced here
+        return torch.where(value > 0, torch.sin(value), value * 2)
+
+    a, b = A.detach().clone().requires_grad_(), B.detach().clone().requires_grad_()
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
+        found = weft.contract("mk,kn->mn", a, b, a_fn=twice, epilogue=twice, specialize=specialize, **how)
+        grads = torch.autograd.grad(found.sum(), (a, b))
+        assert torch.is_anomaly_enabled()
+    again = weft.contract("mk,kn->mn", a, b, a_fn=twice, epilogue=twice, specialize=specialize, **how)
+    torch.testing.assert_close(grads, torch.autograd.grad(again.sum(), (a, b)))

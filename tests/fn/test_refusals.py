@@ -118,3 +118,10 @@ def test_a_value_kept_from_an_earlier_recording() -> None:
         trace(fn, (torch.float32,))
     with pytest.raises(FunctionError, match="kept and used after the recording"):
         kept[0].exp()
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300, 1e39j, 10**400], ids=["1e39", "-1e300", "1e39j", "long"])
+@pytest.mark.parametrize("several", [False, True])
+def test_numbers_that_the_type_of_values_does_not_hold(value: complex, several: bool) -> None:
+    with pytest.raises(FunctionError, match="a number that float32 does not hold"):
+        trace(lambda x: (x, value) if several else value, [torch.float32], hook="epilogue")

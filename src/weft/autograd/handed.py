@@ -228,7 +228,7 @@ class _CallWriter(GraphWriter):
         (given,) = next(node for node in function.graph.nodes if node.op == "output").args
         results = given if isinstance(given, (tuple, list)) else [given]
         return [
-            known[each] if _depends(each, inputs[0]) and _is_its_own(each, results[:at]) else self.filled(known[each], term)
+            known[each] if _is_its_own(each, inputs[0], results[:at]) else self.filled(known[each], term)
             for at, each in enumerate(results)
         ]
 
@@ -237,7 +237,7 @@ class _CallWriter(GraphWriter):
         if name in self.places:
             return self.aligned(self.places[name], self.spec.modes(name), term)
         label = dict(self.spec.indices)[name]
-        along = self.graph.call_function(torch.arange, (self.extents[label],), {"dtype": kind})
+        along = self.graph.call_function(torch.arange, (self.extents[label],), {"dtype": kind, "device": "cpu"})
         return self.aligned(along, label, term)
 
 
@@ -251,10 +251,12 @@ def _depends(node: fx.Node, value: fx.Node) -> bool:
     return value in seen
 
 
-def _is_its_own(node: fx.Node, before: Sequence[fx.Node]) -> bool:
-    """Whether a result has memory of its own: no earlier result is the same, and its operation makes no view."""
-    if node in before or node.op != "call_function":
-        return node not in before
+def _is_its_own(node: fx.Node, value: fx.Node, before: Sequence[fx.Node]) -> bool:
+    """Whether a result fills memory of its own: no earlier result is the same, and its operation makes no view."""
+    if node in before or not _depends(node, value):
+        return False
+    if node is value:
+        return True
     views = any(each.alias_info is not None for each in node.target._schema.returns)  # type: ignore[union-attr]
     return not views and node.target is not torch.ops.aten.conj_physical.default  # which of real values is none
 
@@ -270,7 +272,12 @@ def _addend(node: fx.Node, inputs: list[fx.Node]) -> fx.Node | None:
 
 
 def _bound(target: Any) -> Callable[..., Any]:
-    """An operation by its binding where it has one, which is called in half of the time."""
+    """An operation by its binding where it has one, which is called in half of the time.
+
+    Numbers are made by the operation itself: its binding makes them on torch's default device.
+    """
+    if target is torch.ops.aten.scalar_tensor.default:
+        return target  # type: ignore[no-any-return]
     name = target._schema.name.partition("::")[2]
     for home in (torch, torch._C._nn):
         if isinstance(found := getattr(home, name, None), BuiltinFunctionType):

@@ -189,7 +189,7 @@ def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote
         return torch.from_numpy(np.asarray(number))
     dtype = torch.int64 if dtype is None else dtype
     # torch's rule for numbers beside tensors, of which a long integer has the kind and not the value
-    fitting = torch.result_type(torch.empty(1, dtype=dtype), 1 if long else number)
+    fitting = torch.result_type(torch.empty(1, dtype=dtype, device="cpu"), 1 if long else number)
     whole = torch.iinfo(dtype) if fitting == dtype and dtype in _INTEGERS else None
     past = whole is not None and not whole.min <= number.real <= whole.max
     if past or (fitting != dtype and not (promote or (dtype.is_floating_point and fitting == dtype.to_complex()))):
@@ -199,7 +199,7 @@ def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote
             "(promote=True multiplies in a common type)"
         )
     try:
-        return torch.tensor(number, dtype=fitting)
+        return torch.tensor(number, dtype=fitting, device="cpu")
     except (OverflowError, RuntimeError):
         kind = str(dtype).removeprefix("torch.")
         raise DTypeError(f"{name} is a number of {len(str(number))} digits, which {kind} does not hold") from None

@@ -76,7 +76,7 @@ class ChargedTensor:
         """Normally distributed elements."""
         size = allowed(tuple(legs), _charge(legs, charge)).size
         generator = torch.Generator().manual_seed(seed)
-        return cls(legs, torch.randn(size, dtype=dtype, generator=generator).to(device), charge)
+        return cls(legs, torch.randn(size, dtype=dtype, generator=generator, device="cpu").to(device), charge)
 
     @classmethod
     @reads("blocks.ChargedTensor.from_dense")
@@ -247,7 +247,7 @@ class ChargedTensor:
         if index is None:
             kind = torch.int32 if self.structure.size < 2**31 else torch.int64
             with outside_transforms():
-                numbers = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind))
+                numbers = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind, device="cpu"))
                 index = torch.cat([block.reshape(-1) for block in relaid(numbers)]).to(device)
             _RELAID.put(key, index)
         legs = tuple(legs)
@@ -261,8 +261,8 @@ class ChargedTensor:
         signs = _RELAID.get(key)
         if signs is None:
             with outside_transforms():
-                each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8)
-                sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes])
+                each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8, device="cpu")
+                sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes], device="cpu")
                 signs = each.repeat_interleave(sizes).to(self.buffer.device)
             _RELAID.put(key, signs)
         return self._with(self.buffer * signs)

@@ -113,7 +113,7 @@ def _kept(
 ) -> tuple[dict[tuple[object, ...], int], torch.Tensor]:
     """How many values of each matrix are kept, and the weight that is not; matrices of which none is are left out."""
     every = torch.cat([*values.values()])
-    owners = torch.cat([torch.full(each.shape, at) for at, each in enumerate(values.values())])
+    owners = torch.cat([torch.full(each.shape, at, device="cpu") for at, each in enumerate(values.values())])
     ordered, places = relative(every).sort(descending=True, stable=True)
     total = ordered.sum()
     count = min(int((behind(ordered) > cutoff * total).sum()) + 1, max_bond or len(ordered))

@@ -68,7 +68,7 @@ def triangles(
     structure = tiled(shape, group, tile)
     orders = group if summed else group[:1]
     if x is not None and serves(x) and not asked(x) and not is_traced((x,)):
-        buffer = torch.empty(structure.size, dtype=x.dtype)
+        buffer = torch.empty(structure.size, dtype=x.dtype, device="cpu")
         sum_in_orders(x, buffer, _tables(structure, orders, tile, x.shape, x.stride()), [sign for _, sign in orders])
         return BlockTensor.over(structure, buffer)
     stored = [cast(Tile, structure.keys[at]) for at in structure.stored]

@@ -16,7 +16,7 @@ def length(values: torch.Tensor, dim: int = -1, keepdim: bool = False) -> torch.
 
 
 def relative(values: torch.Tensor) -> torch.Tensor:
-    """Weights in float64: the squares of singular values, up to a factor that is one for all along the last dimension."""
+    """The squares of singular values in float64, up to a factor that all along the last dimension have in common."""
     values = values.to(torch.float64)
     return (values / _scale(values, -1)).square()
 

@@ -56,10 +56,10 @@ class Scratch:
         if size < _MANY:
             return None
         if self._next == len(self._buffers):
-            self._buffers.append(torch.empty(0, dtype=dtype))
+            self._buffers.append(torch.empty(0, dtype=dtype, device="cpu"))
         buffer = self._buffers[self._next]
         if buffer.dtype != dtype or buffer.numel() < size:
-            buffer = self._buffers[self._next] = torch.empty(size, dtype=dtype)
+            buffer = self._buffers[self._next] = torch.empty(size, dtype=dtype, device="cpu")
         self._next += 1
         return buffer[:size].view(shape)
 

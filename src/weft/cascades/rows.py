@@ -283,7 +283,8 @@ class StageRows:
                 shape = frame.box_shape(box)
                 room = scratch.take((math.prod(shape),), frame.products.accumulate)
                 if self.terms:
-                    scores = torch.empty(shape, dtype=frame.products.accumulate) if room is None else room.view(shape)
+                    kind = frame.products.accumulate
+                    scores = torch.empty(shape, dtype=kind, device="cpu") if room is None else room.view(shape)
                 else:
                     scores = frame.scores(a, b, box, room).contiguous()
                 rows = int(own[at.END])

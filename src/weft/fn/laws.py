@@ -51,7 +51,7 @@ def _broken(algebra: TracedAlgebra, values: torch.Tensor) -> str:
     combined = _called(algebra.combine, *_all(values, values))
     if combined.is_floating_point():  # an empty sum; of whole numbers it wraps around
         combined = torch.cat([combined[combined.isfinite()], combined.new_tensor([algebra.identity])])
-    picked = torch.linspace(0, len(combined) - 1, 4 * _SAMPLES).long().unique()
+    picked = torch.linspace(0, len(combined) - 1, 4 * _SAMPLES, device="cpu").long().unique()
     p, q, z = _all(combined[picked], combined[picked], values)
     one = _called(algebra.combine, _called(algebra.reduce, p, q), z)
     parts = _called(algebra.combine, p, z), _called(algebra.combine, q, z)
@@ -79,11 +79,11 @@ def _all(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _values(dtype: torch.dtype) -> torch.Tensor:
     if dtype is torch.bool:
-        return torch.tensor([False, True])
-    whole = torch.tensor([3, -2, 1, 0, 2, -1, 5])
+        return torch.tensor([False, True], device="cpu")
+    whole = torch.tensor([3, -2, 1, 0, 2, -1, 5], device="cpu")
     if not (dtype.is_floating_point or dtype.is_complex):
         return (whole if dtype.is_signed else whole.abs()).to(dtype)
-    drawn = torch.randn(_SAMPLES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(_SAMPLES, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     if dtype.is_complex:
         return torch.cat([whole, torch.complex(drawn, drawn.flip(0))]).to(dtype)
     return torch.cat([whole, drawn]).to(dtype)

@@ -188,7 +188,7 @@ class _Recorder(TorchDispatchMode):
             return result
         values = [self._value(tensor) for tensor in tensors_among(args, kwargs)]
         if not values:  # the conjugate of a number, which autograd takes where it differentiates a product with it
-            return self._literal(func(*map(torch.tensor, args), **kwargs).resolve_conj())
+            return self._literal(func(*[torch.tensor(each, device="cpu") for each in args], **kwargs).resolve_conj())
         first = values[0]
         if as_real:
             return self._part(name, args, first)
@@ -268,7 +268,7 @@ class _Recorder(TorchDispatchMode):
         sample = self._ask(func, args, kwargs)
         self._check_shape(func, sample)
         if sample._is_zerotensor():
-            sample = torch.zeros(sample.shape, dtype=sample.dtype)
+            sample = torch.zeros(sample.shape, dtype=sample.dtype, device="cpu")
         if isinstance(number, torch.Tensor):  # fill_ with a 0-d tensor
             value = Value(self._spread(self._value(number).node, sample), sample)
         else:
@@ -353,7 +353,12 @@ class _Recorder(TorchDispatchMode):
         if isinstance(result, (bool, int, float, complex)):
             assert self._first is not None
             like = torch.empty(self._shape, dtype=self._first.meta["dtype"], device="cpu")
-            return self._constant(result, torch.empty((), dtype=torch.result_type(like, result), device="cpu")).node
+            try:
+                kind = torch.result_type(like, result)
+                return self._constant(result, torch.empty((), dtype=kind, device="cpu")).node
+            except (RuntimeError, OverflowError):
+                held = str(like.dtype).removeprefix("torch.")
+                raise self._refuse(f"the function returns a number that {held} does not hold") from None
         what = "nothing" if result is None else type(result).__name__
         raise self._refuse(f"the function returns {what}, not a tensor, a number or a tuple of them")
 

@@ -17,11 +17,12 @@ _STEERING = ("torch._dynamo.", "torch._subclasses.", "torch.fx.experimental.", "
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """No mode, gradient or cast of autocast reaches what is recorded, and no hook of the caller's its saved tensors.
+    """No mode, gradient or cast of autocast reaches what is recorded, and no hook of the caller's its saved tensors;
+    anomaly detection does not read its gradients, and what it makes is on the CPU, whatever torch's default device is.
 
     A function still sees whether autocast is on: torch asks one flag for that and for the casts.
     """
-    with _disable_current_modes(), torch.no_grad(), _own_hooks(), _uncast():
+    with _disable_current_modes(), torch.no_grad(), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
         yield
 
 
@@ -39,6 +40,14 @@ def _own_hooks() -> AbstractContextManager[Any]:
 
 def _uncast() -> AbstractContextManager[Any]:
     return _Uncast() if torch._C._is_any_autocast_enabled() else nullcontext()
+
+
+def _unchecked() -> AbstractContextManager[Any]:
+    return torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else nullcontext()
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    return torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext()
 
 
 def _as_it_is(tensor: Any) -> Any:

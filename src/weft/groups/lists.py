@@ -110,7 +110,8 @@ def read_ragged(notation: Notation, given: Any) -> Ragged:
 def _starts(label: Label, given: Any) -> tuple[int, ...]:
     """Offsets as numbers."""
     try:
-        return tuple(map(index, given if type(given) is list else torch.as_tensor(given).reshape(-1).tolist()))
+        numbers = given if type(given) is list else torch.as_tensor(given, device="cpu").reshape(-1).tolist()
+        return tuple(map(index, numbers))
     except (TypeError, RuntimeError, ValueError):
         raise ArgumentError(f"the offsets of '{label_text(label)}' are whole numbers, not {given!r}") from None
 

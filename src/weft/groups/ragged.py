@@ -287,7 +287,7 @@ def _one_by_one(
         asked = options if i + 1 == ragged.number else part
         found.append(contraction(terms, left, right, asked, found[-1] if summed and found else None))
     if summed:
-        return torch.as_tensor(found[-1])
+        return cast(torch.Tensor, found[-1])
     dims = ragged.dims(output)
     at = next(at for at, dim in enumerate(dims) if dim[0] == ragged.lists)
     if len(dims[at]) == 1:

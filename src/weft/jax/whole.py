@@ -139,7 +139,7 @@ class CascadeOperation(_Whole):
         )  # fmt: skip
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
-        found = self.plan([torch.empty(each.shape, dtype=each.dtype) for each in operands])
+        found = self.plan([torch.empty(each.shape, dtype=each.dtype, device="cpu") for each in operands])
         notation, between = found.notation, found.between
         specs = []
         if found.meets:

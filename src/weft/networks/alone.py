@@ -23,7 +23,7 @@ def scaled(operand: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = operand.dtype
     if not (dtype.is_floating_point or dtype.is_complex):
         raise DTypeError(f"strip_exponent is for floating types, the operand is {dtype_name(dtype)}")
-    largest = operand.abs().amax().double() if operand.numel() else torch.zeros((), dtype=torch.float64)
+    largest = operand.abs().amax().double() if operand.numel() else torch.zeros((), dtype=torch.float64, device="cpu")
     real = REAL_OF.get(dtype, dtype)
     most = int(math.log2(torch.finfo(real).max))  # of a power of two that the type holds, and the inverse too
     exponent = torch.frexp(largest)[1].clamp(-most, most - 1).to(operand.device)

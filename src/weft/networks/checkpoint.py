@@ -84,14 +84,14 @@ class Checkpoint:
             with np.load(file, allow_pickle=False) as stored:
                 header = json.loads(stored["header"].tobytes())
                 dtype, shape = getattr(torch, header["dtype"]), header["shape"]
-                rows = [torch.tensor(row).view(dtype).view(shape) for row in stored["sums"]]
+                rows = [torch.tensor(row, device="cpu").view(dtype).view(shape) for row in stored["sums"]]
             return HeldSums(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
         except _UNREADABLE as error:
             raise self._unreadable(file, error) from error
 
     def write(self, name: str, held: HeldSums, done: Iterable[int], includes: Sequence[str]) -> None:
         """Replace file `name`; then remove those that it includes. Raises `OSError`."""
-        first = next(iter(held.parts.values()), torch.empty(0))
+        first = next(iter(held.parts.values()), torch.empty(0, device="cpu"))
         header = {
             "format": FORMAT, "identity": self._identity, "slices": self._slices, "done": ranges(done),
             "parts": list(held.parts), "includes": list(includes), "exponent": held.exponent,

@@ -388,4 +388,4 @@ def _result(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:
 def _source(tensors: Sequence[Any]) -> Any:
     """The operand that says what kind of array a result is; torch's where all are constants or numbers."""
     found = source_of(*tensors) if tensors else None
-    return torch.empty(0) if found is None or is_scalar(found) else found
+    return torch.empty(0, device="cpu") if found is None or is_scalar(found) else found

@@ -169,7 +169,7 @@ def _blocks(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, t
     """Blocks of rows, converted in one place after the other."""
     rows, columns = weight.shape
     step = max(32, BLOCK // (columns * dtype.itemsize))
-    place = torch.empty(min(step, rows), columns, dtype=dtype)
+    place = torch.empty(min(step, rows), columns, dtype=dtype, device="cpu")
     for start in range(0, rows, step):
         block = place[: min(step, rows - start)]
         block.copy_(weight[start : start + step])

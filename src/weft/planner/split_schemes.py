@@ -52,6 +52,7 @@ it does not hold bfloat16 serves.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import log2
 from typing import NamedTuple
 
 import torch
@@ -100,7 +101,7 @@ class SplitScheme(NamedTuple):
     @property
     def digits(self) -> int:
         """Digits of a term's significand."""
-        return 1 - int(torch.tensor(torch.finfo(self.term).eps).log2())
+        return 1 - int(log2(torch.finfo(self.term).eps))
 
     def loss(self, count: int, runs: tuple[int, ...] = (RUN,), *, joined: bool = False) -> float:
         """The bound of a sum of `count` products, relative to u times the sum of magnitudes.

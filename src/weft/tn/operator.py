@@ -51,12 +51,12 @@ class MPO:
         _check_sites(sites)
         count = extent.extent if isinstance(extent, Leg) else extent
         _check_terms(sites, terms, count, _floating(dtype))
-        one = torch.eye(count, dtype=dtype)
+        one = torch.eye(count, dtype=dtype, device="cpu")
         steps, bonds = automaton(sites, [(factor, placed or {0: one}) for factor, placed in terms])
         legs = None if not isinstance(extent, Leg) else bond_legs(steps, bonds, site_leg(extent))
         tensors = []
         for at, moves in enumerate(steps):
-            tensor = torch.zeros(len(bonds[at]), count, count, len(bonds[at + 1]), dtype=dtype)
+            tensor = torch.zeros(len(bonds[at]), count, count, len(bonds[at + 1]), dtype=dtype, device="cpu")
             for (before, after), matrix in moves.items():
                 tensor[bonds[at][before], :, :, bonds[at + 1][after]] = one if matrix is None else _as(matrix, dtype)
             tensors.append(tensor.to(device))
@@ -119,8 +119,8 @@ def heisenberg(
     S . S = (S+ S- + S- S+) / 2 + Sz Sz, so that all numbers are real; bonds of 5. `extent`: a leg that gives up and
     down charges which are conserved, ``Leg(U1, {1: 1, -1: 1})``.
     """
-    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
-    z = torch.diag(torch.tensor([0.5, -0.5], dtype=torch.float64))
+    up = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64, device="cpu")
+    z = torch.diag(torch.tensor([0.5, -0.5], dtype=torch.float64, device="cpu"))
     pairs = [(coupling / 2, up, up.T), (coupling / 2, up.T, up), (coupling, z, z)]
     return _nearest_neighbours(sites, pairs, (-field, z), dtype, device, extent)
 
@@ -131,15 +131,15 @@ def ising(
     device: torch.device | str = "cpu",
 ) -> MPO:  # fmt: skip
     """``-coupling * sum_i Z_i Z_(i+1) - field * sum_i X_i`` of an open chain, with Pauli matrices; bonds of 3."""
-    z, x = torch.diag(torch.tensor([1.0, -1.0])), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    z, x = torch.diag(torch.tensor([1.0, -1.0], device="cpu")), torch.tensor([[0.0, 1.0], [1.0, 0.0]], device="cpu")
     return _nearest_neighbours(sites, [(-coupling, z, z)], (-field, x), dtype, device)
 
 
 @reads("tn.heisenberg_bond")
 def heisenberg_bond(coupling: float = 1.0, *, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """``coupling * S . S`` of two spins 1/2, (s', t', s, t): what `tebd` takes for every bond."""
-    swap = torch.eye(4, dtype=_floating(dtype)).reshape(2, 2, 2, 2).transpose(0, 1)
-    return coupling * (swap / 2 - torch.eye(4, dtype=dtype).reshape(2, 2, 2, 2) / 4)
+    swap = torch.eye(4, dtype=_floating(dtype), device="cpu").reshape(2, 2, 2, 2).transpose(0, 1)
+    return coupling * (swap / 2 - torch.eye(4, dtype=dtype, device="cpu").reshape(2, 2, 2, 2) / 4)
 
 
 @reads("tn.ising_bonds")
@@ -149,8 +149,9 @@ def ising_bonds(
     """The terms of `ising` bond by bond, (s', t', s, t) each; inner sites share their field between two bonds."""
     _check_sites(sites)
     dtype = _floating(dtype)
-    z, x = torch.diag(torch.tensor([1.0, -1.0], dtype=dtype)), torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=dtype)
-    one = torch.eye(2, dtype=dtype)
+    z = torch.diag(torch.tensor([1.0, -1.0], dtype=dtype, device="cpu"))
+    x = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=dtype, device="cpu")
+    one = torch.eye(2, dtype=dtype, device="cpu")
     found = []
     for bond in range(sites - 1):
         left, right = (1.0 if bond == 0 else 0.5), (1.0 if bond == sites - 2 else 0.5)

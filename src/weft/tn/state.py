@@ -45,7 +45,7 @@ class MPS:
         generator = torch.Generator().manual_seed(seed)
         bonds = [min(bond, extent**at, extent ** (sites - at)) for at in range(sites + 1)]
         tensors = [
-            torch.randn(bonds[at], extent, bonds[at + 1], dtype=dtype, generator=generator).to(device)
+            torch.randn(bonds[at], extent, bonds[at + 1], dtype=dtype, generator=generator, device="cpu").to(device)
             for at in range(sites)
         ]
         state = cls(tensors).canonicalize(0)

@@ -72,10 +72,10 @@ class Checker:
         depth = getattr(self._problem.description, "k", 1)
         count = max(_FEWEST, min(SAMPLED[device.type], _PRODUCTS[device.type] // max(depth, 1)))
         generator = torch.Generator().manual_seed(seed)
-        columns = [torch.randint(0, extent, (count,), generator=generator) for extent in self._extents]
-        random = torch.stack(columns, dim=1) if columns else torch.zeros(1, 0, dtype=torch.int64)
+        columns = [torch.randint(0, extent, (count,), generator=generator, device="cpu") for extent in self._extents]
+        random = torch.stack(columns, dim=1) if columns else torch.zeros(1, 0, dtype=torch.int64, device="cpu")
         rows = [tuple(extent - 1 for extent in self._extents), *corners][:count]
-        fixed = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), len(self._extents))
+        fixed = torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(len(rows), len(self._extents))
         return torch.cat([fixed, random]).to(device)
 
     def _added(self) -> list[torch.Tensor]:

@@ -197,8 +197,8 @@ def _finish(device: torch.device) -> None:
 
 def _fit(sizes: list[float], times: list[float]) -> tuple[float, float]:
     """Latency and bandwidth of ``time = latency + size / bandwidth``, least squares of relative errors."""
-    rows = torch.tensor([[1 / t, s / t] for s, t in zip(sizes, times, strict=True)], dtype=torch.float64)
-    found = torch.linalg.lstsq(rows, torch.ones(len(sizes), 1, dtype=torch.float64)).solution.flatten()
+    rows = torch.tensor([[1 / t, s / t] for s, t in zip(sizes, times, strict=True)], dtype=torch.float64, device="cpu")
+    found = torch.linalg.lstsq(rows, torch.ones(len(sizes), 1, dtype=torch.float64, device="cpu")).solution.flatten()
     latency, per_byte = (float(value) for value in found)
     if latency <= 0 or per_byte <= 0:  # too noisy for a line: the ends alone
         latency, per_byte = min(times), (times[-1] / sizes[-1])

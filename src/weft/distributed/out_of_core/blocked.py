@@ -194,7 +194,7 @@ class OutOfCorePlan:
             # torch rounds pinned memory up to a power of two, which is much of a large tensor: that is registered.
             small = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes) < _LARGE
             pin = self.device.type == "cuda" and small
-            return [torch.empty(self.shape, dtype=dtype, pin_memory=pin) for dtype in self.dtypes]
+            return [torch.empty(self.shape, dtype=dtype, pin_memory=pin, device="cpu") for dtype in self.dtypes]
         from weft.plans.checks import check_outputs
 
         given = as_results(out)

@@ -137,8 +137,8 @@ def special_xlog1py(x: Tensor | Number, y: Tensor | Number) -> Tensor:
 
 def _product_with(log: Callable[[Tensor], Tensor], x: Tensor | Number, y: Tensor | Number) -> Tensor:
     """x log(y), which is 0 at x = 0 unless y is NaN."""
-    x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=y.dtype)  # type: ignore[union-attr]
-    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=x.dtype)
+    x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=y.dtype, device="cpu")  # type: ignore[union-attr]
+    y = y if isinstance(y, Tensor) else torch.tensor(y, dtype=x.dtype, device="cpu")
     return torch.where((x == 0) & (y == y), 0, x * log(y))
 
 
