@@ -6,6 +6,7 @@ What depends on the language (names of types, constants, casts) a writer of that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ from torch import fx
 HALF_TYPES = (torch.float16, torch.bfloat16)
 #: Floating types of one and two bytes, whose values are held as float32.
 SHORT = (*HALF_TYPES, torch.float8_e4m3fn, torch.float8_e5m2)
+#: The type by way of which torch converts floating numbers to a narrow integer type, on CPUs and on GPUs alike.
+WRAPS_FROM = {torch.int8: torch.int32, torch.int16: torch.int32, torch.uint8: torch.int64}
+
+
+@lru_cache
+def past_e4m3() -> int:
+    """Bits of what torch makes of numbers past the largest float8_e4m3fn: NaN in older versions, that one in newer."""
+    return int(torch.tensor([torch.inf], device="cpu").to(torch.float8_e4m3fn).view(torch.uint8).item())
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:

@@ -36,6 +36,7 @@ from weft.fn import Pointwise
 from weft.fn.inliner import Held
 from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.writer import past_e4m3
 from weft.spec import Contraction
 from weft.spec.contraction import peak_type
 from weft.spec.dtypes import value_type
@@ -171,7 +172,9 @@ def memory_functions(lines: Sequence[str]) -> str:
     """Assignments of the loads, stores and roundings that lines of code call by name."""
     tables = {"load": "LOADS", "store": "STORES", "round": "ROUNDS"}
     used = sorted(set(re.findall(r"\b(load|store|round)_(?!word)(\w+)\(", "\n".join(lines))))
-    return "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
+    named = "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
+    # Compiled code is kept by its source: what its conversions depend on stands there too.
+    return named + (f"# past the largest: {past_e4m3():#x}\n" if "e4m3" in named else "")
 
 
 def operand_stage(contraction: Contraction, form: GettForm, name: str, *, conjugates: bool = False) -> GettStage | None:

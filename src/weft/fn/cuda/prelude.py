@@ -5,9 +5,7 @@ Nothing is included: NVIDIA's compiler of programs at run time has no headers by
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
+from weft.fn.writer import past_e4m3
 
 PRELUDE = """
 typedef signed char int8;
@@ -92,11 +90,6 @@ INLINE uint8 to_float8_e5m2(float x) { return to_byte(x, 2, 15, 143u << 23, 113u
 """
 
 
-@lru_cache
 def conversions() -> str:
-    """Conversions of the other short types, by bits where there is no instruction; what `PRELUDE` has stands before.
-
-    What float8_e4m3fn makes of numbers past its largest one, NaN or that, depends on torch's version.
-    """
-    past = torch.tensor([torch.inf], device="cpu").to(torch.float8_e4m3fn).view(torch.uint8).item()
-    return _CONVERSIONS.replace("PAST_E4M3", f"{past:#x}")
+    """Conversions of the other short types, by bits where there is no instruction; what `PRELUDE` has stands before."""
+    return _CONVERSIONS.replace("PAST_E4M3", f"{past_e4m3():#x}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import SHORT, Writer, representable
+from weft.fn.writer import SHORT, WRAPS_FROM, Writer, representable
 
 #: Names of the types that values are held in.
 HELD = {
@@ -84,8 +84,8 @@ class CudaWriter(Writer):
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
         if dtype == torch.bool:
             return self.typed(f"{name} != 0", dtype)
-        if held.is_floating_point and not dtype.is_floating_point and dtype.itemsize < 4:
-            name = self.typed(name, torch.int32)  # beyond a narrow type's range it wraps from there
+        if held.is_floating_point and dtype in WRAPS_FROM:
+            name = self.typed(name, WRAPS_FROM[dtype])
         return self.typed(name, dtype)
 
 

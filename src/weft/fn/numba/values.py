@@ -12,6 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from weft.fn.writer import past_e4m3
+
 _WORD = ir.IntType(64)
 _HALF, _SINGLE, _BYTE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
@@ -79,11 +81,12 @@ class _Short(NamedTuple):
     bias: int
     past: int  # the least number that is past its largest, as float32 has it
     least: int  # its least normal number
-    largest: int  # what it has instead of what is past: NaN, or infinity
+    largest: int  # bits of what it has instead of what is past: NaN, infinity, or its largest number
+    special: int  # bits of what follows its largest number
 
 
-_E4M3 = _Short(3, 7, 1087 << 20, 121 << 23, 0x7F)
-_E5M2 = _Short(2, 15, 143 << 23, 113 << 23, 0x7C)
+_E4M3 = _Short(3, 7, 1087 << 20, 121 << 23, past_e4m3(), 0x7F)
+_E5M2 = _Short(2, 15, 143 << 23, 113 << 23, 0x7C, 0x7C)
 
 
 def _to_byte(kind: _Short) -> Any:
@@ -104,9 +107,10 @@ def _to_byte(kind: _Short) -> Any:
         small = builder.sub(builder.bitcast(moved, _INT), scale)
         odd = builder.and_(builder.lshr(size, number(shift)), number(1))
         rounded = builder.add(builder.add(size, odd), number(((kind.bias - 127) << 23) + (1 << (shift - 1)) - 1))
-        found = builder.select(
-            builder.icmp_unsigned("<", size, number(kind.least)), small, builder.lshr(rounded, number(shift))
-        )
+        rounded = builder.lshr(rounded, number(shift))
+        most = builder.icmp_unsigned(">", rounded, number(kind.largest))
+        rounded = builder.select(most, number(kind.largest), rounded)
+        found = builder.select(builder.icmp_unsigned("<", size, number(kind.least)), small, rounded)
         past = builder.select(builder.icmp_unsigned(">", size, number(255 << 23)), number(0x7F), number(kind.largest))
         found = builder.select(builder.icmp_unsigned(">=", size, number(kind.past)), past, found)
         sign = builder.and_(builder.lshr(bits, number(24)), number(0x80))
@@ -124,7 +128,7 @@ def _from_byte(kind: _Short) -> Any:
         moved = builder.bitcast(builder.shl(size, ir.Constant(_INT, 23 - kind.fraction)), _SINGLE)
         scaled = builder.fmul(moved, ir.Constant(_SINGLE, 2.0 ** (127 - kind.bias)))
         bits = builder.bitcast(scaled, _INT)
-        for least, found in ((kind.largest, 0x7F800000), (kind.largest + 1 if kind is _E5M2 else 0x7F, 0x7FC00000)):
+        for least, found in ((kind.special, 0x7F800000), (0x7D if kind is _E5M2 else 0x7F, 0x7FC00000)):
             special = builder.icmp_unsigned(">=", size, ir.Constant(_INT, least))
             bits = builder.select(special, ir.Constant(_INT, found), bits)
         sign = builder.shl(builder.and_(wide, ir.Constant(_INT, 0x80)), ir.Constant(_INT, 24))

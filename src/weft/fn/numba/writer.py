@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import SHORT, Writer, representable
+from weft.fn.writer import SHORT, WRAPS_FROM, Writer, representable
 
 #: numba's names of the types that values are held in.
 HELD = {
@@ -84,8 +84,8 @@ class NumbaWriter(Writer):
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
         if dtype == torch.bool:
             return self.let(f"{name} != 0")
-        if held.is_floating_point and not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize < 8:
-            name = self.let(f"int64({name})")  # beyond the narrow type's range this wraps, as torch's casts do
+        if held.is_floating_point and dtype in WRAPS_FROM:
+            name = self.let(f"{self.type(WRAPS_FROM[dtype])}({name})")
         return self.let(f"{self.type(dtype)}({name})")
 
 

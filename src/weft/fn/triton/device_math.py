@@ -10,9 +10,10 @@ from typing import Any
 
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.fn.triton.device_elu import elu
 
-__all__ = ["elu", "exp2", "fma_to_one", "reciprocal"]
+__all__ = ["elu", "exp2", "fma_to_one", "reciprocal", "to_type"]
 
 
 @tl.core.builtin

@@ -79,7 +79,7 @@ class _Emitter(TritonWriter):
         held = self._held.get(node, computing(dtype))
         name = self.operand(node, held)
         if held != dtype:
-            name = self.let(f"{name}.to({self.type(dtype)})")
+            name = self.let(self.rounding(name, dtype))
         read = self._sources(node)
         for unread in (entry for entry in inputs if entry not in read):
             spread = self._fresh()

@@ -14,6 +14,8 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
+from weft.fn.triton.device_cast import to_type
+
 
 def _on_host(function: Callable[..., np.ndarray[Any, Any]]) -> Callable[..., Any]:
     def call(*operands: Any) -> Any:
@@ -64,4 +66,5 @@ device_math = SimpleNamespace(
     reciprocal=_on_host(np.reciprocal),
     fma_to_one=_on_host(lambda x, y, z: np.clip(x * y + z, 0, 1)),
     elu=lambda x: _single_elu(x.to(tl.float32)).to(x.dtype),
+    to_type=to_type,
 )

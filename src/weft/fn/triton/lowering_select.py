@@ -170,5 +170,4 @@ def _view(w: Writer, t: torch.dtype, x: Any, dtype: torch.dtype) -> str:
 @lowers("_to_copy")
 def _to_copy(w: Writer, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> str:
     value = w.operand(x, t)
-    narrow = w.type(dtype)
-    return value if dtype == t else f"{value}.to({narrow}).to({w.type(t)})"
+    return value if dtype == t else f"{w.rounding(value, dtype)}.to({w.type(t)})"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import Writer, representable
+from weft.fn.writer import WRAPS_FROM, Writer, representable
 
 _TRITON_TYPES = {
     torch.bool: "int1",
@@ -28,7 +28,7 @@ _TRITON_TYPES = {
     torch.float32: "float32",
     torch.float64: "float64",
 }
-_NARROW_INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class TritonWriter(Writer):
@@ -70,10 +70,14 @@ class TritonWriter(Writer):
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
         if dtype == torch.bool:
             return self.let(f"{name} != {self.constant(0, held)}")
-        if held.is_floating_point and dtype in _NARROW_INTEGERS:
-            # To 32 bits first: beyond its range the direct conversion is undefined on a GPU, while this one wraps.
-            name = self.let(f"{name}.to(tl.int32)")
-        return self.let(f"{name}.to({self.type(dtype)})")
+        if held.is_floating_point and dtype in WRAPS_FROM:
+            name = self.let(f"{name}.to({self.type(WRAPS_FROM[dtype])})")
+        return self.let(self.rounding(name, dtype))
+
+    def rounding(self, name: str, dtype: torch.dtype) -> str:
+        """The expression of a floating value rounded to a floating type."""
+        kind = self.type(dtype)
+        return f"device_math.to_type({name}, {kind})" if dtype in _FP8 else f"{name}.to({kind})"
 
 
 def _is_normal_float32(value: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import settled
@@ -91,4 +92,4 @@ def chain_kernel(
     mask = row_inside[:, None] & r_inside[None, :]
     if ADD:
         value += load_or_zero(place, mask).to(ACCUMULATE) * scalar(beta, ACCUMULATE)
-    tl.store(place, value.to(RESULT), mask=mask)
+    tl.store(place, to_type(value, RESULT), mask=mask)

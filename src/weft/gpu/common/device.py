@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.gpu.common.addresses import ANY
 
 
@@ -144,13 +145,14 @@ def finish(
         value = EPILOGUE(value, *gathered(pointers, place, AUX_D, PARAMS, OFFSETS, MASK))
     offsets_d = tl.broadcast_to(OFFSETS(place, PARAMS, 3), acc.shape)
     if len(AUX.outputs) == 0:
-        tl.store(d + offsets_d, value.to(RESULT), mask=mask)
+        tl.store(d + offsets_d, to_type(value, RESULT), mask=mask)
     else:
-        tl.store(d + offsets_d, tl.broadcast_to(value[0], acc.shape).to(RESULT), mask=mask)
+        tl.store(d + offsets_d, to_type(tl.broadcast_to(value[0], acc.shape), RESULT), mask=mask)
         for i in tl.static_range(len(AUX.outputs)):
             other = pointers[AUX.outputs[i][1]]
             offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
-            tl.store(other + offsets, tl.broadcast_to(value[i + 1], acc.shape).to(other.dtype.element_ty), mask=mask)
+            more = to_type(tl.broadcast_to(value[i + 1], acc.shape), other.dtype.element_ty)
+            tl.store(other + offsets, more, mask=mask)
     if AUX.peak >= 0:
         first = value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape)
-        raise_peak(pointers[AUX.peak], first.to(RESULT), mask)
+        raise_peak(pointers[AUX.peak], to_type(first, RESULT), mask)

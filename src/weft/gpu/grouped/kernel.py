@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import settled
@@ -187,7 +188,7 @@ def grouped_kernel(
             value += load_or_zero(place, inside).to(ACCUMULATE) * scalar(beta, ACCUMULATE)
         if EPILOGUE is not None:
             value = tl.broadcast_to(EPILOGUE(value), (ROWS, COLUMNS))
-        tl.store(place, value.to(RESULT), mask=inside)
+        tl.store(place, to_type(value, RESULT), mask=inside)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets, starts_of
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
@@ -58,7 +59,7 @@ def permute_tile(
             value += addend.to(SCALE) * scalar(beta, SCALE)
 
     # (3) Store it.
-    tl.store(d + offsets_d, value.to(RESULT), mask=mask)
+    tl.store(d + offsets_d, to_type(value, RESULT), mask=mask)
 
 
 @triton.jit

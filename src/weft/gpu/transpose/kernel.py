@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.fn.triton.device_cast import to_type
 from weft.gpu.common.device import scalar
 from weft.gpu.common.pdl import pdl_begin
 
@@ -79,8 +80,8 @@ def square_kernel(
     mirror = tl.load(there, mask=mirror_mask, other=0)
     if SCALE is not None:
         factor = scalar(alpha, SCALE)
-        tile = (tile.to(SCALE) * factor).to(tile.dtype)
-        mirror = (mirror.to(SCALE) * factor).to(mirror.dtype)
+        tile = to_type(tile.to(SCALE) * factor, tile.dtype)
+        mirror = to_type(mirror.to(SCALE) * factor, mirror.dtype)
 
     # (3) Store each where the other was, once all of both has been loaded.
     tl.debug_barrier()
