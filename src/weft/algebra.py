@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from numbers import Number
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import torch
 
 from weft.base.figures import nearest
 from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
-from weft.fn import trace
+from weft.fn import fingerprint, trace
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
 from weft.fn.laws import Early, early
@@ -80,6 +80,16 @@ class Algebra:
             return plus_times_mod, (int(self.name.removeprefix("plus_times_mod(").removesuffix(")")),)
         return Algebra, (self.combine, self.reduce, self.identity, self.name, self.requires, self.vjp)
 
+    def said(self) -> Hashable | None:
+        """A key of all its fields, with what its functions compute now; None where one of them cannot be read.
+
+        Functions are told apart by identity, too: whoever keeps something under the key may call them later.
+        """
+        if NAMED.get(self.name) is self:  # one of weft's own, which stays as it is
+            return self.name
+        parts = [_said(getattr(self, each.name)) for each in fields(self)]
+        return None if None in parts else tuple(parts)
+
     def traced(self, dtype: torch.dtype) -> TracedAlgebra:
         """The algebra for values of one accumulator type.
 
@@ -129,6 +139,13 @@ class Algebra:
         if not torch.can_cast(traced.result, dtype):
             raise DTypeError(f"{hook} returns {_name(traced.result)}, which cannot be used as {_name(dtype)}")
         return traced
+
+
+def _said(value: Any) -> Hashable | None:
+    if not callable(value):
+        return repr(value)  # tells kinds of numbers and signs of zero apart
+    found = fingerprint(value)
+    return None if found is None else (id(value), found)
 
 
 def _of_two(function: Binary) -> Binary:

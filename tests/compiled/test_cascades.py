@@ -120,6 +120,19 @@ def test_gradients_of_operands() -> None:
     )
 
 
+def test_calls_whose_operands_differ_in_type_alone() -> None:
+    weighted = torch.compile(
+        lambda x, y, z: weft.cascade(
+            "id,jd->ij, ij,je->ie", x, y, z, between=lambda s: weft.softmax(s, "j"), out_dtype=torch.float32
+        ),
+        backend="aot_eager",
+    )
+    for dtype in (torch.float16, torch.bfloat16, torch.float16):
+        x, y, z = (torch.rand(each, dtype=dtype) for each in ((4, 8), (6, 8), (6, 3)))
+        right = torch.softmax(x.double() @ y.double().T, -1) @ z.double()
+        torch.testing.assert_close(weighted(x, y, z).double(), right, rtol=1e-2, atol=1e-2)
+
+
 def test_autocast_holds() -> None:
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):

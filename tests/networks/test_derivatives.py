@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import weft
 from nets import chain, net_of, random_net
@@ -102,3 +103,18 @@ def test_parameters_are_differentiated_after_calls_without() -> None:
         for _ in range(3):
             planned(*given)
     assert planned(*given).requires_grad
+
+
+@pytest.mark.parametrize("calls", [1, 3, 12])
+@pytest.mark.parametrize("specialize", ["now", "auto"])
+def test_tangents_that_come_in_place_are_those_of_a_call_that_came_before(calls: int, specialize: Any) -> None:
+    z, b, c = torch.zeros(3, 4), torch.rand(4, 5), torch.rand(5, 6)
+    net = weft.network("ij,jk,kl->il", z, b, c, specialize=specialize)
+    for _ in range(calls):
+        net(z, b, c)
+    x, t = torch.rand(3, 4), torch.rand(3, 4)
+    with forward_ad.dual_level():
+        z.copy_(forward_ad.make_dual(x, t))
+        found = forward_ad.unpack_dual(net(z, b, c))
+        torch.testing.assert_close(found.primal, x @ b @ c)
+        torch.testing.assert_close(found.tangent, t @ b @ c)

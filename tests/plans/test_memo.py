@@ -46,6 +46,17 @@ def _over_ranks() -> Callable[[], Any]:
     return lambda: weft.distributed.contract("ij,jk->ik", A, B, placements={"a": "j", "b": "j"})
 
 
+def _cascade() -> Any:
+    return weft.cascade("ij,jk->ik", A, B, between=lambda s: weft.softmax(s, "k"))
+
+
+def _of_jax() -> Callable[[], Any]:
+    from weft.jax.contraction import ContractOperation
+
+    operation, place = ContractOperation("ij,jk->ik"), torch.empty(6, 4)
+    return lambda: operation.run([A, B], [place])
+
+
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
@@ -56,6 +67,8 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "ragged: plans": lambda: lambda: weft.contract("bij,bjk->bik", A, B[None], ragged={"i": [0, 6]}),
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,
+    "cascades: plans": lambda: _cascade,
+    "jax: plans": _of_jax,
 }
 
 

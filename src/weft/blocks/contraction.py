@@ -24,7 +24,6 @@ from weft.blocks.tensor import BlockTensor, Structure
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
-from weft.planner.validity import default_precision
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import Memo
@@ -131,7 +130,7 @@ def _plan(
 ) -> BlockPlan:  # fmt: skip
     """The plan of an earlier contraction of the same blocks, else a new one."""
     prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
-    said = default_precision(), *((name, value) for name, value in keywords.items() if name not in HOOKS)
+    said = tuple([(name, value) for name, value in keywords.items() if name not in HOOKS])
     try:
         place = _PLANS.place((notation, a.structure, b.structure, d, graded, a.dtype, b.dtype, a.device, prints, said))
     except TypeError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from weft.api.keywords import Equation, signed
 from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import DTypeError, UnsupportedError, call_context
@@ -19,6 +18,7 @@ from weft.planner.options import Options
 from weft.planner.target import resolve_backend
 from weft.plans.checks import reject_gradient
 from weft.plans.keywords import read_options
+from weft.plans.memo import Memo, MemoPlace
 from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
 from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.cascades.notation import CascadeNotation
     from weft.cascades.plan import CascadePlan
 
-_PLANS = BoundedCache(256)
+_PLANS = Memo("cascades: plans", 256)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
 
@@ -134,13 +134,13 @@ def planned(
     from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
 
     _check(tensors, options)
-    key = _key(equation, tensors, options.tensors, options, function, alpha)
-    plan: CascadePlan | None = None if key is None else _PLANS.get(key)
+    place = _place(equation, tensors, options.tensors, options, function, alpha)
+    plan: CascadePlan | None = None if place is None else _PLANS.get(place)
     if plan is None:
         with outside_transforms():
             plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha)
-        if key is not None:
-            _PLANS.put(key, plan)
+        if place is not None:
+            _PLANS.put(place, plan)
     return plan
 
 
@@ -163,22 +163,20 @@ def _transformed(
     return found if len(found) > 1 or (plan.between.several and not plan.meets) else found[0]
 
 
-def _key(
+def _place(
     equation: Any, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor], options: Options,
     function: Any, alpha: float,
-) -> Hashable | None:  # fmt: skip
-    """All that a plan follows from; None where that cannot be told without reading it again."""
+) -> MemoPlace | None:  # fmt: skip
+    """The place of all that a plan follows from; None where that cannot be told without reading it again."""
     print_of = () if function is None else fingerprint(function)
     said = options.said()
     if print_of is None or said is None or not isinstance(equation, (str, tuple)):
         return None
     layouts = tuple((tuple(each.shape), each.dtype, each.device) for each in (*tensors, *operands.values()))
-    found = (equation, layouts, tuple(operands), said, print_of, repr(alpha))
     try:
-        hash(found)
+        return _PLANS.place((equation, layouts, tuple(operands), said, print_of, repr(alpha)))
     except TypeError:
         return None
-    return found
 
 
 def autocast_type(kind: str, dtype: torch.dtype) -> torch.dtype | None:

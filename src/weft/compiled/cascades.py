@@ -18,7 +18,6 @@ from torch import Tensor
 
 from weft.algebra import NAMED, find
 from weft.base.arrays import outside_tracing
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned
@@ -38,7 +37,6 @@ from weft.spec.dtypes import dtype_name, resolve
 if TYPE_CHECKING:
     from weft.cascades.plan import CascadePlan
 
-_PLANS = BoundedCache(256)  # by text and layouts
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
 
 
@@ -69,17 +67,13 @@ class DescribedCascade:
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results, differentiable."""
         given, operands = tensors[: self.count], tensors[self.count :]
-        key = (self.text, *((tuple(each.shape), each.device) for each in tensors))
-        plan: CascadePlan | None = _PLANS.get(key)
         named = dict(zip([name for name, _ in self.aux], operands, strict=True))
-        if plan is None:
-            pairs = {name: (modes, named[name]) for name, modes in self.aux}
-            labels = (self.notation.a, self.notation.b, self.notation.s, self.notation.c, self.notation.d)
-            plan = planned(
-                tuple(each for each in labels if each is not None), given, replace(self.options, operands=pairs),
-                self.between, self.alpha,
-            )  # fmt: skip
-            _PLANS.put(key, plan)
+        pairs = {name: (modes, named[name]) for name, modes in self.aux}
+        labels = (self.notation.a, self.notation.b, self.notation.s, self.notation.c, self.notation.d)
+        plan = planned(
+            tuple(each for each in labels if each is not None), given, replace(self.options, operands=pairs),
+            self.between, self.alpha,
+        )  # fmt: skip
         found = plan.run(given, named)
         return [each.contiguous() for each in (found if isinstance(found, tuple) else (found,))]
 

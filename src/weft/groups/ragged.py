@@ -31,7 +31,6 @@ from weft.fn.fingerprint import fingerprints
 from weft.groups.launch import check_single, launch_of
 from weft.groups.lists import Ragged, check_offsets, offsets_of, packed, read_ragged
 from weft.planner.request import HOOKS
-from weft.planner.validity import default_precision
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import TAKEN, read_options, refuse_unknown
@@ -143,7 +142,7 @@ def _planned(
     """The packed result, by the plan of an earlier contraction of such tensors, else by a new one."""
     x, y = (side.resolve_conj().resolve_neg() for side in (x, y))  # copies lie otherwise than views
     prints = fingerprints(tuple(words.get(hook) for hook in HOOKS))
-    said = default_precision(), *((name, value) for name, value in words.items() if name not in HOOKS)
+    said = tuple([(name, value) for name, value in words.items() if name not in HOOKS])
     layouts = tuple([(side.shape, side.stride(), side.dtype) for side in (x, y)])
     place = _PLANS.place((notation, ragged, layouts, x.device, prints, said))
     plan: RaggedPlan | None = _PLANS.get(place) if prints is not None else None

@@ -18,7 +18,6 @@ import torch
 import jax
 from weft.api.contract import plan
 from weft.api.lookup import read_notation
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import ArgumentError, call_context
@@ -29,6 +28,7 @@ from weft.jax.operation import apply, by_torch, given_operands, name_of, said_ke
 from weft.planner.options import read_indices
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options
+from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
@@ -100,13 +100,9 @@ class ContractOperation:
         return found.bind(a, b, tuple(results) if len(results) > 1 else results[0], operands=given or None)
 
     def _plan(self, operands: Tensors) -> Any:
+        a, b, *rest = operands
         key = (self, *((tuple(each.shape), each.dtype, each.device) for each in operands))
-        found = _PLANS.get(key)
-        if found is None:
-            a, b, *rest = operands
-            found = plan(self.equation, a, b, **self.words(rest))
-            _PLANS.put(key, found)
-        return found
+        return _PLANS.made(key, lambda: plan(self.equation, a, b, **self.words(rest)))
 
     def computed(self, operands: Tensors) -> tuple[torch.Tensor, ...]:
         a, b, *rest = operands
@@ -136,7 +132,7 @@ class ContractOperation:
         return _spread(apply(operation, cotangent, other)[0], left, term, aval)
 
 
-_PLANS = BoundedCache(1024)
+_PLANS = Memo("jax: plans", 1024)
 
 
 def _gradient_type(cotangent: Any, other: Any, aval: Any) -> str:

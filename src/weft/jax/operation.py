@@ -92,8 +92,7 @@ def given_operands(operands: Any) -> dict[str, tuple[Any, Any]]:
 def said_keywords(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
     """Keywords of a call of these arrays as text says them: what they say when JAX traces it."""
     found = {name: _said(name, value) for name, value in keywords.items() if value is not None}
-    if "precision" not in found and default_precision() != "ieee":
-        found["precision"] = default_precision()
+    found.setdefault("precision", default_precision())
     if isinstance(found.get("algebra"), Algebra):
         found["algebra"] = fixed(found["algebra"], [spec_of(each).dtype for each in arrays], found)
     return found

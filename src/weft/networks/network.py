@@ -29,7 +29,6 @@ from weft.networks.long_run import EVERY, Alone, Going
 from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.program import NetworkProgram
-from weft.networks.recent import Recent
 from weft.networks.scheme import scheme_of, sliced_tree
 from weft.networks.settings import Settings, check_signs, node_dtypes, read_functions
 from weft.networks.slicing import read_slices
@@ -38,6 +37,7 @@ from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
+from weft.plans.lately import Lately
 from weft.plans.memo import Memo
 from weft.spec.arguments import read_path
 
@@ -91,7 +91,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         self._programs = Memo("network: programs", PROGRAMS)
         self._changes = Changes() if self.settings.reuse else None
         self._paused: Going | None = None
-        self._recent: Recent | None = None
+        self._lately = Lately(1)  # of plain calls
         self._layouts: set[Any] = set()  # of operands for which steps were tuned
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest = self.backward = None
@@ -245,19 +245,16 @@ class Network(DescribedNetwork, Generic[Returned]):
     def _follow(self, watched: Watched[Any]) -> None:
         """Forget what was made of functions that compute something else by now."""
         if watched.changed():
-            self._programs, self._recent = Memo("network: programs", PROGRAMS), None
+            self._programs, self._lately = Memo("network: programs", PROGRAMS), Lately(1)
             self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
 
     def _known(self, tensors: Sequence[Any]) -> NetworkProgram | None:
         """The program of tensors whose layouts were seen before: they were checked then."""
-        recent = self._recent
-        if recent is not None and recent.again(tensors):
-            found: NetworkProgram = recent.found
-            return found
-        key = call_signature(*tensors)
-        known: NetworkProgram | None = self._programs.get(self._programs.place(key)) if key is not None else None
-        if known is not None:
-            self._recent = Recent(tensors, known)
+        known: NetworkProgram | None = self._lately.find((), tensors)
+        if known is None and (key := call_signature(*tensors)) is not None:
+            known = self._programs.get(self._programs.place(key))
+            if known is not None:
+                self._lately.note((), tensors, known)
         return known
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ class StepOptions:
     halves: bool = False  # all operands of the network are of float16
 
     def having(self, **functions: Callable[..., Any] | None) -> StepOptions:
-        return StepOptions(self.options.having(**functions), self.halves)
+        return replace(self, options=self.options.having(**functions))
 
     def of(self, a: torch.dtype, b: torch.dtype) -> Options:
         """The options of a step whose operands have these types."""

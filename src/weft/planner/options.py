@@ -7,12 +7,13 @@ gradient, a network or a rank makes those of its steps by `dataclasses.replace`,
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from weft.algebra import NAMED, Algebra, find
+from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor, is_array
 from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError
 from weft.fn.fingerprint import fingerprints
@@ -74,28 +75,24 @@ class Options:
 
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
-        a_fn, b_fn, c_fn, epilogue = self.functions
-        prints = () if a_fn is b_fn is c_fn is epilogue is None else fingerprints(self.functions)
-        algebra: Hashable = None
-        if self.algebra is not None and NAMED.get(self.algebra.name) is self.algebra:
-            algebra = self.algebra.name  # one of weft's own, which stays as it is
-        elif self.algebra is not None:
-            parts = fingerprints((self.algebra.combine, self.algebra.reduce))
-            identity = self.algebra.identity
-            # Numbers of another kind or sign of zero are different.
-            whole = identity if callable(identity) else repr(identity)
-            algebra = None if parts is None else (self.algebra.name, parts, whole, self.algebra.requires)
-        if prints is None or (self.algebra is not None and algebra is None):
-            return None
-        placed = tuple([(name, modes) for name, (modes, _) in self.operands.items()]) if self.operands else ()
-        schedule, forced = self.schedule, None
-        if schedule is not None:
-            forced = schedule if isinstance(schedule, Hashable) else str(schedule)
-        return (
-            self.out_dtype, self.precision, self.accumulate, prints, placed, tuple(self.indices.items()), algebra,
-            self.deterministic, self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
-            self.kept_dtype, self.peak, self.invariant,
-        )  # fmt: skip
+        given, plain = _to_encode(self), _as_they_are(self)
+        if given == _NOTHING:
+            return plain
+        found = [encode(value) for encode, value in zip(_ENCODED.values(), given, strict=True)]
+        return None if None in found else (*plain, *found)
+
+
+#: Fields that are no keys, each as a key that is made of it; None for what cannot be told from another.
+_ENCODED: dict[str, Callable[[Any], Hashable | None]] = {
+    "functions": fingerprints,
+    "operands": lambda operands: tuple([(name, modes) for name, (modes, _) in operands.items()]),
+    "indices": lambda indices: tuple(indices.items()),
+    "algebra": lambda algebra: () if algebra is None else algebra.said(),
+    "schedule": lambda schedule: (schedule if isinstance(schedule, Hashable) else str(schedule),),
+}
+_to_encode = attrgetter(*_ENCODED)
+_as_they_are = attrgetter(*[each.name for each in fields(Options) if each.name not in _ENCODED])
+_NOTHING = _to_encode(Options())
 
 
 def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Options:

@@ -1,8 +1,8 @@
 """Plans that are kept: every such cache, and the stamp that each of its keys carries.
 
 Plans depend on what no call says: the schedules that tuning stored, the families whose self-test failed, the number of
-torch's threads. `weft.planner.validity.generation` counts the changes. A `Memo` writes it into each key itself. An
-entry of an earlier generation is never found again, and goes when another is kept.
+torch's threads, the default precision. `weft.planner.validity.call_state` has them. A `Memo` writes it into each key
+itself. An entry of an earlier generation is never found again, and goes when another is kept.
 
 What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
 """
@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from weft.base.bounded_cache import BoundedCache
-from weft.planner.validity import generation
+from weft.planner.validity import call_state, generation
 
 _every: WeakValueDictionary[int, Memo] = WeakValueDictionary()
 _numbers = count()
 
 
 class MemoPlace(NamedTuple):
-    """A key, with the generation that all plans depend on."""
+    """A key, with the state that all plans depend on."""
 
-    generation: tuple[int, int]
+    state: tuple[int, int, str]
     key: Hashable
 
 
 class Memo:
-    """At most `size` values by key, those of the present generation; the longest unused goes first."""
+    """At most `size` values by key and `call_state`, those of the present generation; the longest unused goes first."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Memo:
 
         Raises `TypeError` for a key without a hash.
         """
-        found = MemoPlace(generation(), key)
+        found = MemoPlace(call_state(), key)
         hash(found)
         return found
 
@@ -56,7 +56,7 @@ class Memo:
         return self._entries.take(place)
 
     def put(self, place: MemoPlace, value: Any) -> None:
-        changes = place.generation[0]
+        changes = place.state[0]
         if changes > self._changes:
             self._entries, self._changes = BoundedCache(self._size), changes
         if changes == self._changes:
