@@ -74,6 +74,9 @@ def test_reuse_repeats_what_changed_alone() -> None:
     stale = planned(*tensors)
     torch.testing.assert_close(stale, torch.linalg.multi_dot([*tensors[:2], before, *tensors[3:]]))
     torch.testing.assert_close(planned(*tensors, changed=[2]), torch.linalg.multi_dot(tensors))
+    tensors[2].data.add_(1.0)
+    planned.refresh()
+    torch.testing.assert_close(planned(*tensors), torch.linalg.multi_dot(tensors))
     with pytest.raises(weft.ArgumentError, match="changed names operand 9"):
         planned(*tensors, changed=[9])
     with pytest.raises(weft.ArgumentError, match="changed is a collection of places of operands, not 1"):

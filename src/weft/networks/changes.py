@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from threading import RLock
 from typing import Any
 
 import torch
 
+from weft.base.arrays import without_memory
 from weft.base.kept import is_capturing
 
 
 class Changes:
     """The operands, and their versions, from which a program made the intermediates it holds.
 
-    torch counts a tensor's version up with every operation that writes it in place. It does not see what a kernel of
-    its own, or another library, has written.
+    torch counts a tensor's version up with every operation that writes it in place, and so does weft. Neither sees what
+    fused optimizers, `data` of a tensor and other libraries write. Optimizers write what requires a gradient: that
+    counts as changed in every call.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()  # a call holds it from what has changed to the end of its steps
         self._program: Any = None
-        self._seen: list[tuple[weakref.ref[torch.Tensor], int, int | None]] = []
+        self._seen: list[tuple[weakref.ref[torch.Tensor], Any]] = []
 
     def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
         """Places of operands that changed since the last call; None where all steps have to run.
@@ -37,8 +39,8 @@ class Changes:
         if said is not None:
             return set(said)
         return {
-            at for at, (tensor, (known, address, version)) in enumerate(zip(operands, self._seen, strict=True))
-            if known() is not tensor or tensor.data_ptr() != address or version is None or _version(tensor) != version
+            at for at, (tensor, (known, state)) in enumerate(zip(operands, self._seen, strict=True))
+            if known() is not tensor or state is None or state_of(tensor) != state or tensor.requires_grad
         }  # fmt: skip
 
     def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
@@ -46,9 +48,12 @@ class Changes:
         if is_capturing(program.device):
             return
         self._program = program
-        self._seen = [(weakref.ref(tensor), tensor.data_ptr(), _version(tensor)) for tensor in operands]
+        self._seen = [(weakref.ref(tensor), state_of(tensor)) for tensor in operands]
 
 
-def _version(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was written; None for one of inference mode: torch does not count there."""
-    return None if tensor.is_inference() else tensor._version
+def state_of(tensor: torch.Tensor) -> Hashable | None:
+    """All by which a tensor shows that it was written, or given other memory; None for what torch does not count, as in
+    inference mode."""
+    if tensor.is_inference() or without_memory(tensor):
+        return None
+    return tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, overload
 
 import torch
 
-from weft.base.arrays import Array, One, Returned, Scaled, is_scalar, like, outside_transforms, source_of, written
+from weft.base.arrays import (
+    Array,
+    One,
+    Returned,
+    Scaled,
+    is_scalar,
+    like,
+    outside_transforms,
+    source_of,
+    without_neg,
+    written,
+)
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced
 from weft.base.figures import counted
@@ -16,10 +27,9 @@ from weft.base.kept import Kept
 from weft.base.memory import new_tensor
 from weft.engine.calls import call_signature, is_plain
 from weft.errors import ArgumentError, UnsupportedError, call_context
-from weft.fn.watched import Watched
 from weft.networks.alone import move_alone, scaled
 from weft.networks.arguments import read_changed, read_out, read_tensors
-from weft.networks.changes import Changes
+from weft.networks.changes import Changes, state_of
 from weft.networks.derivatives import as_operations, differentiable
 from weft.networks.described import DescribedNetwork
 from weft.networks.finite import finite_watch
@@ -30,7 +40,7 @@ from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.program import NetworkProgram
 from weft.networks.scheme import scheme_of, sliced_tree
-from weft.networks.settings import Settings, check_signs, node_dtypes, read_functions
+from weft.networks.settings import Settings, check_same, check_signs, node_dtypes, read_functions
 from weft.networks.slicing import read_slices
 from weft.networks.tree import Tree
 from weft.networks.watching import watched
@@ -68,8 +78,9 @@ class Network(DescribedNetwork, Generic[Returned]):
         self.tree = sliced_tree(self, asked_slices)
         self.scheme = scheme_of(self, self.leaves)
         self._watched, self._fixed = watched(self), (tree, given)
-        self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
+        self._follows = self._watched is not None or bool(given)
         self._begin()
+        self.refresh()
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
         if graph.early.never and self.functions:
@@ -92,6 +103,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         self._changes = Changes() if self.settings.reuse else None
         self._paused: Going | None = None
         self._lately = Lately(1)  # of plain calls
+        self._seen = self._constants_now()
         self._layouts: set[Any] = set()  # of operands for which steps were tuned
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest = self.backward = None
@@ -121,7 +133,7 @@ class Network(DescribedNetwork, Generic[Returned]):
 
         `out` is where the result goes: its shape and type, any strides, no memory of an operand. `changed`, of a
         network made with `reuse=True`: the places of the operands that are other than in the last call; without it
-        that is found by the tensors' identity and version, which does not see what others than torch have written.
+        that is found by the tensors' identity and version (see `refresh`), and those that require a gradient are.
 
         `group`: a process group of torch.distributed, or a DeviceMesh, whose ranks share the call. Each of them makes
         the same network and this call, with the same operands; each gets the result, the same bits on all, and from run
@@ -136,8 +148,8 @@ class Network(DescribedNetwork, Generic[Returned]):
         else; nothing is written then. With a group one error is raised on every rank, and names the ranks at fault;
         `RankError` where one has ended. On Ctrl-C between two slices `KeyboardInterrupt` leaves; `resume()` goes on.
         """
-        if self._watched is not None:
-            self._follow(self._watched)
+        if self._follows:
+            self._follow()
         if group is not None or checkpoint is not None or distribute != "slices":
             over = (group, distribute, link)
             found = self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
@@ -171,8 +183,8 @@ class Network(DescribedNetwork, Generic[Returned]):
         one on these operands. Raises what a call raises, and `UnsupportedError` where a derivative is requested, while
         torch traces, and for networks of one operand, with slices, `reuse`, `strip_exponent` or `check_finite`.
         """
-        if self._watched is not None:
-            self._follow(self._watched)
+        if self._follows:
+            self._follow()
         with call_context(lambda: self._described(tensors)):
             if not self._plain:
                 raise UnsupportedError("only networks whose call is their steps, one after the other, are bound")
@@ -230,8 +242,8 @@ class Network(DescribedNetwork, Generic[Returned]):
 
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked as there, and after them those made of constants."""
-        if self._watched is not None:
-            self._follow(self._watched)
+        if self._follows:
+            self._follow()
         with call_context(lambda: self._described(tensors)):
             return self._operands(self._read(tensors))
 
@@ -242,25 +254,41 @@ class Network(DescribedNetwork, Generic[Returned]):
     def _items(self, tree: Tree) -> dict[int, int]:
         return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
 
-    def _follow(self, watched: Watched[Any]) -> None:
-        """Forget what was made of functions that compute something else by now."""
-        if watched.changed():
+    def refresh(self) -> None:
+        """Take all operands and constants for changed, whoever has written them.
+
+        Calls see by themselves what torch's count of versions shows: what torch and weft have written. They do not see
+        what fused optimizers, ``tensor.data``, NumPy or kernels of other libraries write.
+        """
+        self._seen = self._constants_now()
+        self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
+        if self._changes is not None:
+            self._changes = Changes()
+
+    def _follow(self) -> None:
+        """Forget what was made of functions that compute something else by now, or of constants that have changed."""
+        computes = self._watched is not None and self._watched.changed()
+        if computes or self._constants_now() != self._seen:
             self._programs, self._lately = Memo("network: programs", PROGRAMS), Lately(1)
-            self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
+            self.refresh()
+
+    def _constants_now(self) -> list[Hashable]:
+        return [state_of(tensor) for tensor in self._fixed[1].values()]
 
     def _known(self, tensors: Sequence[Any]) -> NetworkProgram | None:
         """The program of tensors whose layouts were seen before: they were checked then."""
-        known: NetworkProgram | None = self._lately.find((), tensors)
+        known: NetworkProgram | None = self._lately.find(len(tensors), tensors)
         if known is None and (key := call_signature(*tensors)) is not None:
             known = self._programs.get(self._programs.place(key))
             if known is not None:
-                self._lately.note((), tensors, known)
+                self._lately.note(len(tensors), tensors, known)
         return known
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         from weft.networks.constants import made_constants
 
-        return made_constants(self, whole, self.folded, given) if given else []
+        check_same(list(given.values()), self.graph, self.leaves, list(given), self.settings.device)
+        return made_constants(self, whole, self.folded, {at: without_neg(each) for at, each in given.items()})
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         return read_tensors(self, tensors)

@@ -10,7 +10,7 @@ import torch
 
 from weft.api.einsum import einsum as einsum_of_two
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
-from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference, without_neg
+from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
@@ -76,10 +76,13 @@ def network(
     `reduce`: further results that keep some of the result's modes, by name, as for `weft.contract`: ``{"peak": ("a",
     "max"), "norm": ("a", "sum", torch.square)}``; calls then return ``(result, found)``. They are of the last step's
     result, which is read once more; for one of an intermediate make the steps behind it a network of their own.
-    `constants`: places of operands that never change. They are given here and left out of calls.
+    `constants`: places of operands that stay. They are given here, left out of calls, and contracted once for as long
+    as nobody writes them.
     `strip_exponent`: each intermediate is scaled by a power of two, and calls return ``(mantissa, exponent)``, two
     tensors, the value being ``mantissa * 10**exponent``.
     `reuse`: every intermediate is kept, and a call repeats only the steps above operands that changed.
+    What fused optimizers, ``tensor.data``, NumPy or kernels of other libraries write into either is not seen:
+    ``net.refresh()`` says it.
     `check_finite`: `AccuracyError` names the step that makes NaN or Inf; it waits for the device after each.
     `progress`: a bar while there are many slices. `cuda_graph`: whether calls on a GPU are replayed as a CUDA graph;
     by default where launches may take longer than their kernels: those of up to some 30 us a step.
@@ -127,7 +130,7 @@ def _read_operands(
     if not all(is_shape):
         arrays = [one for one, shape in zip(operands, is_shape, strict=True) if not shape]
         with outside_inference():  # constants are kept
-            tensors = iter([without_neg(tensor) for tensor in as_tensors(arrays, promote)[0]])
+            tensors = iter(as_tensors(arrays, promote)[0])
     given = [None if shape else next(tensors) for shape in is_shape]
     shapes = [tuple(one if tensor is None else tensor.shape) for one, tensor in zip(operands, given, strict=True)]
     types = [plain if tensor is None else tensor.dtype for tensor in given]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, is_transforming
+from weft.base.arrays import as_results, as_tensor, increment_version, is_transforming
 from weft.base.dispatch import is_traced
 from weft.errors import UnsupportedError
 from weft.plans.checks import reject_gradient
@@ -21,10 +21,10 @@ class BoundCall:
 
     Made by `bind` of a plan. The tensors are kept, and their addresses were taken when they were bound: each run reads
     the values that they hold then, and writes the same result, `out`. Their shapes, strides and storage stay as they
-    are; whoever resizes or frees a storage binds anew. Nothing is checked, traced or counted: functions and factors are
-    those of the moment of binding, no derivative is recorded, torch does not hear that `out` was written, and no run is
-    one of the calls after which a better kernel takes over. Where other calls of the plan, or `warm`, change its
-    kernel, the next run changes to it.
+    are; whoever resizes or frees a storage binds anew. Nothing is checked, traced or counted but the result's version:
+    functions, factors and constants are those of the moment of binding, no derivative is recorded, and no run is one of
+    the calls after which a better kernel takes over. Where other calls of the plan, or `warm`, change its kernel, the
+    next run changes to it.
 
     Runs go to torch's current stream, may be captured in a CUDA graph, and may be made in forked processes and
     in several threads, where they take turns. They write one result: who reads it while another thread runs sees
@@ -35,6 +35,8 @@ class BoundCall:
         """`launch` of a plan's variant, or what has a method `bound` as launches do; its `arguments`; what a run
         returns."""
         self.text, self.result, self._arguments = text, result, arguments
+        each = result if isinstance(result, tuple) else (result,)
+        self._counted = [one for one in each if isinstance(one, torch.Tensor) and not one.is_inference()]
         self._turn = Lock()  # what adds up in the result's memory, as products of torch do, would add what another adds
         self._promoting = launch if isinstance(launch, PromotingLaunch) else None
         self._take(launch if self._promoting is None else self._promoting.now)
@@ -46,6 +48,7 @@ class BoundCall:
             self._take(promoting.now)
         with self._turn:
             self._run()
+        increment_version(self._counted)  # as `weft.base.arrays.written`
         return self.result
 
     @property
