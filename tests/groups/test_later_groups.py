@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import weft
 
@@ -83,3 +84,36 @@ def test_results_of_pairs_that_need_no_gradient_need_none(count: int) -> None:
         assert [each.requires_grad for each in found] == [at == 1 for at in range(count)]
         (grad,) = torch.autograd.grad(found[1].sum(), pairs[1][0])
         torch.testing.assert_close(grad, pairs[1][1].sum(1).expand(3, 4))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,kn->nm"])
+@pytest.mark.parametrize(("count", "size"), [(2, 4), (2, 64), (11, 16), (70, 3)])
+def test_checkpoints_make_a_group_again_as_it_was_made(
+    count: int, size: int, equation: str, alike: bool, reentrant: bool
+) -> None:
+    shapes = [(size + (0 if alike else at % 5), size) for at in range(count)]
+    turned = equation.startswith("km")
+    leaves = [torch.randn(k if turned else m, m if turned else k, requires_grad=True) for m, k in shapes]
+    leaves += [torch.randn(k, 7, requires_grad=True) for _, k in shapes]
+
+    def layer(*given: torch.Tensor) -> torch.Tensor:
+        found = weft.grouped(equation, list(zip(given[:count], given[count:], strict=True)))
+        return sum((at + 1) * each.square().sum() for at, each in enumerate(found))
+
+    pairs = list(zip(leaves[:count], leaves[count:], strict=True))
+    total = sum((at + 1) * torch.einsum(equation, a, b).square().sum() for at, (a, b) in enumerate(pairs))
+    right = torch.autograd.grad(total, leaves)
+    for _ in range(12):
+        found = torch.autograd.grad if not reentrant else _backward
+        for grad, wanted in zip(found(checkpoint(layer, *leaves, use_reentrant=reentrant), leaves), right, strict=True):
+            torch.testing.assert_close(grad, wanted, rtol=1e-4, atol=1e-3 * size)
+
+
+def _backward(total: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients as reentrant checkpoints have them: they take no `torch.autograd.grad`."""
+    for each in leaves:
+        each.grad = None
+    total.backward()
+    return [each.grad for each in leaves]

@@ -1,8 +1,7 @@
-"""Groups in the library tier: a new group of plain products runs at once, as a loop of torch's own products.
+"""Plain products of a few matrices on a CPU: a loop of torch's own products, which takes less than finding a plan.
 
-A plan of the group is made when such a group comes again; of a few small pairs on a CPU none is made. Products are
-those of torch: floating types whose sums are made as weft makes them, and no keywords. Whatever torch refuses goes to
-the plan, whose errors name the pair.
+Products are those of torch: floating types whose sums are made as weft makes them, and no keywords. Whatever torch
+refuses goes to the plan, whose errors name the pair.
 """
 
 from __future__ import annotations
@@ -23,15 +22,8 @@ from weft.spec.notation import parse
 Product = Callable[[Tensor, Tensor], Tensor]
 
 MOST = 64  # pairs of a group that a loop takes
-FEW, SMALL = 8, 1 << 13  # pairs, and elements of all, for which it takes less than a plan's call
-_TYPES = frozenset((torch.float32, torch.float64, torch.complex64, torch.complex128))
-
-
-def is_small(operands: Sequence[Any]) -> bool:
-    """Whether a loop over a group takes less than finding its plan: a few pairs of small tensors on a CPU."""
-    if len(operands) > 2 * FEW or not set(map(type, operands)) <= _KINDS or not operands[0].is_cpu:
-        return False
-    return sum(map(Tensor.numel, operands)) <= SMALL
+_ROUNDED = frozenset((torch.float32, torch.complex64))  # factors that torch may round; those of a plan never are
+_TYPES = _ROUNDED | {torch.float64, torch.complex128}
 
 
 def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
@@ -39,9 +31,9 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
     if len(operands) > 2 * MOST or type(equation) is not str or "." in equation:
         return None
     product, first = _product(equation), operands[0]
-    if product is None or type(first) not in _KINDS or first.dtype not in _TYPES:
+    if product is None or type(first) not in _KINDS or first.dtype not in _TYPES or not first.is_cpu:
         return None
-    if dispatch_modes() or is_transforming() or any_autocast() or _may_round(first):
+    if dispatch_modes() or is_transforming() or any_autocast() or (first.dtype in _ROUNDED and shortened()):
         return None
     try:
         if not set(map(type, operands)) <= _KINDS or len(set(map(_ALIKE, operands))) > 1:
@@ -53,13 +45,6 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
 
 _ALIKE = attrgetter("dtype", "device")
 _KINDS = frozenset((Tensor, torch.nn.Parameter))
-
-
-def _may_round(operand: Tensor) -> bool:
-    """Whether torch may round the factors of such products; the plan's products never are."""
-    if operand.dtype in (torch.float64, torch.complex128):
-        return False
-    return shortened() if not operand.is_cuda else bool(torch._C._get_cublas_allow_tf32())
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from weft.base.arrays import Array, any_autocast, dispatch_modes, is_transformin
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
-from weft.groups.at_once import at_once, is_small
+from weft.groups.at_once import at_once
 from weft.groups.gradient import with_gradient
 from weft.groups.one_by_one import check_added, one_by_one
 from weft.groups.operands import as_operands, read_pairs
@@ -30,7 +30,6 @@ from weft.spec import Notation
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
 _PLAIN = read_options("grouped", {})
 _PLAIN_SAID = _PLAIN.said()
-_CAME_BEFORE = False  # in the place of a plan: such a group came once, and has none yet
 
 
 @overload
@@ -140,20 +139,20 @@ def _planned(
 def _results(
     equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
 ) -> Sequence[torch.Tensor]:
-    """The results, by the plan of an earlier group with the same layouts, else by a new one."""
-    if options is _PLAIN and out is None and not add and is_small(operands) and begins_with_library("cpu"):
+    """The results, by the plan of an earlier group with the same layouts, else by a new one.
+
+    Which way a call goes, and with it the graph of its gradients, follows from the call alone: a checkpoint makes it
+    again and pairs what either saves.
+    """
+    if out is None and not add and begins_with_library("cpu") and options == _PLAIN:
         products = at_once(equation, operands)
         if products is not None:
             return products
     place = _place(equation, operands, add, options) if out is None else None
     plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
-    found = plan.again(operands) if plan else None
+    found = plan.again(operands) if plan is not None else None
     if found is None and is_traced(operands):
         return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
-    if plan is None and not add and options == _PLAIN:
-        products = _at_once(place, equation, operands)
-        if products is not None:
-            return products
     if found is None:
         tensors = as_operands(operands)
         if asked_of_many(tensors):
@@ -166,14 +165,6 @@ def _results(
         plan.forget()
         _PLANS.put(place, plan)
     return found
-
-
-def _at_once(place: MemoPlace | None, equation: Equation | Notation, operands: list[Any]) -> list[torch.Tensor] | None:
-    """The results of a group that did not come before, in the library tier; None where a plan is to be made of it."""
-    if place is None or not begins_with_library(operands[0].device.type):
-        return None
-    _PLANS.put(place, _CAME_BEFORE)
-    return at_once(equation, operands)
 
 
 def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> MemoPlace | None:
