@@ -220,12 +220,6 @@ class TestOthers:
         else:
             assert store.load("a source") is None
 
-    def test_a_folder_that_was_open_for_reading_is_closed(self, tmp_path: Path) -> None:
-        folder = tmp_path / "0123456789abcdef"
-        folder.mkdir(mode=0o755)
-        CodeStore(folder).save("a source", CODE)
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
     def test_planted_sources_and_pickles_do_not_run(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They lay so beside each other in earlier versions."""
         name = f"weft_cpu_{hashlib.sha256(SOURCE.format(factor=3).encode()).hexdigest()[:24]}"

@@ -45,7 +45,7 @@ def test_schedules_come_back_as_they_were(case: Any, target: Target) -> None:
     assert ranks or choice.best.schedule.family in STEPS
     for rank in ranks:
         serialized = serialize_schedule(rank.schedule, description)
-        found = restored(serialized, rank.family.__name__, description, target)
+        found = restored(serialized, rank.family.__name__, description, choice.backend, target)
         assert found is not None, rank.schedule
         assert found.schedule == rank.schedule
         assert str(found.schedule) == str(rank.schedule)
@@ -66,9 +66,9 @@ def test_what_is_not_understood_is_absent(at: int) -> None:
     ranked = choose(description, "triton", H100).ranked
     rank = next(rank for rank in ranked if rank.schedule.family == "gett")
     value = damaged(serialize_schedule(rank.schedule, description))[at]
-    assert restored(value, rank.family.__name__, description, H100) is None
+    assert restored(value, rank.family.__name__, description, "triton", H100) is None
 
 
 def test_a_family_that_is_not_there_is_absent() -> None:
     description = described("mk,kn->mn", ((5, 4), (4, 3)))
-    assert restored({"is": "GettSchedule"}, "weft.gpu.nowhere.family", description, H100) is None
+    assert restored({"is": "GettSchedule"}, "weft.gpu.nowhere.family", description, "triton", H100) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
@@ -20,22 +20,24 @@ def hand_out(file: Path, content: str | bytes) -> None:
         write_whole(Path(os.path.realpath(file)), content, mode=0o644)
 
 
-def write_whole(file: Path, content: str | bytes, *, mode: int | None = None) -> None:
+def write_whole(file: Path, content: str | bytes, *, mode: int = 0o600, folder: int | None = None) -> None:
     """Write `file` so that nobody ever sees a part of it: a temporary file beside it, fsync, rename.
 
-    `mode`: its permissions; by default its owner alone may read it. Raises `OSError`; what was there before is
-    untouched then.
+    `mode`: its permissions; by default its owner alone may read it. `folder`: the descriptor of the folder that `file`
+    is named in. Raises `OSError`; what was there before is untouched then.
     """
-    handle, temporary = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=file.parent)
+    temporary = file.with_name(f"{file.stem}{secrets.token_hex(4)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, file)
+        if mode & 0o077:
+            os.chmod(temporary, mode, dir_fd=folder)  # whatever the umask is
+        os.replace(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            os.unlink(temporary, dir_fd=folder)
         raise

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 from weft.machine.folder import Folder
 from weft.machine.store import Store
+from weft.machine.typed import fields_of
 
 MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
 STATES = 8  # of the software that functions are kept for
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _PATIENCE = 60.0  # seconds that another process may take to compile a function
 _OFTEN = 64  # functions that are written before the number is looked at again
@@ -35,6 +37,22 @@ class Code(NamedTuple):
     content: bytes
 
 
+class Note(NamedTuple):
+    """The digest of an object, and what else is known of it."""
+
+    digest: str
+    symbol: str
+    needs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> Note:
+        """`ValueError` where a stored value is no note."""
+        note = fields_of(cls, value)
+        if not _DIGEST.fullmatch(note.digest):
+            raise ValueError("its digest is none")
+        return note
+
+
 class CodeStore:
     """Under one folder, which stands for the software that the code was made by."""
 
@@ -46,10 +64,11 @@ class CodeStore:
     def load(self, source: str) -> Code | None:
         """The code of a source, as this machine can run it; None where it is not there or is damaged."""
         key = _key(source)
-        note = self._notes.load(key)
-        if not isinstance(note, dict):
+        try:
+            note = Note.of(self._notes.load(key))
+        except ValueError:
             return None
-        name = f"{note['digest']}.o"
+        name = f"{note.digest}.o"
         content = self._objects.read(name)
         if content is None:
             return None
@@ -59,7 +78,7 @@ class CodeStore:
         Folder(self._folder.parent).touch(self._folder.name)
         self._notes.touch(key)
         self._objects.touch(name)
-        return Code(note["symbol"], tuple(note["needs"]), content)
+        return Code(note.symbol, note.needs, content)
 
     def turn(self, source: str) -> AbstractContextManager[None]:
         """While other processes compile a source, wait for them; see `Folder.turn`."""
@@ -69,7 +88,7 @@ class CodeStore:
         """Keep the code of a source; a folder that cannot be written is a warning."""
         digest = hashlib.sha256(code.content).hexdigest()
         if self._objects.write(f"{digest}.o", code.content):
-            self._notes.save(_key(source), {"digest": digest, "symbol": code.symbol, "needs": code.needs})
+            self._notes.save(_key(source), Note(digest, code.symbol, code.needs)._asdict())
         self._bound()
 
     def _bound(self) -> None:

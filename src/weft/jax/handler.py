@@ -17,6 +17,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,18 +86,20 @@ def _library() -> Any:
             else:
                 file.write_bytes(kept)
             library = ctypes.CDLL(str(file))
-    except (OSError, subprocess.SubprocessError) as error:
+        for function in (library.weft_handler, library.weft_keep, library.weft_gone):
+            function.restype = ctypes.c_void_p
+        return library
+    except (AttributeError, OSError, subprocess.SubprocessError) as error:
         log.info("custom calls of JAX are run by Python: %s", error)
         return None
-    for function in (library.weft_handler, library.weft_keep, library.weft_gone):
-        function.restype = ctypes.c_void_p
-    return library
 
 
 def _kept() -> bytes | None:
     """The library as an earlier process built it."""
-    value = Store(ROOM).load(_key())
-    return None if value is None else zlib.decompress(base64.b64decode(value["library"], validate=True))
+    with suppress(KeyError, TypeError, ValueError, zlib.error):
+        value: Any = Store(ROOM).load(_key())
+        return zlib.decompress(base64.b64decode(value["library"], validate=True))
+    return None
 
 
 def _build(file: Path) -> None:

@@ -7,7 +7,6 @@ the processor (`weft.machine.quiet`), there is a warning, and nothing is kept on
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from weft.machine.rotation import cache_bytes, memory_bytes
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
 from weft.machine.timing import Timing, measure
+from weft.machine.typed import fields_of
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _MATRIX_TYPES = {
@@ -341,8 +341,8 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
 def _from_disk(saved: Any) -> Ceilings | None:
     """The stored ceilings, or None when they are absent or not what this version writes."""
     try:
-        found = Ceilings(**saved)
-        rates = (found.read, found.write, found.copy, found.launch_eager, *found.matrix.values())
-        return found if all(math.isfinite(rate) and rate > 0 for rate in rates) else None
-    except (TypeError, AttributeError):
+        found = fields_of(Ceilings, saved)
+    except ValueError:
         return None
+    rates = (found.read, found.write, found.copy, found.launch_eager, *found.matrix.values())
+    return found if all(rates) else None

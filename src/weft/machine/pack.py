@@ -75,6 +75,8 @@ class Shelf:
         content = json.loads(index)
         self.about: dict[str, Any] = content["about"]
         self._entries: dict[str, tuple[int, int, str]] = content["entries"]
+        if not isinstance(self.about, dict) or not isinstance(self._entries, dict):
+            raise ValueError("its index is none")
         self._first = _HEAD + size
 
     def __len__(self) -> int:
@@ -88,11 +90,11 @@ class Shelf:
         entry = self._entries.get(key)
         if entry is None:
             return None
-        start, length, digest = entry
-        with contextlib.suppress(OSError, zlib.error):
+        with contextlib.suppress(OSError, OverflowError, TypeError, ValueError, zlib.error):
+            start, length, digest = entry
             with open(self.path, "rb") as stream:
                 stream.seek(self._first + start)
-                content = zlib.decompress(stream.read(length))
+                content = zlib.decompress(stream.read(min(length, os.fstat(stream.fileno()).st_size)))
             if hashlib.sha256(content).hexdigest() == digest:
                 return content
         _tell(self.path, "an entry is not as it was written")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ class Store:
             found, value = understood(content)
             if _canonical(found) == _canonical(key):
                 return value
-        with contextlib.suppress(OSError):
-            os.replace(file, file.with_suffix(".broken"))
+        self._folder.set_aside(file.name)
         return None
 
     def save(self, key: Mapping[str, Any], value: Any) -> bool:
@@ -68,7 +66,7 @@ def understood(content: bytes) -> tuple[dict[str, Any], Any]:
     """Key and value of a file's content. `ValueError` says why there are none."""
     try:
         text = content.decode()
-        entry = json.loads(text)
+        entry = json.loads(text, parse_constant=_refused)
         schema, key, value = entry["schema"], entry["key"], entry["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("it is no JSON of weft's") from None
@@ -77,6 +75,10 @@ def understood(content: bytes) -> tuple[dict[str, Any], Any]:
     if not isinstance(key, dict) or text != _with_digest(text.partition("\n")[2]):
         raise ValueError("it is not as it was written")
     return key, value
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _with_digest(rest: str) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 
 from weft.errors import UnsupportedError, WeftError
 from weft.planner.planner import Choice, choose_among
-from weft.planner.registry import AT_HAND, beside, imported
+from weft.planner.registry import AT_HAND, beside, imported, shape_generic
 from weft.planner.schedule import Description, Ranked, Target
-from weft.spec.permutation import Permutation
 
 SPECIALIZE = ("auto", "now", "never", "library")  # what `specialize=` may be
 
@@ -54,5 +53,5 @@ def with_others(choice: Choice, workspace_limit: int | None, also: Sequence[Rank
 
 def families_at_hand(description: Description, backend: str) -> list[Any]:
     """Importable shape-generic families for this description."""
-    names = AT_HAND[backend]["permutation" if isinstance(description, Permutation) else "contraction"]
+    names = shape_generic(description, backend)
     return [family for name in names if isinstance(family := imported(name), ModuleType)]

@@ -12,7 +12,6 @@ of the H200 stand, and `weft warm` begins with a short calibration.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.machine.store import Store
+from weft.machine.typed import fields_of
 from weft.planner.code_digest import of_files
 from weft.planner.schedule import Target
 from weft.planner.validity import generation, outdate
@@ -91,10 +91,11 @@ class Coefficients:
     def from_json(cls, value: Any) -> Coefficients | None:
         """Coefficients from a value that `as_json` made; None for any other, or a number not positive and finite."""
         try:
-            found = cls(**{name: value[name] for name in numbers()}, families=dict(value["families"]))
+            known = {each.name for each in fields(cls)}
+            found = fields_of(cls, {name: each for name, each in value.items() if name in known})
             every = [*(getattr(found, name) for name in numbers()), *found.families.values()]
-            return found if all(math.isfinite(number) and number > 0 for number in every) else None
-        except (KeyError, TypeError, ValueError):
+            return found if all(every) and known <= value.keys() else None
+        except (AttributeError, ValueError):
             return None
 
 

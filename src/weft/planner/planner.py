@@ -139,7 +139,7 @@ def choose_among(
         if family.__name__ in failed:
             broken.append(f"{family.NAME}: {failed[family.__name__]}")
             continue
-        candidates = _offered(family, asked, target)
+        candidates = offered(family, asked, target)
         if isinstance(candidates, str):
             excluded.append(f"{family.NAME}: {candidates}")
             continue
@@ -161,7 +161,7 @@ def choose_among(
     return Choice(description, backend, target, ranked[0], tuple(ranked), (*broken, *excluded))
 
 
-def _offered(family: Any, description: Description, target: Target) -> Candidates | str:
+def offered(family: Any, description: Description, target: Target) -> Candidates | str:
     """Schedules of a family for a description, or why there are none."""
     try:
         reason: str | None = family.supports(description, target)

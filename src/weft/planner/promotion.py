@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -23,7 +22,7 @@ from weft.planner.code_digest import of_schedule
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.planner import Choice
 from weft.planner.restored import restored
-from weft.planner.schedule import Description, Ranked, Target
+from weft.planner.schedule import Description, Target
 from weft.planner.serialization import NotSerializable, serialize_schedule
 from weft.planner.tuned import ROOM as TUNED
 from weft.planner.tuned import key as tuned_key
@@ -144,7 +143,10 @@ def kept(description: Description, backend: str, target: Target, workspace_limit
     value = Store(ROOM).load(place) if place is not None else None
     if not isinstance(value, dict):
         return None
-    rank = _restored(value, description, target)
+    rank = restored(value.get("serialized"), value.get("family"), description, backend, target)
+    if rank is not None:
+        most = math.inf if workspace_limit is None else workspace_limit
+        rank = rank if rank.schedule.workspace_bytes <= most and of_schedule(rank) == value.get("code") else None
     choice = None if rank is None else Choice(description, backend, target, rank, (rank,), (_OTHERS,))
     return StoredChoice("it served in an earlier process", choice)
 
@@ -160,15 +162,6 @@ def promote(choice: Choice, workspace_limit: int | None, tier: Tier) -> None:
         serialized = serialize_schedule(best.schedule, description)
         value |= {"family": best.family.__name__, "serialized": serialized, "code": of_schedule(best)}
     Store(ROOM).save(place, value)
-
-
-def _restored(value: Mapping[str, Any], description: Description, target: Target) -> Ranked | None:
-    """The schedule of a stored value, if its code is as it was."""
-    try:
-        rank = restored(value["serialized"], value["family"], description, target)
-        return rank if rank is not None and of_schedule(rank) == value["code"] else None
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _key(

@@ -81,6 +81,11 @@ def beside(description: Description, target: Target) -> tuple[str, ...]:
     return BESIDE["permutation" if isinstance(description, Permutation) else "contraction"]
 
 
+def shape_generic(description: Description, backend: str) -> tuple[str, ...]:
+    """The modules of the families whose kernels are compiled once for all shapes."""
+    return AT_HAND.get(backend, {}).get("permutation" if isinstance(description, Permutation) else "contraction", ())
+
+
 def families(description: Description, backend: str) -> list[Any]:
     """Families that may serve a description, but for those that cannot be imported: see `missing`."""
     return [found for name in family_names(description, backend) if isinstance(found := imported(name), ModuleType)]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.base.bounded_cache import BoundedCache
 from weft.machine.store import Store
+from weft.machine.typed import number
 from weft.planner.code_digest import of_schedule
-from weft.planner.peak import without_peak
 from weft.planner.registry import beside
 from weft.planner.restored import restored
 from weft.planner.schedule import Description, Origin, Schedule, Target
@@ -146,13 +146,13 @@ def _applied(choice: Choice, value: Any, workspace_limit: int | None) -> Choice 
         schedule, model = _match(choice, value), _match(choice, value["model"])
         if schedule is None:
             return None
-        seconds, model_seconds = float(value["seconds"]), float(value["model"]["seconds"])
-        if not (0 < seconds < math.inf and 0 < model_seconds < math.inf):
+        seconds, model_seconds = number(value["seconds"]), number(value["model"]["seconds"])
+        if not seconds or not model_seconds:
             return None
         model_seconds = model_seconds if model else seconds
-        fastest = TunedSchedule(schedule, seconds, model or schedule, model_seconds, int(value["tried"]))
+        fastest = TunedSchedule(schedule, seconds, model or schedule, model_seconds, int(number(value["tried"])))
         return first(choice, fastest, Origin("store", str(value["date"])))
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -160,9 +160,8 @@ def _with_stored(choice: Choice, workspace_limit: int | None, *entries: Mapping[
     """The choice with stored schedules behind its own that are of families which planning does not compare."""
     most = math.inf if workspace_limit is None else workspace_limit
     compared = {rank.family.__name__ for rank in choice.ranked}
-    described = without_peak(choice.description)
     found = [
-        restored(entry["serialized"], str(entry["family"]), described, choice.target)
+        restored(entry["serialized"], entry["family"], choice.description, choice.backend, choice.target)
         for entry in entries
         if entry.get("family") in beside(choice.description, choice.target) and entry["family"] not in compared
     ]

@@ -11,7 +11,6 @@ only.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from weft.base.log import warn
 from weft.base.settings import turns_off
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
+from weft.machine.typed import fields_of
 from weft.planner.code_digest import of_backend, of_files
 from weft.planner.registry import short_name, versions
 from weft.planner.schedule import Target
@@ -152,13 +152,6 @@ def _stored(verdict: Verdict) -> dict[str, Any]:
 def _read(value: Any) -> dict[str, Verdict]:
     """The verdicts of a stored value; none where it is not understood."""
     try:
-        found = {str(name): Verdict(**fields) for name, fields in value.items()} if value is not None else {}
-        return found if all(map(_is_sound, found.values())) else {}
-    except (AttributeError, TypeError):
+        return {name: fields_of(Verdict, fields) for name, fields in value.items()} if isinstance(value, dict) else {}
+    except ValueError:
         return {}
-
-
-def _is_sound(verdict: Verdict) -> bool:
-    texts = [verdict.date, *(each for each in (verdict.reason, verdict.absent) if each is not None)]
-    is_text = all(isinstance(text, str) for text in texts)
-    return is_text and isinstance(verdict.seconds, float | int) and math.isfinite(verdict.seconds)

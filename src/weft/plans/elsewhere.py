@@ -54,7 +54,7 @@ def planned(description: Description, target: Target, workspace_limit: int | Non
         answer = chosen_of(_used(target, lambda pool: pool.plan(description, workspace_limit)).result())
     if answer is None:
         return None
-    rank = restored(answer.get("serialized"), str(answer.get("family")), description, target)
+    rank = restored(answer.get("serialized"), answer.get("family"), description, "triton", target)
     return None if rank is None else Choice(description, "triton", target, rank, (rank,), (_OTHERS,))
 
 

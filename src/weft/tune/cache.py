@@ -122,8 +122,10 @@ def _value(room: str, file: Path) -> CacheEntry:
         key, value = understood(content)
         if Store(file.parent.name, file.parent.parent).path(key).name != file.name:
             raise ValueError("its name is not the digest of its key")
-        if room == MACHINE_CODE and not (machine_code.objects_of(file.parent) / f"{value['digest']}.o").is_file():
-            raise ValueError("its machine code is not there")
+        if room == MACHINE_CODE:
+            digest = machine_code.Note.of(value).digest
+            if not (machine_code.objects_of(file.parent) / f"{digest}.o").is_file():
+                raise ValueError("its machine code is not there")
     except ValueError as error:
         return CacheEntry(room, file, size, None, None, str(error))
     return CacheEntry(room, file, size, key, value)
@@ -187,8 +189,6 @@ def cleared(rooms: tuple[str, ...] = ()) -> tuple[int, int]:
     """Remove all files of weft's (of some rooms), unreadable ones too; how many, and their bytes."""
     count = size = 0
     for entry in list(entries()):
-        if not rooms or entry.room in rooms:
-            with contextlib.suppress(OSError):
-                entry.file.unlink()
-                count, size = count + 1, size + entry.size
+        if (not rooms or entry.room in rooms) and Folder(entry.file.parent).remove(entry.file.name):
+            count, size = count + 1, size + entry.size
     return count, size

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from weft.machine.shortage import says_shortage
 from weft.machine.store import Store
+from weft.machine.typed import number
 from weft.planner import tuned as tuned_schedules
 from weft.planner.code_digest import of_schedule
 from weft.planner.planner import Choice
@@ -61,9 +63,9 @@ class Journal:
             candidate.verdict, candidate.reason = "refused", "an earlier tuning did not survive its first run"
         elif isinstance(known, dict) and known.get("verdict") in _KEPT:
             seconds = known.get("seconds")
-            if isinstance(seconds, float) or known["verdict"] in ("wrong", "refused"):
+            with suppress(ValueError):  # what is no time is measured anew
+                candidate.seconds = None if known["verdict"] in ("wrong", "refused") else number(seconds)
                 candidate.verdict, candidate.reason = known["verdict"], str(known.get("reason", ""))
-                candidate.seconds = seconds
 
     def _write(self, candidates: Sequence[Candidate], running: str | None) -> None:
         if self._key is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from weft.base.cached import cached_property
 from weft.gpu.common.tensor_maps import MapForm
+from weft.machine.typed import fields_of
 from weft.planner.schedule import Target
 
 FORMAT = 2  # of the bytes
@@ -68,10 +69,8 @@ class Cubin:
             facts = json.loads(head)
             if facts.pop("format") != FORMAT or not code.startswith(b"\x7fELF"):
                 raise ValueError
-            sizes, maps = facts.pop("sizes"), facts.pop("maps")
-            forms = tuple([MapForm(element, size, swizzle, tuple(block)) for element, size, swizzle, block in maps])
-            return cls(code=code, sizes=None if sizes is None else tuple(sizes), maps=forms, **facts)
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return fields_of(cls, facts | {"code": code})
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             raise ValueError("it is no cubin of this version") from None
 
 

@@ -112,7 +112,9 @@ def told(capability: int) -> str:
     found = pack.shelf(name)
     if found is None:
         return f"no kernels built ahead for {name}: each is compiled at its first use, once on this machine"
-    fitting = sum(count for module, (code, count) in found.about.get("code", {}).items() if of_kernel(module) == code)
+    fitting = 0
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        fitting = sum(count for module, (code, count) in found.about["code"].items() if of_kernel(module) == code)
     made = f"Triton {found.about.get('triton')}"
     return f"kernels built ahead: {fitting} of {len(found)} in {found.path} fit this version (compiled by {made})"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import float32_products
+from weft.machine.typed import fields_of
 from weft_bench.machine.energy import REPETITIONS, SECONDS, Energy, call_energy, one_pass, sensor_of, synchroniser
 from weft_bench.machine.sensors import Sensor
 from weft_bench.profiling.record import keep_model, kept_model
@@ -107,7 +109,8 @@ def card_model(device: torch.device, rate: str, *, refresh: bool = False) -> Ene
     measured now, some 20 seconds. `UnsupportedError` where no sensor answers.
     """
     if not refresh and (saved := kept_model(device, rate)) is not None:
-        return EnergyModel(**saved)
+        with suppress(ValueError):
+            return fields_of(EnergyModel, saved)
     model = fit(loads(device, rate))
     keep_model(device, rate, asdict(model))
     return model

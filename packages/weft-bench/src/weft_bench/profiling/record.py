@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.machine.stamp import device_stamp
 from weft.machine.statistics import Interval, summarise
 from weft.machine.store import Store
+from weft.machine.typed import number
 from weft_bench.profiling.attribution import Finding, attribute, binds, figures_of, sentence
 from weft_bench.profiling.counters import CounterSet
 from weft_bench.profiling.evidence import Variant, weigh
@@ -29,7 +31,9 @@ def keep_l2(device: torch.device, rate: float) -> None:
 def kept_l2(device: torch.device) -> float | None:
     """The bandwidth of a card's L2, bytes/s, where `weft micro l2` has measured it."""
     found: Any = Store("micro").load(_key(device, "l2"))
-    return float(found["rate"]) if isinstance(found, dict) and isinstance(found.get("rate"), int | float) else None
+    with suppress(KeyError, TypeError, ValueError):
+        return number(found["rate"]) or None
+    return None
 
 
 def keep_model(device: torch.device, rate: str, coefficients: dict[str, float]) -> None:
@@ -37,12 +41,10 @@ def keep_model(device: torch.device, rate: str, coefficients: dict[str, float]) 
     Store("energy").save(_key(device, rate), {"text": f"energy of {rate} products", **coefficients})
 
 
-def kept_model(device: torch.device, rate: str) -> dict[str, float] | None:
-    """The coefficients of an energy model that was fitted before."""
+def kept_model(device: torch.device, rate: str) -> dict[str, Any] | None:
+    """The coefficients of an energy model that was fitted before, as they are stored."""
     found: Any = Store("energy").load(_key(device, rate))
-    if not isinstance(found, dict):
-        return None
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if name != "text"} if isinstance(found, dict) else None
 
 
 def _key(device: torch.device, what: str) -> dict[str, Any]:
