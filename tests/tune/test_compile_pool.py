@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,11 @@ def test_where_nothing_is_compiled_ahead_the_answer_is_there_at_once(target: Tar
         assert compiler.submit(contraction, rank) is future
 
 
-def test_compilers_that_die_leave_everything_to_be_compiled_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tune.compile_pool.sys.executable", "/bin/false")
+def test_compilers_that_die_leave_everything_to_be_compiled_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").symlink_to("/bin/false")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
     rank = choose(contraction, "triton", TARGETS["sm_90"]).best
     with Compiler(TARGETS["sm_90"], "triton", jobs=1) as compiler:

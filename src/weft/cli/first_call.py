@@ -7,7 +7,6 @@ pack of kernels that the environment names: what was compiled before is loaded, 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,9 +28,9 @@ class Phase(NamedTuple):
 
 def measured(device: str) -> list[Phase]:
     """The phases of a fresh process. `RuntimeError` with its last line where it fails."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", __file__, device]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    from weft.base.interpreter import command, environment
+
+    ran = subprocess.run(command(__file__, device), capture_output=True, text=True, check=False, env=environment())
     if ran.returncode:
         raise RuntimeError((ran.stderr.strip() or "it ended without a word").splitlines()[-1])
     return [Phase(*each) for each in json.loads(ran.stdout.splitlines()[-1])]

@@ -12,7 +12,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 
+from weft.base.interpreter import command, environment
 from weft.fn import Pointwise
 from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Ranked, Target
@@ -105,17 +105,14 @@ class Compiler:
     def _start(self) -> None:
         if self._process is None and not self._gone:
             # No GPU for the compilers; a group of their own, so that Ctrl-C reaches them through us alone.
-            environment = os.environ | {
-                "CUDA_VISIBLE_DEVICES": "",
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            }
             self._frames.put(pickle.dumps(self._header))
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", "from weft.tune.compile_worker import main; main()"],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
+                    command("-c", f"from weft.tune.compile_worker import main; main({os.getpid()})"),
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(CUDA_VISIBLE_DEVICES=""),
+                    start_new_session=True,
                 )  # fmt: skip
-            except OSError:
+            except OSError:  # it is compiled where it is built
                 self._gone = True
                 return
             for work in (self._feed, self._listen):

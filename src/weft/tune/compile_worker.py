@@ -16,8 +16,8 @@ import json
 import os
 import pickle
 import select
+import signal
 import struct
-import sys
 import time
 import zlib
 from collections import deque
@@ -28,6 +28,7 @@ SECONDS = 60.0  # that compiling one schedule may take
 _LONGEST_ANSWER = 2000  # bytes: lines up to 4096 are written whole
 _CHOSEN = "chosen:"
 _LONGEST_WAIT = 0.01  # seconds between looks at the children
+_LONGEST_IDLE = 1.0  # and at the parent
 
 
 class Task(NamedTuple):
@@ -44,15 +45,17 @@ class _Child(NamedTuple):
     deadline: float
 
 
-def main() -> None:
+def main(parent: int) -> NoReturn:
+    """`parent`: the process whose end is this one's, though one that it has forked may hold the pipes open."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
-    header = pickle.loads(_exactly(LENGTH.unpack(_exactly(LENGTH.size))[0]))
+    header = pickle.loads(_exactly(LENGTH.unpack(_exactly(LENGTH.size, parent))[0], parent))
     _prepare(header["target"], header["backend"])
-    _serve(header["target"], header["jobs"], answers)
+    _serve(header["target"], header["jobs"], answers, parent)
+    os._exit(0)  # at its end Python would have Triton list what it has leaked
 
 
-def _serve(target: Any, jobs: int, answers: int) -> None:
+def _serve(target: Any, jobs: int, answers: int, parent: int) -> None:
     """Read tasks, keep `jobs` children busy, and end when input has ended and all is done."""
     waiting: deque[bytes] = deque()
     children: dict[int, _Child] = {}
@@ -60,10 +63,8 @@ def _serve(target: Any, jobs: int, answers: int) -> None:
     while open_ or waiting or children:
         busy = bool(children)
         if open_:
-            readable, _, _ = select.select(
-                [0], [], [], 0.0 if waiting and len(children) < jobs else _LONGEST_WAIT if busy else None
-            )
-            if readable:
+            wait = 0.0 if waiting and len(children) < jobs else _LONGEST_WAIT if busy else _LONGEST_IDLE
+            if _is_readable(wait, parent):
                 piece = os.read(0, 1 << 20)
                 open_ = bool(piece)
                 buffer += piece
@@ -230,11 +231,19 @@ def _answer(answers: int, number: int, reason: str | None) -> None:
         os.write(answers, json.dumps([number, text]).encode()[:4095] + b"\n")
 
 
-def _exactly(size: int) -> bytes:
+def _exactly(size: int, parent: int) -> bytes:
     taken = io.BytesIO()
     while taken.tell() < size:
-        piece = os.read(0, size - taken.tell())
-        if not piece:
-            sys.exit(0)
-        taken.write(piece)
+        if _is_readable(_LONGEST_IDLE, parent):
+            piece = os.read(0, size - taken.tell())
+            if not piece:
+                os._exit(0)
+            taken.write(piece)
     return taken.getvalue()
+
+
+def _is_readable(wait: float, parent: int) -> bool:
+    """Whether there is input within so many seconds. Without its parent this process ends, and its children with it."""
+    if os.getppid() != parent:
+        os.killpg(0, signal.SIGKILL)
+    return bool(select.select([0], [], [], wait)[0])

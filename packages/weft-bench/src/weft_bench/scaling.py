@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from weft.base.figures import counted
+from weft.base.interpreter import command, environment
 from weft.errors import UnsupportedError
 from weft_bench.cases.scaling import PlacedCase, ScalingCase
 from weft_bench.entry import Entry
@@ -131,13 +131,13 @@ def _launched(number: int, names: Sequence[str], job: Job) -> Iterator[tuple[str
         }  # fmt: skip
         file.write_text(json.dumps(told))
         out.touch()
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
+        line = command(
+            "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
             "-m", "weft_bench.scaling_rank", str(file),
-        ]  # fmt: skip
-        environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        )  # fmt: skip
+        given = environment(PYTHONSAFEPATH="1", **({"OMP_NUM_THREADS": str(threads)} if threads else {}))
         left = list(names)
-        with subprocess.Popen(command, env=environment, stderr=errors) as ranks:
+        with subprocess.Popen(line, env=given, stderr=errors) as ranks:
             try:
                 for entry in map(json.loads, _lines(out, lambda: ranks.poll() is not None)):
                     left.remove(entry["case"])

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from weft.base.interpreter import command, environment
 from weft.cpu.level import LEVELS, Level, assume, host_level
 from weft.cpu.packed import digest, entry_of, key_of
 from weft.machine.pack import Shelf, write_shelf
@@ -104,9 +104,8 @@ def _run_part(level: Level, sources: list[str], to: Path) -> None:
     """In a process of its own, as numba compiles for one level alone."""
     listed = to.with_suffix(".json")
     listed.write_text(json.dumps(sources))
-    subprocess.run(
-        [sys.executable, "-m", "weft_kernels.build_cpu", level.name, "--part", str(listed), str(to)], check=True
-    )
+    line = command("-m", "weft_kernels.build_cpu", level.name, "--part", str(listed), str(to))
+    subprocess.run(line, env=environment(), check=True)
 
 
 def _compile_part(level: Level, sources: Path, to: Path) -> None:

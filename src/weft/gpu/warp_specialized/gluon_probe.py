@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 from functools import cache
 from typing import Any, TypeGuard
 
 import torch
 
+from weft.base.interpreter import command, environment
 from weft.gpu.common.driver import driver_version
 from weft.gpu.common.release import is_tested, version
 from weft.machine.shortage import says_shortage
@@ -67,14 +66,12 @@ def _is_answer(value: Any) -> TypeGuard[dict[str, Any]]:
 def asked(capability: int) -> dict[str, Any]:
     """The answer of a process of its own: `error`, None where all is good; `passing` where another time may be
     better."""
-    environment = os.environ | {
-        "CUDA_VISIBLE_DEVICES": "",
-        "TRITON_INTERPRET": "0",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    command = [sys.executable, "-m", "weft.gpu.warp_specialized.gluon_compile", str(capability)]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            command("-m", "weft.gpu.warp_specialized.gluon_compile", str(capability)),
+            env=environment(CUDA_VISIBLE_DEVICES="", TRITON_INTERPRET="0"),
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"error": f"it took more than {SECONDS:.0f} s", "passing": True}
     except OSError as error:

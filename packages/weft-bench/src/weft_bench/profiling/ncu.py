@@ -14,13 +14,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import weft
 import weft_bench
+from weft.base import interpreter
 from weft_bench.profiling.counters import CounterSet, counted, metric_names
 
 PATIENCE = 100.0  # seconds for the whole run
@@ -79,7 +79,7 @@ def command(program: str, replayed: Path, names: Sequence[str]) -> list[str]:
     return [
         program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off", "--target-processes", "application-only", "--launch-count", str(MOST_LAUNCHES),
-        "--metrics", ",".join(names), sys.executable, "-m", "weft_bench.profiling.replay", str(replayed),
+        "--metrics", ",".join(names), *interpreter.command("-m", "weft_bench.profiling.replay", str(replayed)),
     ]  # fmt: skip
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.base.interpreter import command, environment
 from weft_bench.regret.record import CACHES, KEPT, MARKS, RegretRun, Row
 from weft_bench.regret.workloads import COUNT, Workload
 
@@ -85,13 +84,12 @@ class Regret:
 
     def _process(self, workload: Workload, state: str, folder: Path, left: float) -> Row | None:
         """The row of one process, or None where it was cut off."""
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment |= {name: str(folder / part) for name, part in VARIABLES.items()}
-        command = [sys.executable, "-P", "-m", "weft_bench.regret.process", self.asked.job(workload)]
+        line = command("-m", "weft_bench.regret.process", self.asked.job(workload))
+        given = environment(**{name: str(folder / part) for name, part in VARIABLES.items()})
         limit = None if left == float("inf") else left
         about = (workload.name, workload.kind, state)
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=limit)
+            ran = subprocess.run(line, capture_output=True, text=True, check=False, env=given, timeout=limit)
         except subprocess.TimeoutExpired:
             return None
         if ran.returncode:
