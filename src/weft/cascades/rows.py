@@ -146,7 +146,7 @@ class StageRows:
         for place, group in zip((products.BATCH, products.SIDE, products.WIDTH), groups, strict=True):
             words[:, at.PRODUCTS + place] = sizes[:, group].prod(1)
         cuts = [at for at in range(len(boxes)) if at == 0 or (starts[at, :dims] != starts[at - 1, :dims]).any()]
-        tasks = np.array([cuts, [*cuts[1:], len(boxes)]], np.int64).T.copy()
+        tasks = np.array([cuts, [*cuts[1:], len(boxes)][: len(cuts)]], np.int64).T.copy()
         has_block = self.text.meets or not self.terms
         most = int(sizes.prod(1).max()) if has_block and boxes else 0
         return Geometry(boxes, starts, words, tasks, most, not has_block or self._lie(sizes, groups))
