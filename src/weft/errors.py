@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from torch.compiler import is_dynamo_compiling
+
 _within: ContextVar[bool] = ContextVar("within a public call of weft", default=False)
 
 
@@ -69,7 +71,7 @@ class CallContext:
         self._describe = describe
 
     def __enter__(self) -> None:
-        self._token = None if _within.get() else _within.set(True)
+        self._token = None if is_dynamo_compiling() or _within.get() else _within.set(True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._token is None:

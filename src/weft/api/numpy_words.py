@@ -249,6 +249,9 @@ def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_
     return f"{''.join(term_a)},{''.join(term_b)}->{''.join(kept)}"
 
 
+_tensordot_equation._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _axis(axis: int, rank: int, name: str) -> int:
     found = read_integer(f"an axis of {name}", axis)
     if not -rank <= found < rank:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import torch
 
-from weft.base.arrays import Array, as_result, increment_version, is_array, like, written
+from weft.base.arrays import Array, as_result, grad_mode, increment_version, is_array, like, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.engine.calls import CALLS
@@ -104,7 +104,7 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
         factor = checked_scalar("alpha", alpha, scaling_type(tensor.dtype, tensor.dtype))
         if factor != 1 and tensor.dtype is torch.bool:
             raise DTypeError("bool is not scaled")
-        with torch.no_grad():
+        with grad_mode(False):
             traced = is_traced((tensor,))  # then by operations of torch, which are seen
             chosen = resolve_backend("reference" if traced else backend, tensor.device)
             _transpose(tensor, described, factor if factor != 1 else 1, chosen)

@@ -36,6 +36,7 @@ from weft.autograd.spec import (
 )
 from weft.autograd.summation import Summation
 from weft.autograd.whole import Whole
+from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import compute, converted, recorded
@@ -213,7 +214,7 @@ class Composed:
         grads: Sequence[Tensor | None],
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
-        with torch.enable_grad():
+        with grad_mode(True):
             inputs = [
                 each.detach().requires_grad_() if need and each is not None else each
                 for each, need in zip(saved, needs, strict=True)

@@ -23,7 +23,7 @@ from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
-from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
+from weft.base.arrays import as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
 from weft.base.cached import cached_property
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of
@@ -132,7 +132,7 @@ def plan_call(
         others = {name: each.detach() for name, each in given.items()}
         plan.prepare(*pair, third, None, others)
         if validate and not factors:
-            with torch.no_grad():
+            with grad_mode(False):
                 plan.run_validated(*pair, third, alpha, beta, None, others)
     if factors:
         return plan_with_factors(plan, x, y, addend, alpha, beta, out, given, validate), None
@@ -297,7 +297,7 @@ def _validated(
     if is_transformed(a) or is_transformed(b):
         raise UnsupportedError("validate looks at values, which a transform of torch.func hides: call without it there")
     operands = {name: (modes, x.detach()) for name, (modes, x) in options.operands.items()}
-    with torch.no_grad():
+    with grad_mode(False):
         made(
             equation, a.detach(), b.detach(), replace(options, operands=operands), None if c is None else c.detach(),
             alpha, beta, None, validate=True,

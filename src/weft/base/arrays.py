@@ -31,11 +31,27 @@ is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 @contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Gradients on or off, as a tracer of torch does not write down: a program that it exports keeps every change."""
+    before = torch.is_grad_enabled()
+    _set_grad(enabled)
+    try:
+        yield
+    finally:
+        _set_grad(before)
+
+
+def _set_grad(enabled: bool) -> None:
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(enabled)
+
+
+@contextmanager
 def outside_inference() -> Iterator[None]:
     """Whatever is made here may be kept: tensors of inference mode no later gradient could save, nor anything write to
     outside of it."""
     grad = torch.is_grad_enabled()  # which leaving inference mode would turn on
-    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+    with torch.inference_mode(False), grad_mode(grad):
         yield
 
 

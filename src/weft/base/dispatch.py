@@ -10,14 +10,17 @@ it guards is all that dynamo sees of a call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
 from weft.base.arrays import dispatch_modes, without_memory
 
-__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "near_dynamo", "outside", "taken_by"]
+__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "near_dynamo", "outside", "outside_graphs", "taken_by"]
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 _TAKEN: dict[str, Callable[..., Any]] = {}
 
@@ -62,9 +65,19 @@ def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     return torch._dynamo.disable(call)(*arguments, **keywords)
 
 
+def outside_graphs(call: Call) -> Call:
+    """A public call that is no operation: it is made outside of the graph that dynamo is reading."""
+
+    @wraps(call)
+    def made(*arguments: Any, **keywords: Any) -> Any:
+        return outside(call, *arguments, **keywords) if near_dynamo() else call(*arguments, **keywords)
+
+    return cast(Call, made)
+
+
 # What torch.compiler.disable sets, without its import of dynamo.
 outside._torchdynamo_disable = True  # type: ignore[attr-defined]
 outside._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
-    "plans are made, and tensors transposed in place, outside of compiled code; groups are contracted there, "
-    "and calls made whose factors are tensors"
+    "weft: outside of compiled code plans are made, tensors are transposed in place, and networks, groups, plans of "
+    "cascades, and calls with reduce=, ragged= or a tensor as a factor are computed"
 )

@@ -12,7 +12,7 @@ from weft.api.lookup import read_notation
 from weft.base.arrays import any_autocast
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
-from weft.base.dispatch import near_dynamo, outside
+from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.base.kept import is_capturing
 from weft.blocks.charged import ChargedTensor, allowed, contraction_sign, result_legs
@@ -46,6 +46,7 @@ def contract(
 def contract(
     equation: Equation, a: BlockTensor, b: BlockTensor, *, like: BlockTensor | None = None, **keywords: Any
 ) -> BlockTensor: ...
+@outside_graphs
 def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = None, **keywords: Any) -> Any:
     """Contract two block-sparse tensors in one launch: blocks meet where the sectors of the modes they share agree.
 
@@ -67,8 +68,6 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
     Raises what `weft.contract` raises; a `ShapeError` names the sector whose extents differ. A result without a block
     is a `ShapeError`, too: no sectors meet.
     """
-    if near_dynamo():
-        return outside(contract, equation, a, b, like=like, **keywords)
     with call_context(lambda: describe_call("blocks.contract", equation)):
         refuse_unknown("blocks.contract", keywords)
         given = {name: value for name, value in keywords.items() if value is not None}

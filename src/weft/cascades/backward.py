@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from weft.base.arrays import grad_mode
 from weft.cascades.evaluate import Recipe
 from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, reducing, run_block
 from weft.cascades.frame import Box, Frame, flipped, transposed
@@ -51,7 +52,7 @@ class Gradients:
         leaves: Values = {}
         for source in {each for node in nodes for each in node.all_input_nodes} - set(nodes):
             leaves[source] = self._leaf(source, self.values[source])
-        with torch.enable_grad():
+        with grad_mode(True):
             found = dict(leaves)
             recipe = Recipe(nodes, frozenset(found) | set(nodes))
             reduce = reducing(self.program.between, self.frame, None)
@@ -91,7 +92,7 @@ class Gradients:
         leaves = {
             node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
         }
-        with torch.enable_grad():
+        with grad_mode(True):
             found = run_block(program, stage, frame, scores, leaves, cut)
         pairs = []
         for target in stage.targets:

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from weft.base.arrays import as_tensor, returned, source_of, without_autocast
 from weft.base.cached import cached_property
+from weft.base.dispatch import outside_graphs
 from weft.base.forks import computing
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
@@ -201,6 +202,7 @@ class CascadePlan:
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
+    @outside_graphs
     def __call__(
         self, *tensors: Any, operands: Mapping[str, Any] | None = None
     ) -> Any:

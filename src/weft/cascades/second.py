@@ -13,6 +13,7 @@ from torch import Tensor
 
 from weft.algebra import Algebra, max_plus, min_plus
 from weft.api.contract import contract
+from weft.base.arrays import grad_mode
 from weft.cascades.product import ProductRoles
 from weft.errors import UnsupportedError
 from weft.planner.exponentials import exponent_of
@@ -50,7 +51,7 @@ class SecondAlgebra:
         self, roles: ProductRoles, x: Tensor, y: Tensor, total: Tensor, grad: Tensor, free: Tensor
     ) -> Sequence[Tensor]:
         """Gradients of two blocks. `free` marks what is not yet selected of the whole result, and is taken from."""
-        with torch.enable_grad():
+        with grad_mode(True):
             x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
             found = self(roles, x, y)
         return torch.autograd.grad(found, (x, y), self._share(found.detach(), total, grad, free))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.base.arrays import grad_mode
 from weft.cascades.notation import CascadeNotation
 from weft.errors import UnsupportedError
 from weft.spec import Label
@@ -109,7 +110,7 @@ class _Gradient(torch.autograd.Function):
     def forward(call: TransformedCall, count: int, *given: Tensor) -> tuple[Tensor, ...]:
         tensors, grads = [each.detach() for each in given[:count]], given[count:]
         wanted = [each.requires_grad_() for each in tensors if each.is_floating_point()]
-        with torch.enable_grad():
+        with grad_mode(True):
             found = call(tensors)
         pairs = [(value, grad) for value, grad in zip(found, grads, strict=True) if value.requires_grad]
         of = iter(torch.autograd.grad(

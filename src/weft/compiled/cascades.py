@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.algebra import NAMED, find
-from weft.base.arrays import outside_tracing
+from weft.base.arrays import grad_mode, outside_tracing
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned
@@ -81,7 +81,7 @@ class DescribedCascade:
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
     ) -> list[Tensor]:
         """The gradients of the tensors at the places `wanted`, from those of the results."""
-        with autograd_within(), torch.enable_grad():
+        with autograd_within(), grad_mode(True):
             leaves = [each.detach().requires_grad_(at in wanted) for at, each in enumerate(tensors)]
             found = self.run(leaves)
             each = zip(found, grads, strict=True)

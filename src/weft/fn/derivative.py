@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.arrays import outside_transforms
+from weft.base.arrays import grad_mode, outside_transforms
 from weft.errors import FunctionError
 from weft.fn.backward_rules import BACKWARD, IN_PLACE_OF, SELECTING
 from weft.fn.pointwise import Pointwise, RecordedFunction
@@ -71,7 +71,7 @@ def pull(
 
     A cotangent is of any type; it is converted to its result's, real parts where that is real.
     """
-    with torch.enable_grad():
+    with grad_mode(True):
         inputs = [_leaf(argument) for argument in arguments]
         results = compute(function, inputs, selecting=selecting)
     pairs = [
@@ -92,7 +92,7 @@ def push(
     function: Pointwise, arguments: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The tangent of each result, None where it is zero: `pull` is linear in its cotangents, and is pulled back."""
-    with torch.enable_grad():
+    with grad_mode(True):
         inputs = [_leaf(argument) for argument in arguments]
         results = compute(function, inputs)
         found: list[Tensor | None] = []

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.base.arrays import grad_mode
 from weft.errors import FunctionError
 from weft.fn.advice import READS_ADVICE, instead_of, translated, user_line
 from weft.fn.element import Element, Value, fixed, run_plainly, tensors_among
@@ -84,7 +85,7 @@ def record(
     with set_aside():
         recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {}, detaches)
         inputs = [recorder.placeholder(f"x{position}", dtype) for position, dtype in enumerate(dtypes)]
-        with recorder, torch.set_grad_enabled(detaches):
+        with recorder, grad_mode(detaches):
             result = _call_user(function, inputs, recorder)
         recorder.finish(result)
     recorder.graph.eliminate_dead_code()

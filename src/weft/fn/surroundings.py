@@ -11,6 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from weft.base.arrays import grad_mode
+
 #: Modules of torch whose exceptions steer torch itself: they are not the function's.
 _STEERING = ("torch._dynamo.", "torch._subclasses.", "torch.fx.experimental.", "torch.utils.checkpoint")
 
@@ -22,7 +24,7 @@ def set_aside() -> Iterator[None]:
 
     A function still sees whether autocast is on: torch asks one flag for that and for the casts.
     """
-    with _disable_current_modes(), torch.no_grad(), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
+    with _disable_current_modes(), grad_mode(False), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
         yield
 
 

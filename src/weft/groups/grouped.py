@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import torch
 
@@ -13,7 +13,7 @@ from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
 from weft.base.arrays import Array, any_autocast, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_traced, near_dynamo, outside
+from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.groups.at_once import at_once
 from weft.groups.gradient import with_gradient
@@ -46,6 +46,7 @@ def grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
 ) -> list[Any]: ...
 @signed("grouped", ("equation", "pairs"))
+@outside_graphs
 def grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
 ) -> Any:
@@ -76,8 +77,6 @@ def grouped(
     >>> [tuple(x.shape) for x in weft.grouped("mk,kn->mn", pairs)]
     [(1, 2), (3, 2)]
     """
-    if near_dynamo():
-        return cast(list[Any], outside(grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("grouped", equation)):
         if (reduce := keywords.pop("reduce", None)) is not None:
             reductions = as_operation("reductions")(reduce, read_notation(equation).output)
@@ -100,6 +99,7 @@ def grouped(
 
 
 @signed("plan_grouped", ("equation", "pairs"))
+@outside_graphs
 def plan_grouped(
     equation: Equation, pairs: Iterable[tuple[Any, Any]], *, accumulate_into: bool = False, **keywords: Any
 ) -> GroupedPlan:
@@ -116,8 +116,6 @@ def plan_grouped(
     >>> plan()[1][0]
     tensor([3., 3.])
     """
-    if near_dynamo():
-        return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
         operands = read_pairs(pairs)
         if not operands:

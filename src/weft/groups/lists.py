@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_tensor, is_transformed, without_memory
 from weft.base.bounded_cache import BoundedCache
 from weft.base.cached import cached_property
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
@@ -109,6 +109,11 @@ def read_ragged(notation: Notation, given: Any) -> Ragged:
 
 def _starts(label: Label, given: Any) -> tuple[int, ...]:
     """Offsets as numbers."""
+    if isinstance(given, torch.Tensor) and (without_memory(given) or is_transformed(given)):
+        raise UnsupportedError(
+            f"the offsets of '{label_text(label)}' have no values while torch traces or maps over them, and they decide "
+            "what is computed: pass them as a list of numbers"
+        )
     try:
         numbers = given if type(given) is list else torch.as_tensor(given, device="cpu").reshape(-1).tolist()
         return tuple(map(index, numbers))

@@ -23,7 +23,7 @@ from weft.api.autocast import cast_by_autocast
 from weft.api.entry import contraction
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned
 from weft.base.describe import describe_call
-from weft.base.dispatch import near_dynamo, outside
+from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
 from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
@@ -82,10 +82,9 @@ class OperatorSum:
     def __call__(self, state: Array, *, out: Any = None) -> Array: ...
     @overload
     def __call__(self, state: Any, *, out: Any = None) -> Any: ...
+    @outside_graphs
     def __call__(self, state: Any, *, out: Any = None) -> Any:
         """Apply it to `state` (l, s, r). Returns the result (l', s', r'), or `out`, of the state's kind of array."""
-        if near_dynamo():
-            return outside(self, state, out=out)
         with call_context(lambda: describe_call("operator_sum", f"{self.count} terms", state=state, out=out)):
             x = as_tensor("state", state).resolve_conj().resolve_neg()
             shape = self._check(x)
@@ -206,6 +205,7 @@ def operator_sum(
 def operator_sum(
     terms: Iterable[Sequence[Any]], state: Any, *, out: Any = None, workspace_limit: int | None = None, **keywords: Any
 ) -> Any: ...
+@outside_graphs
 def operator_sum(
     terms: Iterable[Sequence[Any]], state: Any, *, out: Any = None, workspace_limit: int | None = None, **keywords: Any
 ) -> Any:
@@ -220,8 +220,6 @@ def operator_sum(
     tensor([[2., 2., 2.],
             [0., 0., 0.]])
     """
-    if near_dynamo():
-        return outside(operator_sum, terms, state, out=out, workspace_limit=workspace_limit, **keywords)
     with call_context(lambda: describe_call("operator_sum", "terms")):
         refuse_unknown("operator_sum", keywords)
     return OperatorSum(terms, workspace_limit=workspace_limit, **keywords)(state, out=out)

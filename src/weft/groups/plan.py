@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.base.arrays import as_result, is_transforming, outside_transforms, written
 from weft.base.describe import describe_call, folded, table
-from weft.base.dispatch import is_traced, near_dynamo, outside
+from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
@@ -106,6 +106,7 @@ class GroupedPlan:
         found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, said), make)
         return found
 
+    @outside_graphs
     def __call__(
         self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None
     ) -> Sequence[torch.Tensor]:
@@ -115,8 +116,6 @@ class GroupedPlan:
         Returns the results in a sequence, each of which is a view of one tensor, or `out`. It is a list
         where gradients are requested, which is read when tensors are given.
         """
-        if near_dynamo():
-            return cast(Sequence[torch.Tensor], outside(self, pairs, out))
         with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
             operands = None if pairs is None else _some(read_pairs(pairs))
             with self._turn:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.base.arrays import as_tensor, like
+from weft.base.dispatch import outside_graphs
 from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _NETWORKS = Memo("contract_tree: networks", 64)
 
 
+@outside_graphs
 @reads("hooks.contract_tree")
 def contract_tree(
     tree: ctg.ContractionTree, arrays: Sequence[Any], *, strip_exponent: bool = False, **options: Any

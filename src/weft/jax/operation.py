@@ -15,6 +15,7 @@ from jax.interpreters import ad, batching, mlir
 
 import jax
 from weft.algebra import Algebra
+from weft.base.arrays import grad_mode
 from weft.errors import DTypeError, UnsupportedError
 from weft.jax.algebras import fixed
 from weft.jax.custom_call import Spec, Tensors, register
@@ -228,7 +229,7 @@ class Gradient:
     def run(self, operands: Tensors, results: Tensors) -> None:
         given, cotangents = operands[: len(self.floating)], operands[len(self.floating) :]
         leaves = [each.detach().requires_grad_(smooth) for each, smooth in zip(given, self.floating, strict=True)]
-        with torch.enable_grad():
+        with grad_mode(True):
             found = self.of.computed(leaves)
             asked = [each for each in leaves if each.requires_grad]
             given = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's

@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
+from weft.base.arrays import grad_mode
 from weft.base.cached import cached_property
 from weft.base.describe import describe_many
 from weft.cascades import notation as cascades
@@ -51,7 +52,7 @@ class _Whole:
         raise NotImplementedError
 
     def run(self, operands: Tensors, results: Tensors) -> None:
-        with torch.no_grad():
+        with grad_mode(False):
             for place, found in zip(results, self.computed(operands), strict=True):
                 place.copy_(found)
 
@@ -87,7 +88,7 @@ class NetworkOperation(_Whole):
         return (self._of(operands)(*operands),)
 
     def run(self, operands: Tensors, results: Tensors) -> None:
-        with torch.no_grad():
+        with grad_mode(False):
             self._of(operands)(*operands, out=results[0])
 
     def _of(self, operands: Sequence[torch.Tensor]) -> Any:

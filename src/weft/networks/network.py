@@ -21,7 +21,7 @@ from weft.base.arrays import (
     written,
 )
 from weft.base.describe import describe_operands
-from weft.base.dispatch import as_operation, is_traced
+from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.figures import counted
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
@@ -125,6 +125,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
         distribute: str = "slices", link: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,
     ) -> Any: ...
+    @outside_graphs
     def __call__(
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
         distribute: str = "slices", link: Any = None, checkpoint: Any = None, checkpoint_every: float = EVERY,

@@ -13,7 +13,7 @@ from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
-from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside, outside_graphs
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
@@ -44,6 +44,7 @@ def network(
 def network(
     equation: Any, *operands: Any, strip_exponent: bool, **keywords: Unpack[NetworkKeywords]
 ) -> Network[Any]: ...
+@outside_graphs
 def network(
     equation: Any,
     *operands: Any,

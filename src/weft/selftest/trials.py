@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
 from weft.machine.shortage import is_of_memory, is_shortage
 from weft.planner.planner import Choice
@@ -40,7 +41,7 @@ def verdict(trial: Trial, backend: str, target: Target) -> Verdict:
     absent = reason = None
     passing = False
     try:
-        with torch.no_grad(), _on_the_cpu():
+        with grad_mode(False), _on_the_cpu():
             absent, reason = _tried(trial, backend, target)
     except Exception as error:
         if is_of_memory(error) or "captur" in str(error):  # by another thread

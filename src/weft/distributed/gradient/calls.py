@@ -9,7 +9,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.autograd.function import apply
-from weft.base.arrays import is_transforming
+from weft.base.arrays import grad_mode, is_transforming
 from weft.distributed.gradient.explain import lines_of
 from weft.distributed.gradient.form import form_of
 from weft.distributed.gradient.rule import DifferentiatedPlan, RankProduct
@@ -36,7 +36,7 @@ def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) 
 def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
     """`UnsupportedError` where a derivative is requested otherwise than by a tensor that requires a gradient."""
     for name, tensor in tensors.items():
-        with torch.no_grad():  # what requests derivatives nevertheless does so otherwise
+        with grad_mode(False):  # what requests derivatives nevertheless does so otherwise
             otherwise = tensor is not None and (is_transforming() or asks(tensor))
         if otherwise:
             raise UnsupportedError(

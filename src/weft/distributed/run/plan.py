@@ -10,6 +10,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.selection import along_each, check_selected
+from weft.base.arrays import grad_mode
 from weft.base.factors import addition
 from weft.distributed.gradient.calls import Gradients, asking
 from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
@@ -270,7 +271,7 @@ class DistributedPlan:
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, of parts that are checked; nothing is recorded for gradients."""
         launches = recorder if a.device.type == "cuda" else None  # on a CPU the host contracts by itself
-        with on(a.device), self.ranks.failing(), torch.no_grad(), noted_host(launches, "launches"):
+        with on(a.device), self.ranks.failing(), grad_mode(False), noted_host(launches, "launches"):
             work = self._with_operands({name: each.detach() for name, each in operands.items()}, recorder)
             results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
             addend = None if c is None else replace(c, tensor=c.tensor.detach())

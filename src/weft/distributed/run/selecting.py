@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.selection import INDEX
+from weft.base.arrays import grad_mode
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation
 from weft.distributed.group.lanes import Recorder, done, wait_for
@@ -122,7 +123,7 @@ class MeasuredCalls:
 def measured(call: Call, device: torch.device) -> tuple[float, Timeline]:
     """One call on this rank, and when it began, in seconds since the epoch. Waits for the device."""
     recorder = Recorder(device)
-    with torch.no_grad():
+    with grad_mode(False):
         call(recorder)
     events = (Event(each.lane, each.name, each.begin, each.end, each.step) for each in recorder.finish())
     return recorder.began, Timeline("measured", tuple(events))
@@ -130,7 +131,7 @@ def measured(call: Call, device: torch.device) -> tuple[float, Timeline]:
 
 def warmed(call: Call, device: torch.device) -> Timeline:
     """The second of two calls on this rank."""
-    with torch.no_grad():
+    with grad_mode(False):
         call(None)
     return measured(call, device)[1]
 

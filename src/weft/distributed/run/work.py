@@ -12,6 +12,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.entry import contraction
+from weft.base.arrays import grad_mode
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.planner.options import Options
 from weft.planner.request import HOOKS
@@ -81,7 +82,7 @@ class PartWork:
         """
         (x, term_a), (y, term_b) = a.cut({}), b.cut({})
         options = replace(self._taking(self.options, spans, ("a_fn", "b_fn")), out_dtype=self.sum_type)
-        with _guard(x), torch.no_grad():
+        with _guard(x), grad_mode(False):
             values, places = contraction((term_a, term_b, self.term), x, y, options, return_arg=True)
         return values, list(places) if isinstance(places, tuple) else [places]
 
@@ -129,7 +130,7 @@ class PartWork:
         if self.algebra is not None:
             alpha = beta = 1.0
         options = replace(options, out_dtype=None)
-        with _guard(a), torch.no_grad():
+        with _guard(a), grad_mode(False):
             contraction((*terms, out[0][1]), a, b, options, c, alpha, beta if c is not None else 1.0, target)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from weft.base.arrays import grad_mode
 from weft.distributed.group.lanes import on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
@@ -109,7 +110,7 @@ def _together(
     """The steps on every rank; what fails on some is raised on all."""
     failed: Exception | None = None
     try:
-        with on(place.device), ranks.failing(), torch.no_grad():
+        with on(place.device), ranks.failing(), grad_mode(False):
             run.run(operands, place)
     except Exception as error:
         failed = error
