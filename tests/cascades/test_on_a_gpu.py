@@ -11,6 +11,7 @@ from torch import Tensor
 import weft
 from cascades.functions_between import FUNCTIONS, Between
 from weft.cascades.public import _PLANS
+from weft.planner import validity
 
 pytestmark = pytest.mark.gpu
 
@@ -140,14 +141,14 @@ def test_the_kernel_takes_over_from_blocks(grads: bool, monkeypatch: pytest.Monk
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("blocks serve throughout")
     monkeypatch.setattr("weft.cascades.arriving._PER_ELEMENT", 1e-6)
-    _PLANS._entries.clear()
+    validity.outdate()
     x, y, z = (torch.randn(1, 4, 2048, 64, device="cuda", dtype=torch.float16) for _ in range(3))
     equation, function = "bhqd,bhkd->bhqk, bhqk,bhke->bhqe", lambda s: weft.softmax(s, "k")
     right = torch.nn.functional.scaled_dot_product_attention(x, y, z, scale=1.0)
     served = []
     for _ in range(5):
         found = weft.cascade(equation, x.requires_grad_(grads), y, z, between=function)
-        (plan,) = (each for each in _PLANS._entries.values() if each.said.shapes == (x.shape, y.shape, z.shape))
+        (plan,) = (each for each in _PLANS.values() if each.said.shapes == (x.shape, y.shape, z.shape))
         served.append(plan.launch is not None)
         torch.testing.assert_close(found, right, rtol=1e-2, atol=1e-2)
         if grads:

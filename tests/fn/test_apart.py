@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
 import torch
-from fn.programs import LEAVES, Event, Fn, Spec, build, leaves, specs
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-import weft
+from fn.programs import LEAVES, Event, Fn, Spec, build, leaves, specs
 from weft.fn import fingerprint
 
 X = torch.tensor([-2.0, -0.75, 0.5, 1.5], dtype=torch.float64)

@@ -57,6 +57,14 @@ def _of_jax() -> Callable[[], Any]:
     return lambda: operation.run([A, B], [place])
 
 
+def _jax_network() -> Callable[[], Any]:
+    jax = pytest.importorskip("jax")
+    import weft.jax
+
+    arrays = [jax.numpy.asarray(each.numpy()) for each in (A, B, C)]
+    return lambda: weft.jax.network("ij,jk,kl->il", *arrays)
+
+
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
@@ -69,6 +77,7 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "distributed: plans": _over_ranks,
     "cascades: plans": lambda: _cascade,
     "jax: plans": _of_jax,
+    "jax: networks and cascades": _jax_network,
 }
 
 
@@ -173,6 +182,26 @@ def test_nothing_outdated_is_served(
     after = found()
     assert not any(new is old for new in after for old in before)
     assert found(), "and so does the second call after the change"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_kept_where_that_is_turned_off(
+    name: str, served: list[tuple[str, Any]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("distributed"):
+        request.getfixturevalue("one_rank")
+    validity.outdate()
+    monkeypatch.setenv("WEFT_REPLAY", "0")
+    call = CALLS[name]()
+    for _ in range(2):
+        served.clear()
+        call()
+    assert [value for cache, value in served if cache == name] == []
+    monkeypatch.delenv("WEFT_REPLAY")
+    call()
+    served.clear()
+    call()
+    assert [value for cache, value in served if cache == name]
 
 
 def test_a_value_that_is_outdated_while_it_is_made_is_not_kept() -> None:

@@ -40,6 +40,7 @@ from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
+from weft.plans.memo import keeps
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 
@@ -320,7 +321,7 @@ class CascadePlan:
     ) -> None:
         """Keep a call, where kernels read operands as they lie."""
         layouts = layouts_of(tensors, operands, self._names)
-        if layouts is None:
+        if layouts is None or not keeps():
             return
         assert self._replays is not None
         assert self.launch is not None

@@ -21,6 +21,7 @@ import torch
 import jax
 from weft.base.bounded_cache import BoundedCache
 from weft.jax.handler import site_of
+from weft.plans.memo import keeps
 
 Address = int
 Tensors = list[torch.Tensor]
@@ -133,7 +134,8 @@ def register(
                     call = graphs[key] = _Recorded(partial(bound, *both), device)
                 else:
                     call = _Call(partial(run, *both), partial(bound, *both))
-                    known.put(key, call)
+                    if keeps():
+                        known.put(key, call)
             made = call() if stream is None else _on(stream, call)
             if made is not None and site is not None:
                 site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)

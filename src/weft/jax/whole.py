@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,12 +24,14 @@ from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
+from weft.plans.memo import Memo
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 
 _BATCH = ("batch",)  # a label that no user has
+_PLANS = Memo("jax: networks and cascades", 256)
 _TENSORS = "arrays of JAX are its operands, and make its results"
 #: Keywords of `weft.network` that are not for arrays of JAX, and why.
 _NOT_HERE = {
@@ -73,7 +75,8 @@ class NetworkOperation(_Whole):
         return f"network {self.terms} {self.output} {self.keywords}"
 
     def plan(self, operands: Sequence[Spec], device: Any) -> Any:
-        return _network(self, tuple(operands), device)
+        specs = tuple(operands)
+        return _PLANS.made((self, specs, device), lambda: _network(self, specs, device))
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         extents: dict[str, int] = {}
@@ -101,7 +104,6 @@ class NetworkOperation(_Whole):
         return replace(self, terms=terms, output=letter + self.output)
 
 
-@lru_cache(maxsize=256)
 def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: Any) -> Any:
     equation = f"{','.join(operation.terms)}->{operation.output}"
     dtypes = {spec.dtype for spec in operands}
@@ -154,7 +156,8 @@ class CascadeOperation(_Whole):
 
     def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         specs = tuple((tuple(each.shape), each.dtype) for each in operands)
-        plan = _cascade(self, specs, operands[0].device)
+        device = operands[0].device
+        plan = _PLANS.made((self, specs, device), lambda: _cascade(self, specs, device))
         given = {name: each for (name, _), each in zip(self.operands, operands[self.count :], strict=True)}
         found = plan(*operands[: self.count], operands=given or None)
         return found if isinstance(found, tuple) else (found,)
@@ -172,7 +175,6 @@ class CascadeOperation(_Whole):
         return replace(self, terms=tuple(terms), operands=named)
 
 
-@lru_cache(maxsize=256)
 def _cascade(operation: CascadeOperation, operands: tuple[Any, ...], device: Any) -> Any:
     return operation.plan([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in operands])
 

@@ -25,7 +25,7 @@ from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.figures import counted
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
-from weft.engine.calls import call_signature, is_plain
+from weft.engine.calls import Calls, call_signature, is_plain
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.alone import move_alone, scaled
 from weft.networks.arguments import read_changed, read_out, read_tensors
@@ -47,7 +47,6 @@ from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
-from weft.plans.lately import Lately
 from weft.plans.memo import Memo
 from weft.spec.arguments import read_path
 
@@ -102,7 +101,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         self._programs = Memo("network: programs", PROGRAMS)
         self._changes = Changes() if self.settings.reuse else None
         self._paused: Going | None = None
-        self._lately = Lately(1)  # of plain calls
+        self._calls = Calls(PROGRAMS)  # of plain calls
         self._seen = self._constants_now()
         self._layouts: set[Any] = set()  # of operands for which steps were tuned
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
@@ -270,7 +269,7 @@ class Network(DescribedNetwork, Generic[Returned]):
         """Forget what was made of functions that compute something else by now, or of constants that have changed."""
         computes = self._watched is not None and self._watched.changed()
         if computes or self._constants_now() != self._seen:
-            self._programs, self._lately = Memo("network: programs", PROGRAMS), Lately(1)
+            self._programs, self._calls = Memo("network: programs", PROGRAMS), Calls(PROGRAMS)
             self.refresh()
 
     def _constants_now(self) -> list[Hashable]:
@@ -278,11 +277,11 @@ class Network(DescribedNetwork, Generic[Returned]):
 
     def _known(self, tensors: Sequence[Any]) -> NetworkProgram | None:
         """The program of tensors whose layouts were seen before: they were checked then."""
-        known: NetworkProgram | None = self._lately.find(len(tensors), tensors)
+        known: NetworkProgram | None
+        known, place = self._calls.find(len(tensors), tensors)
         if known is None and (key := call_signature(*tensors)) is not None:
             known = self._programs.get(self._programs.place(key))
-            if known is not None:
-                self._lately.note(len(tensors), tensors, known)
+            self._calls.keep(place, tensors, known)
         return known
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:

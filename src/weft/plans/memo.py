@@ -5,20 +5,30 @@ torch's threads, the default precision. `weft.planner.validity.call_state` has t
 itself. An entry of an earlier generation is never found again, and goes when another is kept.
 
 What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
+
+Whoever keeps a call asks `keeps` before: with `WEFT_REPLAY=0` each call takes the full path, as if it were the first.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from weft.base.bounded_cache import BoundedCache
+from weft.base.settings import turns_off
 from weft.planner.validity import call_state, generation
 
 _every: WeakValueDictionary[int, Memo] = WeakValueDictionary()
 _numbers = count()
+
+
+
+def keeps() -> bool:
+    """Whether calls are kept, to be made again by a shorter way."""
+    return not turns_off(os.environ.get("WEFT_REPLAY"))
 
 
 class MemoPlace(NamedTuple):
@@ -56,6 +66,8 @@ class Memo:
         return self._entries.take(place)
 
     def put(self, place: MemoPlace, value: Any) -> None:
+        if not keeps():
+            return
         changes = place.state[0]
         if changes > self._changes:
             self._entries, self._changes = BoundedCache(self._size), changes

@@ -16,7 +16,7 @@ def to_type(value, DTYPE: tl.constexpr):
     if DTYPE.is_fp8() and value.dtype != DTYPE:
         value = value.to(tl.float32)
         size = tl.abs(value)
-        if DTYPE == tl.float8e5:
+        if tl.float8e5 == DTYPE:
             infinity = tl.where(value < 0, 0xFC, 0x7C).to(tl.uint8)
             bits = tl.where(size >= 61440.0, infinity, value.to(DTYPE).to(tl.uint8, bitcast=True))
             return bits.to(DTYPE, bitcast=True)
