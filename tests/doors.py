@@ -49,12 +49,13 @@ class Scene:
         return lambda value, row: plain(value + row)
 
     def layer(self, layer: torch.nn.Module) -> torch.nn.Module:
-        """A module whose parameters are whole numbers."""
+        """A module whose parameters are whole numbers; of one that is made anew, those that the last one has by now."""
         layer = layer.to(self.device)
-        self.parameters = list(layer.parameters())
+        made = list(layer.parameters())
         with torch.no_grad():
-            for at, each in enumerate(self.parameters):
-                each.copy_(self.numbers(*each.shape, seed=at))
+            for at, each in enumerate(made):
+                each.copy_(self.parameters[at] if self.parameters else self.numbers(*each.shape, seed=at))
+        self.parameters = made
         return layer
 
 
@@ -106,7 +107,7 @@ THREE, FOUR = (SQUARE,) * 3, (SQUARE,) * 4
 IN_THREE, IN_FOUR = "ab,bc,cd->ad", "ab,bc,cd,de->ae"
 
 simple("contract", lambda a, b, **k: weft.contract(E, a, b, **k), traits="out")
-simple("contract into out", lambda a, b: weft.contract(E, a, b, out=torch.empty_like(a)), traits="writes")
+simple("contract into out", lambda a, b: weft.contract(E, a, b, out=torch.empty_like(a)))
 simple("contract plus C", lambda a, b, c, **k: weft.contract(E, a, b, c=c, alpha=2.0, beta=0.5, **k), *THREE, traits="out")
 simple("a sum over rows", lambda a, b: weft.contract("mk,kn->n", a, b))
 simple("a batch", lambda a, b: weft.contract("bmk,bkn->bmn", a, b), (3, 5, N), (3, N, 4))
@@ -119,7 +120,7 @@ simple("einsum of four", lambda *x, **k: weft.einsum(IN_FOUR, *x, **k), *FOUR, t
 simple("matmul", lambda a, b, **k: weft.matmul(a, b, **k), traits="out")
 simple("tensordot", lambda a, b, **k: weft.tensordot(a, b, axes=1, **k), traits="out")
 simple("permute", lambda a, **k: weft.permute(a, "mn->nm", **k), SQUARE, traits="out")
-simple("transpose_", lambda a: weft.transpose_(a.clone()), SQUARE, traits="writes")
+simple("transpose_", lambda a: weft.transpose_(a.clone()), SQUARE, traits="copies")
 simple("grouped", lambda a, b, c: weft.grouped(E, [(a, b), (c, b), (a, c)]), *THREE)
 simple("grouped, unlike", lambda a, b, c: weft.grouped(E, [(a, b), (c, b)]), SQUARE, SQUARE, (4, N))
 simple("chain", lambda a, b, c, **k: weft.chain("pq,qc,cr->pr", a, b, c, **k), *THREE, traits="out")
@@ -308,7 +309,7 @@ def _(scene: Scene) -> Call:
     return lambda a, b: weft.distributed.contract(E, a, b, placements={"a": "k", "b": "k"})
 
 
-@door("a sweep", (1, 2, 2), (2, 2, 2), (2, 2, 1), traits="alone", exact=False)
+@door("a sweep", (1, 2, 2), (2, 2, 2), (2, 2, 1), traits="alone copies", exact=False)
 def _(scene: Scene) -> Call:
     chain = weft.tn.ising(3)
 

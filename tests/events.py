@@ -51,7 +51,6 @@ class Event(NamedTuple):
     why: str = ""
     fine: bool = False
     gpu: bool | None = None  # for a GPU alone, or for a CPU alone
-    tier: bool = False  # what serves may change with it
     grads: bool = True  # also of operands that require gradients
 
     def reason(self, traits: frozenset[str], device: str) -> str:
@@ -391,7 +390,6 @@ def _flat(found: Any) -> list[Tensor]:
 
 flat = _flat
 _NUMPY = "jax takes no tensors: those of the test go through NumPy"
-_OWN_MEMORY = "a bound call has operands of its own"
 
 EVENTS: dict[str, Event] = {
     "nothing": Event(),
@@ -410,8 +408,8 @@ EVENTS: dict[str, Event] = {
     "fork": Event(_forked, gpu=False, without="jax ranks", why="neither JAX nor process groups outlive a fork", grads=False),
     "another thread": Event(_in_a_thread),
     "number of threads": Event(_other_threads),
-    "a schedule is stored": Event(change=_store_a_schedule, tier=True),
-    "families fail": Event(change=_fail_families, tier=True),
+    "a schedule is stored": Event(change=_store_a_schedule),
+    "families fail": Event(change=_fail_families),
     "a global": Event(change=lambda _: doors.change_global(), only="functions"),
     "a closure's list": Event(change=lambda scene: scene.box.__setitem__(0, 0.25), only="functions"),
     "an attribute": Event(change=lambda scene: setattr(scene.held, "shift", 3.0), only="functions"),
@@ -426,7 +424,7 @@ EVENTS: dict[str, Event] = {
     "other strides": Event(with_operands(_transposed), without="jax", why=_NUMPY),
     "strides with gaps": Event(with_operands(_spread), without="jax", why=_NUMPY),
     "memory used again": Event(_freed),
-    "storage resized": Event(_resized, without="jax bound", why=_OWN_MEMORY, grads=False),
+    "storage resized": Event(_resized, without="jax bound copies", why="copies of freed memory are torch's", grads=False),
     "other memory": Event(_moved),
     "a subclass": Event(with_operands(lambda x: x.as_subclass(Own)), without="jax", why=_NUMPY),
     "a parameter": Event(with_operands(lambda x: torch.nn.Parameter(x.detach())), without="jax", why=_NUMPY, grads=False),

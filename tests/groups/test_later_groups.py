@@ -75,6 +75,33 @@ def test_tensors_whose_memory_was_freed_are_refused() -> None:
         plan(pairs)
 
 
+def _charged(buffer: torch.Tensor) -> weft.blocks.ChargedTensor:
+    leg = weft.blocks.Leg(weft.blocks.U1, {0: 2, 1: 2})
+    return weft.blocks.ChargedTensor([leg, leg.dual], buffer)
+
+
+PACKED = {
+    "ragged": lambda a, b: weft.contract("bjd,de->bje", a.view(4, 2), b.view(2, 4), ragged={"j": [0, 2, 3, 4]}),
+    "ragged sums": lambda a, b: weft.contract("bjd,bje->de", a.view(4, 2), b.view(4, 2), ragged={"j": [0, 2, 3, 4]}),
+    "ragged weights": lambda a, b: weft.contract(
+        "bjd,bde->bje", a.view(4, 2), b.view(2, 2, 2), ragged={"j": [0, 1, 4]}
+    ),
+    "blocks": lambda a, b: weft.blocks.contract("ij,jk->ik", _charged(a), _charged(b)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("freed", [0, 1])
+@pytest.mark.parametrize("calls", [0, 3])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_tensors_whose_memory_was_freed_are_refused(name: str, calls: int, freed: int) -> None:
+    a, b = torch.randn(8), torch.randn(8)
+    for _ in range(calls):
+        PACKED[name](a, b)
+    (a, b)[freed].untyped_storage().resize_(0)
+    with pytest.raises(weft.ShapeError, match="its storage was freed"):
+        PACKED[name](a, b)
+
+
 @pytest.mark.parametrize("count", [2, 12])
 def test_results_of_pairs_that_need_no_gradient_need_none(count: int) -> None:
     pairs = [(torch.randn(3, 4), torch.randn(4, 5)) for _ in range(count)]

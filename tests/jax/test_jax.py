@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -266,6 +267,19 @@ def test_faults_of_a_run_are_errors_of_jax(monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("call", [
+    lambda a, b: weft.jax.contract("mk,kn->mn", a, b, epilogue=lambda v: 2 * v),
+    lambda a, b: weft.jax.network("mk,kn,nl->ml", a, b, 2 * jnp.eye(5)),
+    lambda a, b: weft.jax.cascade("mk,kn->mn", a, b, between=lambda v: 2 * v),
+])  # fmt: skip
+def test_a_program_that_is_first_run_within_autocast_is_as_any_other(call):
+    a, b = drawn(11, (5, 37), (37, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = call(a, b)
+    for each in (found, call(a, b)):
+        assert_close(each, 2 * a @ b)
+
+
 def test_the_library_of_handlers_is_kept_and_made_anew_where_it_is_damaged(monkeypatch, tmp_path):
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     built, build = [], handler._build

@@ -24,6 +24,7 @@ from weft.blocks.tensor import BlockTensor, Structure
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
+from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import Memo
@@ -115,6 +116,8 @@ def _contracted(
     graded: Graded | None = None,
 ) -> tuple[Structure, torch.Tensor]:  # fmt: skip
     """The structure and the buffer of the result."""
+    check_storage("the buffer of a", a.buffer)
+    check_storage("the buffer of b", b.buffer)
     if not asked_of(a.buffer, b.buffer):
         plan = _plan(notation, a, b, d, given, graded)
         return plan.products.d, plan(a.buffer, b.buffer)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.arrays import as_tensor, returned, source_of, without_autocast
+from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
 from weft.base.cached import cached_property
-from weft.base.dispatch import outside_graphs
+from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
@@ -48,12 +48,10 @@ _MOST_REPLAYS = 64
 
 
 class CascadePlan:
-    """A cascade for tensors of these shapes: call it with others, and ask `explain` what it does.
-
-    Made by `weft.plan_cascade`.
-    """
+    """A cascade for tensors of these shapes, made by `weft.plan_cascade`: call it, and ask `explain` what it does."""
 
     following: Following | None = None
+    whole: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None  # the call, for transforms and tracing
 
     def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
         self.said, self.options, self.alpha = said, options, alpha
@@ -204,10 +202,10 @@ class CascadePlan:
     # -- a call ----------------------------------------------------------------------------------------------------
 
     @outside_graphs
-    def __call__(
-        self, *tensors: Any, operands: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
+        if self.whole is not None and (is_transforming() or is_traced(tensors)):
+            return self.whole(tensors, operands or {})
         if self.following is not None and (plan := self.following.now()) is not self:
             return plan(*tensors, operands=operands)
         if (replayed := self._replayed(tensors, operands)) is not None:

@@ -108,7 +108,16 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     given = (a, b) if c is None else (a, b, c)
     with call_context(lambda: describe_many("plan_cascade", equation, given)):
         plan = _planned("plan_cascade", equation, given, keywords)[0]
-        return cast("CascadePlan", followed(plan, keywords.get("between")))
+        found: CascadePlan = followed(plan, keywords.get("between"))
+
+    def whole(tensors: Sequence[Any], operands: Mapping[str, Any]) -> Any:
+        found.said.check(tensors, operands)
+        named = {name: (modes, operands[name]) for name, (modes, _, _) in found.said.operands.items()}
+        return cascade(equation, *tensors, **words, operands=named or None)
+
+    words = {name: value for name, value in keywords.items() if name != "operands"}
+    found.whole = whole
+    return found
 
 
 def _planned(

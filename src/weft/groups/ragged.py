@@ -31,6 +31,7 @@ from weft.fn.fingerprint import fingerprints
 from weft.groups.launch import check_single, launch_of
 from weft.groups.lists import Ragged, check_offsets, offsets_of, packed, read_ragged
 from weft.planner.request import HOOKS
+from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import TAKEN, read_options, refuse_unknown
@@ -62,6 +63,8 @@ def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping
         for each in nested:
             check_offsets(ragged, each)
         x, y = packed("a", a), packed("b", b)
+        check_storage("a", x)
+        check_storage("b", y)
         if any_autocast():
             x, y = cast_by_autocast((x, y), words.get("precision"))
         result = _contracted(notation, ragged, x, y, words)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 import jax
+from weft.base.arrays import without_autocast
 from weft.base.bounded_cache import BoundedCache
 from weft.jax.handler import site_of
 from weft.plans.memo import keeps
@@ -136,7 +137,8 @@ def register(
                     call = _Call(partial(run, *both), partial(bound, *both))
                     if keeps():
                         known.put(key, call)
-            made = call() if stream is None else _on(stream, call)
+            with without_autocast():  # what is compiled depends on no state of torch's
+                made = call() if stream is None else _on(stream, call)
             if made is not None and site is not None:
                 site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
         except Exception as error:  # XLA hands it on: nothing may leave a function of C

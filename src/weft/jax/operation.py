@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 
 import jax
 from weft.algebra import Algebra
-from weft.base.arrays import grad_mode
+from weft.base.arrays import grad_mode, without_autocast
 from weft.errors import DTypeError, UnsupportedError
 from weft.jax.algebras import fixed
 from weft.jax.custom_call import Spec, Tensors, register
@@ -109,7 +109,8 @@ def _said(name: str, value: Any) -> Any:
 
 @weft_p.def_abstract_eval
 def _abstract(*avals: Any, operation: Operation) -> list[Any]:
-    found = operation.results([spec_of(each) for each in avals])
+    with without_autocast():
+        found = operation.results([spec_of(each) for each in avals])
     types = [np.dtype(jax.numpy.dtype(name_of(each.dtype))) for each in found]
     for dtype in types:
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
