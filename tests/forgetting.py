@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from weft.plans.lately import Lately
 
 from weft.autograd import handed, product
 from weft.base.bounded_cache import BoundedCache
-from weft.plans.memo import CallCache, Memo, every_cache, guarded
+from weft.engine.calls import Calls
+from weft.engine.memo import Memo, every_table
 
 _BY_SPEC = (product.product, handed.handed)  # rules, which keep the calls that they make
 
@@ -19,7 +19,7 @@ _BY_SPEC = (product.product, handed.handed)  # rules, which keep the calls that 
 @contextmanager
 def forgetting() -> Iterator[None]:
     """Nothing is kept within: `WEFT_REPLAY=0`, with tables that are empty."""
-    tables: list[Memo | CallCache | Lately] = [*every_cache(), *guarded]
+    tables: list[Memo | Calls] = every_table()
     before = [_emptied(table) for table in tables]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_REPLAY", "0")
@@ -27,25 +27,17 @@ def forgetting() -> Iterator[None]:
             made.cache_clear()
         yield
     for table, content in zip(tables, before, strict=True):
-        _fill(table, content)
+        if isinstance(table, Memo):
+            table._entries = content
+        else:
+            table._known = content
 
 
-def _emptied(table: Memo | CallCache | Lately) -> Any:
-    """What a table had."""
-    if isinstance(table, CallCache):
-        content: Any = dict(table)
-        table.clear()
-    elif isinstance(table, Memo):
-        content, table._entries = table._entries, BoundedCache(table._size)
+def _emptied(table: Memo | Calls) -> Any:
+    """The content of a table, which is not there any more."""
+    if isinstance(table, Memo):
+        content: Any = table._entries
+        table._entries = BoundedCache(table._size)
     else:
-        content, table._calls = table._calls, {}
+        content, table._known = table._known, {}
     return content
-
-
-def _fill(table: Memo | CallCache | Lately, content: Any) -> None:
-    if isinstance(table, CallCache):
-        table.update(content)
-    elif isinstance(table, Memo):
-        table._entries = content
-    else:
-        table._calls = content

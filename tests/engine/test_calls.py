@@ -188,7 +188,7 @@ def test_autocast_and_its_type_are_part_of_the_key() -> None:
 
 
 def test_nothing_is_kept_where_replay_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_kept", False)
+    monkeypatch.setenv("WEFT_REPLAY", "0")
     a, b = torch.rand(3, 7), torch.rand(7, 2)
     before = len(CALLS)
     for _ in range(3):

@@ -12,11 +12,11 @@ from weft.api.keywords import Equation
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
 from weft.engine.calls import CALLS
+from weft.engine.memo import Memo
 from weft.errors import NotationError
 from weft.planner.options import Options
 from weft.plans.contraction import Plan
 from weft.plans.known_call import said_operands
-from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted

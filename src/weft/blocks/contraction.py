@@ -21,13 +21,13 @@ from weft.blocks.gradient import with_gradient
 from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
 from weft.blocks.tensor import BlockTensor, Structure
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
 from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
-from weft.plans.memo import Memo
 from weft.spec import Notation
 from weft.spec.notation import term_text
 

@@ -35,12 +35,12 @@ from weft.cascades.takeover import Takeover
 from weft.cascades.terms import BOUND
 from weft.cascades.words import explained
 from weft.cpu import jit
+from weft.engine.memo import keeps
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
-from weft.plans.memo import keeps
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 

@@ -11,6 +11,7 @@ from weft.api.keywords import Equation, signed
 from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.engine.memo import Memo, MemoPlace
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
@@ -18,7 +19,6 @@ from weft.planner.options import Options
 from weft.planner.target import resolve_backend
 from weft.plans.checks import reject_gradient
 from weft.plans.keywords import read_options
-from weft.plans.memo import Memo, MemoPlace
 from weft.spec import Label, Layout
 from weft.spec.arguments import read_real
 from weft.spec.aux_operands import check_reach, coordinate, operand, read_modes

@@ -15,7 +15,6 @@ of tensors without memory. `WEFT_REPLAY=0` keeps nothing: every call is read, ch
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from torch.nn import Parameter
 
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.forks import free_in_child
+from weft.engine.memo import keeps, note_table
 from weft.planner.validity import call_state, generation
 
 _ALIGNED = 15  # bits of an address that count
@@ -35,9 +35,6 @@ LOW = 1 << 36  # an address below may be an offset into memory that was freed: t
 _STRIDED = torch.strided  # read in every call
 _TYPES = (Tensor, Parameter)
 _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
-
-_kept = os.environ.get("WEFT_REPLAY", "1") != "0"
-
 
 class Place(NamedTuple):
     """Where a call that is not known is kept once it is."""
@@ -63,6 +60,7 @@ class Calls:
         self._known: dict[Hashable, tuple[_Entry, ...]] = {}
         self._changes = generation()[0]
         self._lock = free_in_child(Lock())
+        note_table(self)
 
     def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, Place | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.
@@ -99,7 +97,7 @@ class Calls:
 
     def keep(self, place: Place | None, tensors: Sequence[Any], call: Any) -> None:
         """Keep what served a call for the calls to come; nothing where guards could not tell them apart."""
-        if call is None or place is None or not _kept or dispatch_modes() or is_transforming():
+        if call is None or place is None or not keeps() or dispatch_modes() or is_transforming():
             return
         if forward_ad._current_level >= 0 or not all(type(each) in _TYPES for each in tensors):
             return

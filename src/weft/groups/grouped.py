@@ -14,6 +14,7 @@ from weft.api.lookup import read_notation
 from weft.base.arrays import Array, any_autocast, dispatch_modes, is_transforming, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
+from weft.engine.memo import Memo, MemoPlace
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.groups.at_once import at_once
 from weft.groups.gradient import with_gradient
@@ -24,7 +25,6 @@ from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import read_options
-from weft.plans.memo import Memo, MemoPlace
 from weft.spec import Notation
 
 _PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself

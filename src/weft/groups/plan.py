@@ -21,6 +21,7 @@ from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
 from weft.groups.launch import check_single, is_for_library, launch_of, multiplied
@@ -31,7 +32,6 @@ from weft.groups.results import Places, Results
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
-from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name

@@ -26,6 +26,7 @@ from weft.base.batched import each_of_batch
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, taken_by
 from weft.base.kept import is_capturing
+from weft.engine.memo import Memo
 from weft.errors import NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.groups.launch import check_single, launch_of
@@ -35,7 +36,6 @@ from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import part_options
 from weft.plans.keywords import TAKEN, read_options, refuse_unknown
-from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import Label, Notation
 from weft.spec.group import ONE, SIDES, group_form, group_table

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from weft.base.arrays import as_tensor, like
 from weft.base.dispatch import outside_graphs
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
-from weft.plans.memo import Memo
 from weft.spec.arguments import reads
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from weft.api.contract import plan
 from weft.api.lookup import read_notation
 from weft.base.describe import describe_call
 from weft.compiled.letters import letters, spelled_equation
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
@@ -28,7 +29,6 @@ from weft.jax.operation import apply, by_torch, given_operands, name_of, said_ke
 from weft.planner.options import read_indices
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options
-from weft.plans.memo import Memo
 from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes

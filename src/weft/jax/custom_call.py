@@ -21,8 +21,8 @@ import torch
 import jax
 from weft.base.arrays import without_autocast
 from weft.base.bounded_cache import BoundedCache
+from weft.engine.memo import keeps
 from weft.jax.handler import site_of
-from weft.plans.memo import keeps
 
 Address = int
 Tensors = list[torch.Tensor]

@@ -16,6 +16,7 @@ from weft.base.describe import describe_many
 from weft.cascades import notation as cascades
 from weft.cascades.public import plan_cascade
 from weft.compiled.letters import letters, spelled_equation
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
@@ -24,7 +25,6 @@ from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
-from weft.plans.memo import Memo
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
 from weft.spec.notation import expand

@@ -26,6 +26,7 @@ from weft.base.arrays import (
 from weft.base.dispatch import as_operation, is_traced
 from weft.base.factors import addition
 from weft.engine.calls import CALLS
+from weft.engine.memo import Memo
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
@@ -38,7 +39,6 @@ from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked
 from weft.plans.intermediates import intermediate_type, step_options
 from weft.plans.keywords import read_options, refuse_unknown
-from weft.plans.memo import Memo
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
 from weft.spec.memory import overlaps_itself, share_memory

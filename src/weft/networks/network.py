@@ -26,6 +26,7 @@ from weft.base.figures import counted
 from weft.base.kept import Kept
 from weft.base.memory import new_tensor
 from weft.engine.calls import Calls, call_signature, is_plain
+from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.alone import move_alone, scaled
 from weft.networks.arguments import read_changed, read_out, read_tensors
@@ -47,7 +48,6 @@ from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
-from weft.plans.memo import Memo
 from weft.spec.arguments import read_path
 
 PROGRAMS = 4  # layouts of operands that a network is prepared for at once

@@ -18,7 +18,7 @@ from weft.networks.settings import Settings
 from weft.networks.tree import Tree, TreeStep
 from weft.plans.intermediates import WIDER
 
-_OF_CALLS = ("_programs", "_changes", "_paused", "_calls", "_shared", "_seen", "latest", "backward")  # see `Network._begin`
+_OF_CALLS = ("_programs", "_changes", "_paused", "_calls", "_shared", "_seen", "latest", "backward")
 
 
 class Planned:

@@ -16,10 +16,10 @@ from weft.distributed.group.link import fitted_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.run.asked import is_dtensor
 from weft.distributed.run.plan import DistributedPlan
+from weft.engine.memo import Memo, MemoPlace
 from weft.errors import WeftError
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
-from weft.plans.memo import Memo, MemoPlace
 
 _ALIKE = 64  # plans that are kept under what one rank says
 

@@ -13,10 +13,10 @@ import torch
 
 import weft
 from support import own_cache
+from weft.engine.memo import Memo, every_table
 from weft.planner import coefficients, tuned, validity, verdicts
 from weft.planner.planner import choose
 from weft.planner.target import target_of
-from weft.plans.memo import Memo, every_cache
 
 A, B, C = torch.rand(6, 5), torch.rand(5, 4), torch.rand(4, 3)
 CPU = target_of("cpu", torch.device("cpu"))
@@ -154,11 +154,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return found
 
 
-def test_every_cache_has_a_call_here() -> None:
+def test_every_table_has_a_call_here() -> None:
     made = re.compile(r"\bMemo\(\s*\"([^\"]+)\"")
     source = Path(weft.__file__).parent
     assert {name for file in source.rglob("*.py") for name in made.findall(file.read_text())} == set(CALLS)
-    assert {cache.name for cache in every_cache()} <= {*CALLS, "test"}
+    assert {table.name for table in every_table() if isinstance(table, Memo)} <= {*CALLS, "test"}
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

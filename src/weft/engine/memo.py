@@ -21,7 +21,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.settings import turns_off
 from weft.planner.validity import call_state, generation
 
-_every: WeakValueDictionary[int, Memo] = WeakValueDictionary()
+_every: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _numbers = count()
 
 
@@ -46,7 +46,7 @@ class Memo:
         self._size = size
         self._entries = BoundedCache(size)
         self._changes = generation()[0]
-        _every[next(_numbers)] = self
+        note_table(self)
 
     def place(self, key: Hashable) -> MemoPlace:
         """Where the value of a key belongs. Made before the value is, so that one which is outdated meanwhile is lost.
@@ -88,6 +88,11 @@ class Memo:
         return self._entries.values()
 
 
-def every_cache() -> list[Memo]:
-    """The caches of plans and calls that are in use, each by the `name` of what it keeps."""
+def note_table(table: Any) -> None:
+    """List a table of what is kept, for as long as it lives."""
+    _every[next(_numbers)] = table
+
+
+def every_table() -> list[Any]:
+    """The tables of plans and of known calls that are in use."""
     return list(_every.values())
