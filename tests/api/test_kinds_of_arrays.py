@@ -220,3 +220,31 @@ def test_orders_as_others_type_them(optimize: Any) -> None:
 def test_orders_that_are_none(optimize: Any, said: str) -> None:
     with pytest.raises(weft.ArgumentError, match=said):
         weft.einsum(THREE, A, B, EYE, optimize=optimize)
+
+
+class Logged(torch.Tensor):
+    """A subclass with a `__torch_function__` of its own, as torch's manual writes it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_that_hear_of_operations_are_kept() -> None:
+    x, y = torch.randn(3, 4).as_subclass(Logged), torch.randn(4, 5)
+    for _ in range(12):
+        assert type(weft.einsum("ab,bc->ac", x, y)) is type(torch.einsum("ab,bc->ac", x, y)) is Logged
+
+
+def test_results_without_modes_are_numpys_scalars() -> None:
+    found = kept = weft.einsum("ij,ij->", np.ones((2, 3)), np.ones((2, 3)))
+    assert type(found) is np.float64
+    found += 1
+    assert (kept, found) == (6, 7)
+
+
+def test_what_weft_does_not_take_is_said() -> None:
+    with pytest.raises(weft.UnsupportedError, match="lazy layer"):
+        weft.einsum("ab,cb->ac", torch.randn(3, 4), torch.nn.LazyLinear(3).weight)
+    with pytest.raises(weft.UnsupportedError, match="functionalize"):
+        torch.func.functionalize(lambda x: weft.contract("ab,bc->ac", x, torch.ones(4, 5)))(torch.ones(3, 4))

@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch._C._functorch import TransformType
 
 from weft.autograd.backward import Needs
 from weft.autograd.spec import is_smooth
 from weft.base.batched import is_batched, one_by_one
+from weft.errors import UnsupportedError
 from weft.planner.schedule import Scalar
 
 Tensors = Sequence[torch.Tensor | None]
@@ -128,6 +130,8 @@ _transforming: Any = torch._C._are_functorch_transforms_active
 def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
     """Call a rule on tensors that autograd may look at."""
     if _transforming():
+        if torch._C._functorch.peek_interpreter_stack().key() == TransformType.Functionalize:
+            raise UnsupportedError("torch.func.functionalize does not take weft's calls: make_fx and torch.compile do")
         found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)
         return found
     result: tuple[torch.Tensor, ...] = (_ahead if rule.ahead else _plainly)(rule, alpha, beta, *tensors)

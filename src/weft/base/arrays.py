@@ -86,6 +86,7 @@ def without_autocast() -> AbstractContextManager[Any]:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_TAKES_NO_PART = torch._C._disabled_torch_function_impl  # a subclass's `__torch_function__` whose results are tensors
 _MASKED = "whose masked elements would count"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -166,14 +167,12 @@ def source_of(*values: Any) -> Any:
 
 
 def is_subclass(value: object) -> bool:
-    """Whether `value` is of a subclass of tensors on which torch's own operations have results of that class."""
+    """Whether `value` is of a subclass of tensors whose operations have results of that class: all but those that see
+    every operation themselves, and those that take no part in it, as parameters and buffers do."""
     kind = type(value)
-    if kind in _PLAIN or not issubclass(kind, torch.Tensor):
+    if kind in _PLAIN or not issubclass(kind, torch.Tensor) or kind.__torch_function__ is _TAKES_NO_PART:
         return False
-    return all(
-        getattr(getattr(kind, hook), "__func__", None) is getattr(getattr(torch.Tensor, hook), "__func__", None)
-        for hook in ("__torch_function__", "__torch_dispatch__")
-    )
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def as_tensors(values: Sequence[Any], promote: bool = False) -> tuple[list[torch.Tensor], Any]:
@@ -251,6 +250,8 @@ def _refuse_foreign(name: str, tensor: torch.Tensor) -> None:
         raise UnsupportedError(
             f"{name} is a DTensor, spread over several processes: pass {name}.full_tensor(), or the parts by to_local()"
         )
+    if "UninitializedTensorMixin" in kinds:
+        raise UnsupportedError(f"{name} belongs to a lazy layer and has no shape yet: call the layer once before")
     if "MaskedTensor" in kinds:
         raise UnsupportedError(f"{name} is a masked tensor, {_MASKED}: pass its to_tensor(0) or get_data()")
 
@@ -297,7 +298,7 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
     if tensor.requires_grad:  # of an operand beside it: no other kind of array holds a gradient
         return tensor
     if not hasattr(source, "__dlpack__") or isinstance(source, np.ndarray):  # NumPy's, or what it made an array of
-        return tensor.numpy()
+        return tensor.numpy()[()]  # a scalar where it has no dimension, as NumPy's own operations return
     library = type(source).__module__.partition(".")[0]
     if library == "cupy":
         import cupy

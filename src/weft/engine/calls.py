@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.nn.parameter import UninitializedTensorMixin as _Lazy
 
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.forks import free_in_child
@@ -147,7 +148,7 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         if tensor is None:
             found.append(None)
             continue
-        if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
+        if type(tensor) is not Tensor and (not isinstance(tensor, Tensor) or isinstance(tensor, _Lazy)):
             return None
         if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
             return None

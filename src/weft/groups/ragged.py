@@ -42,7 +42,8 @@ from weft.spec.group import ONE, SIDES, group_form, group_table
 from weft.spec.notation import Term, label_text, term_text
 
 _PLANS = Memo("ragged: plans", 256)
-_USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "return_arg": False, "validate": False}
+_USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "return_arg": False, "validate": False,
+          "specialize": "auto"}  # fmt: skip
 
 
 def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping[str, Any]) -> Any:
