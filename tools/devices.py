@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 MAKERS = frozenset({
     "arange", "as_tensor", "asarray", "bartlett_window", "blackman_window", "empty", "empty_permuted",
     "empty_quantized", "empty_strided", "eye", "full", "hamming_window", "hann_window", "kaiser_window", "linspace",
-    "logspace", "ones", "rand", "randint", "randn", "randperm", "range", "scalar_tensor", "sparse_bsc_tensor", "sparse_bsr_tensor",
-    "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor", "tensor", "tril_indices",
-    "triu_indices", "zeros",
+    "logspace", "ones", "rand", "randint", "randn", "randperm", "range", "scalar_tensor", "sparse_bsc_tensor",
+    "sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor",
+    "tensor", "tril_indices", "triu_indices", "zeros",
 })  # fmt: skip
 
 
