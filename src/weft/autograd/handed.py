@@ -277,7 +277,7 @@ def _bound(target: Any) -> Callable[..., Any]:
     Numbers are made by the operation itself: its binding makes them on torch's default device.
     """
     if target is torch.ops.aten.scalar_tensor.default:
-        return target  # type: ignore[no-any-return]
+        return target
     name = target._schema.name.partition("::")[2]
     for home in (torch, torch._C._nn):
         if isinstance(found := getattr(home, name, None), BuiltinFunctionType):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin as _Lazy
+from torch.nn.parameter import UninitializedTensorMixin as _Lazy  # type: ignore[attr-defined]
 
 from weft.base.arrays import any_autocast, dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.base.forks import free_in_child

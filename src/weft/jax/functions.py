@@ -142,8 +142,8 @@ def _evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any]) -> li
         elif any(isinstance(value, torch.Tensor) for value in values):
             results = [_OPERATIONS[equation.primitive.name](*values, **_said(equation))]
         else:
-            given = zip(values, equation.invars, strict=True)
-            numbers = [torch.tensor(value, dtype=_dtype(v), device="cpu") for value, v in given]
+            typed = zip(values, equation.invars, strict=True)
+            numbers = [torch.tensor(value, dtype=_dtype(v), device="cpu") for value, v in typed]
             results = [_OPERATIONS[equation.primitive.name](*numbers, **_said(equation)).item()]
         known.update(zip(equation.outvars, results, strict=True))
     return [read(variable) for variable in jaxpr.outvars]

@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-<<<<<<< HEAD:src/weft/plans/known_call.py
 from torch import Tensor, dtype, empty_strided
-=======
-import torch
-from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin as _Lazy
->>>>>>> 278d676b (Subclasses of tensors that hear of operations are kept, results without modes of NumPy's arrays are scalars; specialize='auto' beside ragged= is taken; lazy parameters and functionalize are refused in a sentence):src/weft/plans/call_cache.py
 
 from weft.base.arrays import any_autocast, increment_version
 from weft.base.memory import workspace_error
@@ -24,58 +16,7 @@ from weft.errors import is_out_of_memory
 from weft.planner.schedule import Make, NewTensor
 from weft.plans.checks import fits
 
-<<<<<<< HEAD:src/weft/plans/known_call.py
 _new = empty_strided  # takes half as long as torch.empty
-=======
-_STRIDED = torch.strided  # read in every call
-_new = torch.empty_strided  # takes half as long as torch.empty
-LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
-
-
-def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """The key of a call: an entry for each tensor, None for one that is not given; at the end the state.
-
-    An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
-    tensor and must be looked at in each call. With the state of `weft.planner.validity` what was found for a signature
-    is not found once plans are outdated, nor under another default precision. The signature is None where something
-    else than a strided tensor is given: it must be read first; and so must all inside a transform of torch.func. It is
-    None, too, where torch wants to see the call: within a dispatch mode, and of tensors without memory.
-    """
-    if dispatch_modes() or is_transforming():
-        return None
-    dual = forward_ad._current_level >= 0
-    found: list[tuple[Any, ...] | None] = []
-    for tensor in tensors:
-        if tensor is None:
-            found.append(None)
-            continue
-        if type(tensor) is not Tensor and (not isinstance(tensor, Tensor) or isinstance(tensor, _Lazy)):
-            return None
-        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
-            return None
-        special = None
-        if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
-            if type(tensor) is not Tensor and without_memory(tensor):
-                return None
-            special = _special(tensor, dual)
-        address = tensor.data_ptr()
-        if address < LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
-            return None  # its memory was freed: what has no other fault is refused where it is read
-        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
-    return (*found, call_state())
-
-
-def is_plain(signature: tuple[Any, ...]) -> bool:
-    """Whether nothing is special about any of its tensors."""
-    return all(entry is None or entry[-1] is None for entry in signature[:-1])
-
-
-def conjugates(signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Which of A and B, the first tensors of a plain call, are conjugate views; None where more is special."""
-    if not all(entry is None or entry[-1] in (None, _CONJUGATE) for entry in signature[:2]):
-        return None
-    return tuple([entry[-1] == _CONJUGATE for entry in signature[:2]]) if is_plain(signature[2:]) else None
->>>>>>> 278d676b (Subclasses of tensors that hear of operations are kept, results without modes of NumPy's arrays are scalars; specialize='auto' beside ragged= is taken; lazy parameters and functionalize are refused in a sentence):src/weft/plans/call_cache.py
 
 
 def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
