@@ -13,6 +13,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import weft.jax  # noqa: E402
+from forked import said  # noqa: E402
 from weft.jax import custom_call, handler  # noqa: E402
 from weft.planner.schedule import Launched  # noqa: E402
 
@@ -39,9 +40,13 @@ def called(site, buffer):
     ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(site.address)(ctypes.addressof(frame))
 
 
+def answered(place):
+    custom_call._Answer.from_address(place).done = 1
+
+
 def test_a_kept_call_stays_while_a_thread_is_in_it():
     missed, entered, leave, seen = [], threading.Event(), threading.Event(), []
-    python = custom_call._HANDLER(lambda frame: missed.append(frame))
+    python = custom_call.HANDLER(lambda frame, answer: (missed.append(frame), answered(answer)))
     site = handler.site_of(ctypes.cast(python, ctypes.c_void_p).value, False, 1, 0)
 
     def waiting(words):
@@ -96,3 +101,53 @@ def test_threads_call_many_buffers_at_once():
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+_INTERRUPTED = """
+import signal, sys, time
+import numpy as np
+import jax, weft.jax
+from weft.jax import custom_call
+
+where, cut = "", []
+make, tensor = custom_call.HANDLER, custom_call._tensor
+
+def first(handle):  # a signal that has come before Python's handler begins
+    def begun(frame, answer):
+        if cut and where == "before":
+            raise cut.pop()
+        return handle(frame, answer)
+    return make(begun)
+
+def amid(*given):
+    if cut and where != "before":
+        signal.raise_signal(signal.SIGINT) if cut.pop() is KeyboardInterrupt else sys.exit(3)
+    return tensor(*given)
+
+custom_call.HANDLER, custom_call._tensor = first, amid
+
+def after(raised, x, w):
+    cut.append(raised)
+    try:
+        try:
+            product(x, w).block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            time.sleep(0.05)
+            return "error"
+    except KeyboardInterrupt:
+        return "interrupt"
+    return "nothing"
+
+product = jax.jit(lambda x, w: weft.jax.contract("mk,kn->mn", x, w, backend="cpu", precision="ieee"))
+for rows, where in enumerate(("before", "amid", "amid alone"), start=9):
+    if where == "amid alone":  # without a compiler for C
+        custom_call.site_of = lambda *words: None
+    x, w = np.ones((rows, 33), np.float32), np.ones((33, 7), np.float32)
+    print(after(KeyboardInterrupt, x, w), after(SystemExit, x, w), float(product(x, w)[0, 0]))
+"""
+
+
+def test_a_signal_ends_the_call_and_not_the_process():
+    """Ctrl-C while a call plans. Without C it is an error of XLA's: Python cannot send the signal again."""
+    found = said(_INTERRUPTED, JAX_PLATFORMS="cpu").splitlines()
+    assert found == ["interrupt interrupt 33.0"] * 2 + ["error error 33.0"]

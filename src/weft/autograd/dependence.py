@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -40,11 +41,13 @@ def _through(spec: Spec, hook: int, value: set[int]) -> list[set[int]]:
 @lru_cache(maxsize=1024)
 def _differentiated(function: Pointwise) -> tuple[tuple[int, ...], ...]:
     """The inputs that each result has a derivative by."""
-    count, found = len(function.results), []
-    with set_aside():
+    count = len(function.results)
+
+    def found() -> Iterator[tuple[int, ...]]:
         inputs = [torch.empty(1, dtype=dtype, device="meta") for dtype in function.dtypes]
         for at in range(count):
             of_one = [torch.empty(1, device="meta") if at == other else None for other in range(count)]
             grads, _ = pull(function, inputs, of_one)
-            found.append(tuple(place for place, grad in enumerate(grads) if grad is not None))
-    return tuple(found)
+            yield tuple(place for place, grad in enumerate(grads) if grad is not None)
+
+    return set_aside(lambda: tuple(found()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 from collections.abc import Sequence
 from functools import lru_cache
@@ -31,6 +32,15 @@ def check_room(device: torch.device, result: int, workspace: int = 0) -> None:
     """`WorkspaceError` for a call that needs more bytes than the device has at all: before anything is allocated."""
     if result + workspace > whole(device):
         raise workspace_error(device, result, workspace)
+
+
+def has_room(size: int) -> bool:
+    """Whether this process may have so many bytes more of memory; its limits count, what others have taken does not."""
+    try:
+        mmap.mmap(-1, size).close()
+    except OSError:
+        return False
+    return True
 
 
 def workspace_error(device: torch.device, result: int, workspace: int) -> WorkspaceError:

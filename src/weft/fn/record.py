@@ -82,14 +82,18 @@ def record(
     always so by `aten.detach_copy`, which torch's own code does not use. Raises `FunctionError`, beginning with
     `hook`, for anything that is not pointwise.
     """
-    with set_aside():
+
+    def recorded() -> fx.Graph:
         recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {}, detaches)
         inputs = [recorder.placeholder(f"x{position}", dtype) for position, dtype in enumerate(dtypes)]
         with recorder, grad_mode(detaches):
             result = _call_user(function, inputs, recorder)
         recorder.finish(result)
-    recorder.graph.eliminate_dead_code()
-    return recorder.graph
+        return recorder.graph
+
+    graph = set_aside(recorded)
+    graph.eliminate_dead_code()
+    return graph
 
 
 def _call_user(function: Callable[..., Any], inputs: Sequence[torch.Tensor], recorder: _Recorder) -> Any:

@@ -2,30 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch._C import (
+    _get_dispatch_stack_at,
+    _get_function_stack_at,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    _pop_torch_dispatch_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_dispatch_stack,
+    _push_on_torch_function_stack,
+)
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.base.arrays import grad_mode
+
+Returned = TypeVar("Returned")
 
 #: Modules of torch whose exceptions steer torch itself: they are not the function's.
 _STEERING = ("torch._dynamo.", "torch._subclasses.", "torch.fx.experimental.", "torch.utils.checkpoint")
 
 
-@contextmanager
-def set_aside() -> Iterator[None]:
-    """No mode, gradient or cast of autocast reaches what is recorded, and no hook of the caller's its saved tensors;
+def set_aside(work: Callable[[], Returned]) -> Returned:
+    """The work, which no mode, gradient or cast of autocast reaches, and no hook of the caller's its saved tensors;
     anomaly detection does not read its gradients, and what it makes is on the CPU, whatever torch's default device is.
 
-    A function still sees whether autocast is on: torch asks one flag for that and for the casts.
+    A function still sees whether autocast is on: torch asks one flag for that and for the casts. A signal may cut the
+    work off anywhere, within torch's own modes too: the state of torch is put back in any case. Twice, as it may cut off
+    the first time.
     """
-    with _disable_current_modes(), grad_mode(False), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
-        yield
+    before = _State.now()
+    try:
+        try:
+            for _ in before.modes:
+                _pop_torch_dispatch_stack(None)
+            with _without_exported(), grad_mode(False), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
+                return work()
+        finally:
+            before.put_back()
+    finally:
+        before.put_back()
+
+
+class _State(NamedTuple):
+    """What of this thread's state a recording changes."""
+
+    modes: list[Any]
+    functions: list[Any]
+    flags: dict[str, bool]
+    hooks: Any
+    grad: bool
+
+    @classmethod
+    def now(cls) -> _State:
+        modes = [_get_dispatch_stack_at(at) for at in range(_len_torch_dispatch_stack())]
+        functions = [_get_function_stack_at(at) for at in range(_len_torch_function_stack())]
+        flags = {name: getattr(_python_dispatch, name) for name in _FLAGS if hasattr(_python_dispatch, name)}
+        return cls(modes, functions, flags, _top_hooks(), torch.is_grad_enabled())
+
+    def put_back(self) -> None:
+        now = _State.now()
+        if now == self:
+            return
+        for _ in now.modes:
+            _pop_torch_dispatch_stack(None)
+        for mode in self.modes:
+            _push_on_torch_dispatch_stack(mode)
+        for _ in now.functions:
+            _pop_torch_function_stack()
+        for mode in self.functions:
+            _push_on_torch_function_stack(mode)
+        vars(_python_dispatch).update(self.flags)
+        if (outer := self.flags.get(_FLAGS[-1])) is not None:
+            _python_dispatch.set_is_in_mode_without_ignore_compile_internals(outer)
+        while (hooks := _top_hooks()) is not None and hooks != self.hooks:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+        torch._C._set_grad_enabled(self.grad)
+
+
+#: Of `torch.utils._python_dispatch`, by its version; the last one has a copy in C.
+_FLAGS = (
+    "_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)  # fmt: skip
+
+
+def _top_hooks() -> Any:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 def steers_torch(error: Exception) -> bool:
@@ -33,10 +104,16 @@ def steers_torch(error: Exception) -> bool:
     return type(error).__module__.startswith(_STEERING)
 
 
+def _without_exported() -> AbstractContextManager[Any]:
+    """Without the modes of `torch.export`. Elsewhere none of torch's generators is used: one that a signal has cut off
+    would push its modes when it is collected."""
+    return _disable_current_modes() if _len_torch_dispatch_stack_pre_dispatch() else nullcontext()
+
+
 def _own_hooks() -> AbstractContextManager[Any]:
     """Hooks that do nothing. Transforms of torch.func allow none, and let none in."""
     if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
-        return saved_tensors_hooks(_as_it_is, _as_it_is)
+        return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # told from those of another recording
     return nullcontext()
 
 
@@ -50,10 +127,6 @@ def _unchecked() -> AbstractContextManager[Any]:
 
 def _on_cpu() -> AbstractContextManager[Any]:
     return torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext()
-
-
-def _as_it_is(tensor: Any) -> Any:
-    return tensor
 
 
 class _Uncast(TorchFunctionMode):

@@ -31,7 +31,8 @@ Run = Callable[[Tensors, Tensors], Any]  # of operands, and of places for the re
 _KNOWN = 256  # sets of buffers of one call, by their addresses
 _EXECUTE, _INTERNAL = 3, 13  # a stage, an error code
 _IN_GRAPHS = 1  # a trait: what a call launches may be recorded
-_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)  # of a frame, and of the place for the answer
+_HANDLER_ALONE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _thread = threading.local()
 _handlers: list[Any] = []  # XLA keeps their addresses for ever
 
@@ -51,6 +52,12 @@ class _Words(ctypes.Structure):
         ("stage", ctypes.c_int64), ("args_head", ctypes.c_int64 * 4), ("args", ctypes.c_void_p),
         ("rets_head", ctypes.c_int64 * 4), ("rets", ctypes.c_void_p),
     )  # fmt: skip
+
+
+class _Answer(ctypes.Structure):
+    """What Python's handler says to `handler.c`: an error of XLA's, and whether it has come to its end."""
+
+    _fields_ = (("error", ctypes.c_void_p), ("done", ctypes.c_int64))
 
 
 class _Metadata(ctypes.Structure):
@@ -110,48 +117,66 @@ def register(
     traits = _IN_GRAPHS if recorded and all(math.prod(each.shape) for each in results) else 0
     graphs: dict[Any, _Recorded] = {}
 
-    def handle(frame_at: Address) -> int | None:
-        frame = _Words.from_address(frame_at)
-        if frame.extension:
-            _tell(frame, traits)
-            return None
-        if frame.stage & 0xFFFFFFFF != _EXECUTE:
-            return None
+    def handle(frame_at: Address, answer_at: Address) -> None:
+        frame, answer = _Words.from_address(frame_at), _Answer.from_address(answer_at)
+        try:
+            if frame.extension:
+                _tell(frame, traits)
+            elif frame.stage & 0xFFFFFFFF == _EXECUTE:
+                execute(frame)
+        except Exception as error:  # XLA hands it on
+            answer.error = _error(frame, f"{type(error).__name__}: {error}")
+        except BaseException:  # of a signal: without an answer it comes again after the call
+            return
+        answer.done = 1
+
+    def execute(frame: _Words) -> None:
         if not hasattr(_thread, "stays"):
             _stay()
-        api = _Api.from_address(frame.api)
-        try:
-            stream = None if platform == "cpu" else _stream(api, frame.ctx)
-            key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
-            recording = traits and stream is not None and _on(stream, torch.cuda.is_current_stream_capturing)
-            call = graphs.get(key) if recording else known.get(key)
-            if call is None:
-                device = torch.device("cpu") if stream is None else stream.device
-                both = [
-                    [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
-                    for specs, found in zip((operands, results), key[:2], strict=True)
-                ]
-                if recording:
-                    call = graphs[key] = _Recorded(partial(bound, *both), device)
-                else:
-                    call = _Call(partial(run, *both), partial(bound, *both))
-                    if keeps():
-                        known.put(key, call)
-            with without_autocast():  # what is compiled depends on no state of torch's
-                made = call() if stream is None else _on(stream, call)
-            if made is not None and site is not None:
-                site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
-        except Exception as error:  # XLA hands it on: nothing may leave a function of C
-            text = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
-            return api.ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
-        return None
+        stream = None if platform == "cpu" else _stream(_Api.from_address(frame.api), frame.ctx)
+        key = _places(frame.args, counts[0]), _places(frame.rets, counts[1]), stream
+        recording = traits and stream is not None and _on(stream, torch.cuda.is_current_stream_capturing)
+        call = graphs.get(key) if recording else known.get(key)
+        if call is None:
+            device = torch.device("cpu") if stream is None else stream.device
+            both = [
+                [_tensor(each, at, device) for each, at in zip(specs, found, strict=True)]
+                for specs, found in zip((operands, results), key[:2], strict=True)
+            ]
+            if recording:
+                call = graphs[key] = _Recorded(partial(bound, *both), device)
+            else:
+                call = _Call(partial(run, *both), partial(bound, *both))
+                if keeps():
+                    known.put(key, call)
+        with without_autocast():  # what is compiled depends on no state of torch's
+            made = call() if stream is None else _on(stream, call)
+        if made is not None and site is not None:
+            site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
 
-    handler = _HANDLER(handle)
-    address = ctypes.cast(handler, ctypes.c_void_p).value or 0
-    site = site_of(address, platform != "cpu", *counts)
+    handler = HANDLER(handle)
+    site = site_of(ctypes.cast(handler, ctypes.c_void_p).value or 0, platform != "cpu", *counts)
     _handlers.append(handler)
-    target = jax.ffi.pycapsule(address if site is None else site.address)
+    target = jax.ffi.pycapsule(_alone(handle) if site is None else site.address)
     jax.ffi.register_ffi_target(name, target, platform="cpu" if platform == "cpu" else "CUDA")
+
+
+def _alone(handle: Callable[[Address, Address], None]) -> Address:
+    """A handler without a site, which a signal may cut off before it begins: only C keeps Python from that."""
+
+    def answered(frame_at: Address) -> int | None:
+        answer = _Answer()
+        handle(frame_at, ctypes.addressof(answer))
+        error: int | None = answer.error
+        return error if answer.done else _error(_Words.from_address(frame_at), "interrupted")
+
+    _handlers.append(handler := _HANDLER_ALONE(answered))
+    return ctypes.cast(handler, ctypes.c_void_p).value or 0
+
+
+def _error(frame: _Words, message: str) -> int | None:
+    text = ctypes.create_string_buffer(message.encode())
+    return _Api.from_address(frame.api).ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
 
 
 class _Call:

@@ -2,7 +2,8 @@
  *
  * A site is one custom call. Python's handler runs a call of new buffers, and keeps what it launched for them here: a
  * kernel with its parameters, or a function of a CPU with its words. A call of the same buffers on the same stream is
- * launched from here; any other, and whatever goes wrong, is Python's. The interface is XLA's, of
+ * launched from here; any other, and whatever goes wrong, is Python's. A signal may cut Python's handler off anywhere:
+ * what it has not answered is an error, and the signal comes again after the call. The interface is XLA's, of
  * `xla/ffi/api/c_api.h`. */
 #include <pthread.h>
 #include <stdint.h>
@@ -29,6 +30,11 @@ typedef struct {
 typedef int (*launch_t)(const config_t *, void *function, void **parameters, void **extra);
 typedef int (*capturing_t)(void *stream, int *capturing);
 
+typedef struct {
+    XLA_FFI_Error *error;
+    int64_t done;
+} answer_t;
+
 typedef struct call {
     void *buffers[BUFFERS], *stream;
     void *function;
@@ -42,7 +48,8 @@ typedef struct call {
 
 typedef struct {
     pthread_mutex_t lock;
-    XLA_FFI_Handler *python;
+    void (*python)(XLA_FFI_CallFrame *, answer_t *);
+    void (*interrupt)(void);
     launch_t launch;
     capturing_t capturing;
     int arguments, buffers, used;
@@ -85,12 +92,25 @@ static int launch(site_t *site, call_t *call)
     return site->launch(&call->config, call->function, parameters, NULL) == 0;
 }
 
+static XLA_FFI_Error *ask_python(site_t *site, XLA_FFI_CallFrame *frame)
+{
+    answer_t answer = {NULL, 0};
+    site->python(frame, &answer);
+    if (!answer.done) {
+        XLA_FFI_Error_Create_Args asked = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, "interrupted",
+                                           XLA_FFI_Error_Code_CANCELLED};
+        site->interrupt();
+        return frame->api->XLA_FFI_Error_Create(&asked);
+    }
+    return answer.error;
+}
+
 static XLA_FFI_Error *handle(site_t *site, XLA_FFI_CallFrame *frame)
 {
     void *buffers[BUFFERS], *stream = NULL;
     int done = 0;
     if (frame->extension_start != NULL || frame->stage != XLA_FFI_ExecutionStage_EXECUTE || !site->used)
-        return site->python(frame);
+        return ask_python(site, frame);
     for (int at = 0; at < site->buffers; at++) {
         void **from = at < site->arguments ? frame->args.args + at : frame->rets.rets + at - site->arguments;
         buffers[at] = ((XLA_FFI_Buffer *)*from)->data;
@@ -98,11 +118,11 @@ static XLA_FFI_Error *handle(site_t *site, XLA_FFI_CallFrame *frame)
     if (site->launch != NULL) {
         XLA_FFI_Stream_Get_Args asked = {XLA_FFI_Stream_Get_Args_STRUCT_SIZE, NULL, frame->ctx, NULL};
         if (frame->api->XLA_FFI_Stream_Get(&asked) != NULL)
-            return site->python(frame);
+            return ask_python(site, frame);
         stream = asked.stream;
         int capturing = 0;
         if (site->capturing(stream, &capturing) != 0 || capturing)
-            return site->python(frame); /* it keeps what a graph needs */
+            return ask_python(site, frame); /* it keeps what a graph needs */
     }
     pthread_mutex_lock(&site->lock);
     call_t *call = site->calls[place_of(buffers, site->buffers, stream)];
@@ -115,7 +135,7 @@ static XLA_FFI_Error *handle(site_t *site, XLA_FFI_CallFrame *frame)
         }
     }
     pthread_mutex_unlock(&site->lock);
-    return done ? NULL : site->python(frame);
+    return done ? NULL : ask_python(site, frame);
 }
 
 #define ONE(n) static XLA_FFI_Error *handler_##n(XLA_FFI_CallFrame *frame) { return handle(&sites[0x##n], frame); }
@@ -129,16 +149,17 @@ MANY(1)
 #define ONE(n) handler_##n,
 static XLA_FFI_Handler *const handlers[SITES] = {MANY(0) MANY(1)};
 
-/* The number of a new site, -1 where there are no more. `launch`: cuLaunchKernelEx, NULL for a CPU; `capturing`:
- * cuStreamIsCapturing. */
-int weft_site(XLA_FFI_Handler *python, void *launch, void *capturing, int arguments, int results)
+/* The number of a new site, -1 where there are no more. `interrupt`: PyErr_SetInterrupt; `launch`: cuLaunchKernelEx, NULL
+ * for a CPU; `capturing`: cuStreamIsCapturing. */
+int weft_site(void *python, void *interrupt, void *launch, void *capturing, int arguments, int results)
 {
     int found = -1;
     pthread_mutex_lock(&making);
     if (site_count < SITES && arguments + results <= BUFFERS) {
         site_t *site = &sites[found = site_count++];
         pthread_mutex_init(&site->lock, NULL);
-        site->python = python;
+        site->python = (void (*)(XLA_FFI_CallFrame *, answer_t *))python;
+        site->interrupt = (void (*)(void))interrupt;
         site->launch = (launch_t)launch;
         site->capturing = (capturing_t)capturing;
         site->arguments = arguments;

@@ -71,7 +71,8 @@ def site_of(handler: int, gpu: bool, operands: int, results: int) -> Site | None
         driver = loaded_driver()
         launch = ctypes.cast(driver.cuLaunchKernelEx, ctypes.c_void_p)
         capturing = ctypes.cast(driver.cuStreamIsCapturing, ctypes.c_void_p)
-    number = library.weft_site(ctypes.c_void_p(handler), launch, capturing, operands, results)
+    interrupt = ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p)
+    number = library.weft_site(ctypes.c_void_p(handler), interrupt, launch, capturing, operands, results)
     return Site(library, number) if number >= 0 else None
 
 
