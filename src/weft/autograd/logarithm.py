@@ -6,7 +6,8 @@ The sum over n is one of the same algebra, of log|dD| - D with B, for the positi
 
     dA = exp(A + L+) - exp(A + L-)
 
-So it is as fast and as safe from overflow as the forward pass. `weights` has the sums, and their own derivatives.
+So it is as safe from overflow as the forward pass. L is as large as D while A + L is small, which takes digits off:
+sums of float32 are made in float64, D as well. `weights` has the sums, and their own derivatives.
 On a CPU products of exponentials are faster still: see `exponentials`.
 """
 
@@ -37,6 +38,7 @@ class Logarithm:
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
         self._options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        self._wide = spec.asked(algebra=spec.algebra, out_dtype=torch.float64, accumulate=torch.float64)
         self._forms = tuple([self._form(side) for side in (A, B)])
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -73,15 +75,15 @@ class Logarithm:
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
-        sides = ((A, a, b), (B, b, a))
+        sides, products = ((A, a, b), (B, b, a)), self._by_products(a, b)
+        if kept and products is not None and not torch.is_grad_enabled():
+            found[:2] = products.backward(grad, Factors(*kept), (needs[A], needs[B]))  # type: ignore[arg-type]
+            return tuple(found)
+        total, grad = self._exact(a, b, total), grad.to(torch.float64)
         if torch.is_grad_enabled():  # the gradients may be differentiated in their turn
             for side, own, other in sides:
                 if needs[side]:
                     found[side] = weighted(self._forms[side], grad, total, None, other, own).to(own.dtype)
-            return tuple(found)
-        products = self._by_products(a, b)
-        if kept and products is not None:
-            found[:2] = products.backward(grad, Factors(*kept), (needs[A], needs[B]))  # type: ignore[arg-type]
             return tuple(found)
         signed = logarithms(self._forms[A], 0, grad, total)
         for side, own, other in sides:
@@ -99,18 +101,28 @@ class Logarithm:
         assert total is not None
         spec = self.spec
         form = replace(self._forms[A], terms=(spec.term_a, spec.term_b, spec.term_d), signs=(1, 1, -1))
-        first, second = (None if each is None else each.to(spec.accumulate) for each in tangents[:2])
+        total = self._exact(a, b, total)
+        first, second = (None if each is None else each.to(torch.float64) for each in tangents[:2])
         parts = [
             *([weighted(form, first, a, None, b, total)] if first is not None else ()),
             *([weighted(form, None, a, second, b, total)] if second is not None else ()),
         ]
         return (sum(parts[1:], parts[0]).to(spec.results[0]),)
 
+    def _exact(self, a: Tensor, b: Tensor, total: Tensor) -> Tensor:
+        """D in float64, which has the derivatives of D."""
+        if total.dtype is torch.float64:
+            return total
+        with torch.no_grad():
+            exact: Tensor = contraction(self.spec.text, a, b, self._wide)
+            off = exact - total
+        return total + torch.where(off.isfinite(), off, 0.0)
+
     def _form(self, side: int) -> SignedSum:
         """The sum that is the gradient of A or of B."""
         spec = self.spec
         own, other = (spec.term_a, spec.term_b) if side == A else (spec.term_b, spec.term_a)
-        return SignedSum((spec.term_d, other, own), (-1, 1, 1), spec.accumulate, spec.asked())
+        return SignedSum((spec.term_d, other, own), (-1, 1, 1), torch.float64, spec.asked())
 
     def batched(
         self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
@@ -124,15 +136,16 @@ class _TotalOfPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pairs: Tensor) -> Tensor:
-        total = torch.logsumexp(pairs, -1)
-        ctx.save_for_backward(pairs, total)
-        return total
+        ctx.save_for_backward(pairs)
+        return torch.logsumexp(pairs, -1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        pairs, total = ctx.saved_tensors
-        off = total.clamp_min(torch.finfo(total.dtype).min)  # exponentials of nothing are 0
-        return torch.exp(pairs - off.unsqueeze(-1)).mul(grad.unsqueeze(-1))
+        (pairs,) = ctx.saved_tensors
+        numbers = torch.finfo(pairs.dtype)
+        largest = pairs.detach().amax(-1, keepdim=True).clamp_min(numbers.min)  # exponentials of nothing are 0
+        shares = torch.exp(pairs - largest)
+        return shares.div(shares.sum(-1, keepdim=True).clamp_min(numbers.tiny)).mul(grad.unsqueeze(-1))
 
 
 _apply: Any = super(torch.autograd.Function, _TotalOfPairs).apply  # without torch.func, as in `function`
