@@ -22,7 +22,8 @@ def operands(scale: float, dtype: torch.dtype) -> list[Tensor]:
 
 def exact(a: Tensor, b: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
     a, b = (each.double().requires_grad_() for each in (a, b))
-    return torch.autograd.grad((torch.softmax((a[:, :, None] + b).detach(), 1) * (a[:, :, None] + b)).sum(1), (a, b), grad.double())
+    pairs = a[:, :, None] + b
+    return torch.autograd.grad((torch.softmax(pairs.detach(), 1) * pairs).sum(1), (a, b), grad.double())
 
 
 def bound(scale: float, dtype: torch.dtype) -> float:

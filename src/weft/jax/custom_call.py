@@ -13,6 +13,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from weft.base.arrays import without_autocast
 from weft.base.bounded_cache import BoundedCache
 from weft.engine.memo import keeps
 from weft.jax.handler import site_of
+from weft.planner.validity import default_precision, precision
 
 Address = int
 Tensors = list[torch.Tensor]
@@ -149,7 +151,7 @@ def register(
                 call = _Call(partial(run, *both), partial(bound, *both))
                 if keeps():
                     known.put(key, call)
-        with without_autocast():  # what is compiled depends on no state of torch's
+        with without_autocast(), _by_itself():
             made = call() if stream is None else _on(stream, call)
         if made is not None and site is not None:
             site.keep(key[0] + key[1], 0 if stream is None else stream.cuda_stream, made)
@@ -177,6 +179,11 @@ def _alone(handle: Callable[[Address, Address], None]) -> Address:
 def _error(frame: _Words, message: str) -> int | None:
     text = ctypes.create_string_buffer(message.encode())
     return _Api.from_address(frame.api).ask(_Api.ERROR, ctypes.addressof(text), _INTERNAL)[0]
+
+
+def _by_itself() -> AbstractContextManager[Any]:
+    """A call has the precision that its program named, not that of the moment when XLA comes to it."""
+    return nullcontext() if default_precision() == "ieee" else precision("ieee")
 
 
 class _Call:

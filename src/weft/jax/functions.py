@@ -184,6 +184,26 @@ def _divided(x: Any, y: Any) -> Any:
     return _filled(partial(torch.div, rounding_mode="trunc"))(x, y) if whole else x / y
 
 
+def _converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As JAX converts: integers stop at the ends of their range and NaN is 0; float8_e4m3fn is NaN past its largest."""
+    if not x.is_floating_point() or dtype is torch.bool or dtype.is_complex:
+        return x.to(dtype)
+    if dtype is torch.float8_e4m3fn:
+        return torch.where(torch.abs(x) > 464, torch.full_like(x, torch.nan), x).to(dtype)
+    found = x.to(dtype)
+    if not dtype.is_floating_point:
+        ends = torch.iinfo(dtype)
+        for outside, number in ((x >= float(ends.max + 1), ends.max), (x < float(ends.min), ends.min), (x != x, 0)):
+            found = torch.where(outside, torch.full_like(found, number), found)
+    return found
+
+
+def _sign(x: torch.Tensor) -> torch.Tensor:
+    """NaN and both zeros are their own."""
+    found = torch.sign(x)
+    return torch.where((x != x) | (x == 0), x.detach(), found) if x.is_floating_point() else found
+
+
 def _filled(of_tensors: Function) -> Function:
     """An operation that torch has of tensors alone, of tensors and numbers of one type."""
 
@@ -257,7 +277,7 @@ softmax, log_softmax, logsumexp, sum, mean, amax, amin = map(
 _OPERATIONS: dict[str, Function] = {
     **{name: getattr(torch, name) for name in (
         "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2",
-        "expm1", "floor", "lgamma", "log", "log1p", "neg", "pow", "rsqrt", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+        "expm1", "floor", "lgamma", "log", "log1p", "neg", "pow", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
         "real", "imag",
     )},
     **{name: _filled(getattr(torch, name)) for name in ("atan2", "eq", "ge", "gt", "le", "lt", "ne")},
@@ -269,6 +289,6 @@ _OPERATIONS: dict[str, Function] = {
     "clamp": _clamped,
     "and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y, "not": lambda x: ~x,
     "weft_word": _reduced,
-    "convert_element_type": lambda x, dtype: x.to(dtype),
+    "convert_element_type": _converted, "sign": _sign,
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "squeeze", "reshape"), _same),
 }  # fmt: skip
