@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_bound_calls_count_what_they_write(calls: int) -> None:
         (weft.network("ij,jk,kl->il", a, b, c).bind(a, b, c, out=out), out),
     ):
         versions = [(run(), place._version)[1] for _ in range(calls)]
-        assert all(after > before for before, after in zip(versions, versions[1:], strict=False))
+        assert all(after > before for before, after in pairwise(versions))
 
 
 def test_a_result_that_a_bound_call_wrote_anew_is_no_longer_saved() -> None:

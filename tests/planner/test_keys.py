@@ -136,7 +136,8 @@ def test_what_one_algebra_closes_over_changes_no_call_of_another(calls: int) -> 
 
 def test_options_of_steps_reach_their_plans() -> None:
     halves = StepOptions(Options(), True).having(epilogue=twice)
-    assert halves.halves and halves.options == Options().having(epilogue=twice)
+    assert halves.halves
+    assert halves.options == Options().having(epilogue=twice)
     assert halves.of(torch.float16, torch.float32) != replace(halves, halves=False).of(torch.float16, torch.float32)
 
 
@@ -147,7 +148,7 @@ def in_any_precision() -> Iterator[None]:
 
 
 def _tree() -> Any:
-    extents = dict(i=3, j=4, k=5, l=3)
+    extents = {"i": 3, "j": 4, "k": 5, "l": 3}
     return ctg.ContractionTree.from_path(["ij", "jk", "kl"], "il", extents, path=[(0, 1), (0, 1)])
 
 

@@ -18,7 +18,8 @@ from weft.networks.settings import Settings
 from weft.networks.tree import Tree, TreeStep
 from weft.plans.intermediates import WIDER
 
-_OF_CALLS = ("_programs", "_changes", "_paused", "_calls", "_shared", "_seen", "latest", "backward")
+#: See `Network._begin`.
+_OF_CALLS = ("_programs", "_changes", "_paused", "_calls", "_seen", "_shared", "latest", "backward")
 
 
 class Planned:
