@@ -108,7 +108,9 @@ IN_THREE, IN_FOUR = "ab,bc,cd->ad", "ab,bc,cd,de->ae"
 
 simple("contract", lambda a, b, **k: weft.contract(E, a, b, **k), traits="out")
 simple("contract into out", lambda a, b: weft.contract(E, a, b, out=torch.empty_like(a)))
-simple("contract plus C", lambda a, b, c, **k: weft.contract(E, a, b, c=c, alpha=2.0, beta=0.5, **k), *THREE, traits="out")
+simple(
+    "contract plus C", lambda a, b, c, **k: weft.contract(E, a, b, c=c, alpha=2.0, beta=0.5, **k), *THREE, traits="out"
+)
 simple("a sum over rows", lambda a, b: weft.contract("mk,kn->n", a, b))
 simple("a batch", lambda a, b: weft.contract("bmk,bkn->bmn", a, b), (3, 5, N), (3, N, 4))
 simple("log", lambda a, b: weft.contract(E, a, b, algebra="log"), exact=False)
@@ -123,6 +125,7 @@ simple("permute", lambda a, **k: weft.permute(a, "mn->nm", **k), SQUARE, traits=
 simple("transpose_", lambda a: weft.transpose_(a.clone()), SQUARE, traits="copies")
 simple("grouped", lambda a, b, c: weft.grouped(E, [(a, b), (c, b), (a, c)]), *THREE)
 simple("grouped, unlike", lambda a, b, c: weft.grouped(E, [(a, b), (c, b)]), SQUARE, SQUARE, (4, N))
+simple("grouped, larger", lambda a, b, c: weft.grouped(E, [(a, b), (c, b)]), *((64, 64),) * 3)
 simple("chain", lambda a, b, c, **k: weft.chain("pq,qc,cr->pr", a, b, c, **k), *THREE, traits="out")
 
 
@@ -136,6 +139,12 @@ def _(scene: Scene) -> Call:
 def _(scene: Scene) -> Call:
     function = scene.pointwise()
     return lambda a, b: weft.contract(E, a, b, a_fn=function, b_fn=torch.relu)
+
+
+@door("contract of larger tensors", (48, 40), (40, 56), traits="functions")
+def _(scene: Scene) -> Call:
+    function = scene.pointwise()
+    return lambda a, b: weft.contract("mk,kn->nm", a, b, epilogue=function)
 
 
 @door("an algebra of one's own", traits="algebra")

@@ -1,7 +1,7 @@
 """Random programs: each call of a problem comes many times while what users change changes, against float64.
 
 Layouts, closures, factors, outputs, gradients and threads change between calls; values are new in each. The problems
-are in `fuzz_problems`. A fault is told by the seed of its problem, which draws the same again:
+are in `fuzz_kinds`. A fault is told by the seed of its problem, which draws the same again:
 
     python tests/fuzz_calls.py SECONDS PROCESSES SEED [cpu]
 """
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 import weft
-from fuzz_problems import KINDS, Problem, Words, kinds_on, wide
+from fuzz_kinds import KINDS, kinds_on
+from fuzz_problems import Problem, Words, wide
 
 CALLS = (3, 14, 14, 45)  # of a problem; from the tenth on some are written in torch's operations
 GRADIENTS = {torch.float16: 0.05, torch.bfloat16: 0.3, torch.float32: 2e-3, torch.float64: 1e-9}
@@ -118,7 +119,8 @@ def drawn_words(rng: random.Random, problem: Problem, layouts: Layouts) -> Words
     takes, words = problem.takes, Words()
     if "alpha" in takes:
         words.alpha = rng.choice((1.0, 1.0, 1.0, 0.5, -2.0))
-    way = rng.choice([way for way in ("new", "new", "out", "out", "c", "sum") if {"c": "c", "sum": "c"}.get(way, way) in takes])
+    ways = [way for way in ("new", "new", "out", "out", "c") if way in takes]
+    way = rng.choice([*ways, "sum"] if {"out", "c"} <= takes else ways)
     if way in ("c", "sum"):
         words.beta = rng.choice((1.0, 0.5))
         words.c = layouts.tensor("c", problem.result, problem.dtype)

@@ -1,4 +1,4 @@
-"""Random problems of fixed seeds, each called many times as programs change around it: `fuzz_calls` plays them longer."""
+"""Random problems of fixed seeds, called many times while programs change: `fuzz_calls` plays them for longer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fuzz_calls import Found, play
-from fuzz_problems import KINDS, kinds_on
+from fuzz_kinds import KINDS, kinds_on
 from weft.planner import validity
 
 SHORT, LONG = 60, 1500  # problems

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import weft
@@ -144,3 +145,13 @@ def _backward(total: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Ten
         each.grad = None
     total.backward()
     return [each.grad for each in leaves]
+
+
+def test_groups_that_come_again_have_tangents() -> None:
+    a, b, c = (torch.randn(64, 64) for _ in range(3))
+    for _ in range(3):
+        weft.grouped("mk,kn->mn", [(a, b), (c, b)])
+        with forward_ad.dual_level():
+            first, second = weft.grouped("mk,kn->mn", [(forward_ad.make_dual(a, c), b), (c, b)])
+            torch.testing.assert_close(forward_ad.unpack_dual(first).tangent, c @ b, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(forward_ad.unpack_dual(second).primal, c @ b, rtol=1e-4, atol=1e-4)

@@ -53,7 +53,9 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(run: Run, notation: Notation, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(run(notation, _pairs(tensors)))
+        found = run(notation, _pairs(tensors))
+        # Tangents of views, as results of one launch are, would have to lie as they do within all.
+        return tuple(found) if forward_ad._current_level < 0 else tuple([each.clone() for each in found])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
