@@ -175,7 +175,7 @@ def test_a_tree_has_the_precision_of_its_own_call(set_by: str, in_any_precision:
     {"precision": "ieee_bound"}, {"accumulate": torch.float64}, {"out_dtype": torch.float64}, {"algebra": "max_plus"},
     {"algebra": USUAL}, {"algebra": OTHERS["vjp"]}, {"backend": "reference"}, {"memory_limit": 1 << 20},
     {"strip_exponent": True}, {"reuse": True}, {"check_finite": True}, {"slices": "j"},
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_trees_that_differ_in_an_option_share_no_network(option: dict[str, Any]) -> None:
     tree = _tree()
     networks = [network_of(tree), network_of(tree, **option), network_of(tree, algebra=replace(USUAL, name="its"))]

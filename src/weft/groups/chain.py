@@ -22,6 +22,7 @@ from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
+from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.plans.keywords import read_options
@@ -85,6 +86,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
             tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
             if any_autocast():
                 tensors = cast_by_autocast(tensors, keywords.get("precision"))
+            for name, tensor in zip(("g", "x", "m"), tensors, strict=True):
+                check_storage(name, tensor)
             served = _served(_read(equation), tensors, target, options)
             if all(map(is_, tensors, (g, x, m))) and not any(map(torch.is_conj, tensors)):
                 CALLS.keep(place, given, served)
