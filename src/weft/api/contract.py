@@ -217,8 +217,6 @@ def contract(
         call, given = as_operation("reduced contraction"), reduce
         if ragged is not None:
             call, given = as_operation("ragged contraction"), ragged
-        if is_dynamo_compiling():
-            return outside(call, equation, a, b, given, keywords)
         return call(equation, a, b, given, keywords)
     functions = (a_fn, b_fn, c_fn, epilogue)
     if beta is None:

@@ -54,7 +54,7 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     with call_context(lambda: describe_call("tensordot", f"axes={axes!r}", a=a, b=b)):
         refuse_unknown("tensordot", keywords)
         (x, y), source = _operands(a, b, keywords)
-        equation = _tensordot_equation(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
+        equation = _equation_once(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
         _check_extents(x, y, axes, equation)
         found = contract(equation, x, y, **keywords)
         if place is not None and x is a and y is b:
@@ -249,7 +249,12 @@ def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_
     return f"{''.join(term_a)},{''.join(term_b)}->{''.join(kept)}"
 
 
-_tensordot_equation._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def _equation_once(*said: Any) -> str:
+    """`_tensordot_equation` as a constant of dynamo's, which reads through caches."""
+    return _tensordot_equation(*said)
+
+
+_equation_once._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _axis(axis: int, rank: int, name: str) -> int:

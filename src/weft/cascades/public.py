@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from weft.api.keywords import Equation, signed
 from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
 from weft.base.describe import describe_many
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.engine.memo import Memo, MemoPlace
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
@@ -88,6 +88,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
 
 
 @signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")
+@outside_graphs
 def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) -> CascadePlan:
     """Plan a cascade without running it; arguments and errors as for `cascade`.
 
@@ -101,8 +102,6 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     >>> torch.allclose(plan(x, w), torch.logsumexp(x @ w.T, -1), atol=1e-5)
     True
     """
-    if is_dynamo_compiling():
-        return cast("CascadePlan", outside(plan_cascade, equation, a, b, c, **keywords))
     from weft.cascades.following import followed
 
     given = (a, b) if c is None else (a, b, c)

@@ -20,7 +20,7 @@ from weft.api.einsum import describe_einsum, read_einsum
 from weft.api.lookup import read_notation
 from weft.base.arrays import as_tensor, like_each
 from weft.base.describe import describe_call
-from weft.base.dispatch import taken_by
+from weft.base.dispatch import outside_graphs, taken_by
 from weft.cascades.public import cascade
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, UnsupportedError, call_context
 from weft.fn import reductions
@@ -83,6 +83,7 @@ class Reductions:
         return {name: like_each(d, value) for name, value in results.items()}
 
 
+@outside_graphs
 def contracted(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """``contract(equation, a, b, **keywords)`` and its reductions by name."""
     with call_context(lambda: describe_call("contract", equation, a=a, b=b)):
@@ -94,6 +95,7 @@ def contracted(equation: Any, a: Any, b: Any, reduce: Any, keywords: Mapping[str
         return d, reductions.of(d[0] if isinstance(d, tuple) else d)
 
 
+@outside_graphs
 def summed(einsum: Any, reduce: Any, *arguments: Any, **keywords: Any) -> tuple[Any, dict[str, Any]]:
     """``einsum(*arguments, **keywords)``, of any number of operands, and its reductions by name."""
     with call_context(lambda: describe_einsum(arguments)):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from weft.base.arrays import grad_mode
+from weft.base.dispatch import as_operation, is_traced
 from weft.cascades.notation import CascadeNotation
 from weft.errors import UnsupportedError
 from weft.spec import Label
@@ -40,6 +41,8 @@ class TransformedCall:
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         names = [name for name, _ in self.terms]
         plan = self.planned(self.notation, self.terms, tensors)
+        if is_traced(tensors):
+            return cast(tuple[Tensor, ...], as_operation("planned cascade")(plan, tensors))
         found = plan.run(tensors[: self.count], dict(zip(names, tensors[self.count :], strict=True)))
         return found if isinstance(found, tuple) else (found,)
 

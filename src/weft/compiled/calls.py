@@ -18,7 +18,7 @@ from weft.base.dispatch import is_dynamo_compiling, outside, taken_by
 from weft.base.factors import addition, factor_again
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
-from weft.compiled.cascades import spelled_cascade, sums_of_cascade
+from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.spelling import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
@@ -360,5 +360,6 @@ for _name, _operation in (
     ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum), ("cascade", cascade),
 ):  # fmt: skip
     taken_by(_name, _operation)
+taken_by("planned cascade", planned_cascade)
 taken_by("text of a plan's call", spelled_plan)
 taken_by("text of a permutation plan's call", spelled_move_plan)

@@ -36,6 +36,7 @@ from weft.spec.dtypes import dtype_name, resolve
 
 if TYPE_CHECKING:
     from weft.cascades.plan import CascadePlan
+    from weft.cascades.transforms import Terms
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
 
@@ -67,15 +68,24 @@ class DescribedCascade:
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results, differentiable."""
         given, operands = tensors[: self.count], tensors[self.count :]
-        named = dict(zip([name for name, _ in self.aux], operands, strict=True))
-        pairs = {name: (modes, named[name]) for name, modes in self.aux}
-        labels = (self.notation.a, self.notation.b, self.notation.s, self.notation.c, self.notation.d)
-        plan = planned(
-            tuple(each for each in labels if each is not None), given, replace(self.options, operands=pairs),
-            self.between, self.alpha,
-        )  # fmt: skip
-        found = plan.run(given, named)
+        plan = self.plan(self.notation, self.aux, tensors)
+        found = plan.run(given, dict(zip([name for name, _ in self.aux], operands, strict=True)))
         return [each.contiguous() for each in (found if isinstance(found, tuple) else (found,))]
+
+    def plan(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
+        """The plan of this cascade with other labels."""
+        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
+        pairs = {name: (modes, each) for (name, modes), each in zip(terms, tensors[self.count :], strict=True)}
+        return planned(
+            tuple(each for each in labels if each is not None), tensors[: self.count],
+            replace(self.options, operands=pairs), self.between, self.alpha,
+        )  # fmt: skip
+
+    def transformed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The results within transforms of `torch.func`."""
+        from weft.cascades.transforms import Transformed, TransformedCall
+
+        return list(Transformed.apply(TransformedCall(self.notation, self.aux, self.plan), *tensors))
 
     def gradients(
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
@@ -183,6 +193,11 @@ def text_of(plan: CascadePlan, options: Options, alpha: float) -> str:
         **types_text(plan.types, said.dtype),
         **plain_of(options),
     }, sort_keys=True)  # fmt: skip
+
+
+def planned_cascade(plan: CascadePlan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results of a plan on tensors that torch sees operations on."""
+    return tuple(torch.ops.weft.cascade.default(text_of(plan, plan.options, plan.alpha), list(tensors)))
 
 
 @lru_cache(maxsize=1024)

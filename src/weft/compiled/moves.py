@@ -74,7 +74,8 @@ class DescribedMove:
         """The result by a contraction, whose derivatives are known: with a one that is repeated along new modes."""
         x, (term,), output = tensors[0], self.notation.inputs, self.notation.output
         given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
-        x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
+        if given:  # else torch would make a view of it, which forward mode does not take of its stand-ins
+            x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
         new = [label for label in output if label not in term]
         one = x.new_ones(()).expand([given[label] for label in new])
         asked = Notation((term, tuple(new)), output)

@@ -109,6 +109,8 @@ def _fake_cascade_backward(
 
 
 def _differentiable_cascade(call: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    if is_transforming():
+        return read_cascade(call).transformed(tensors)
     if not dispatch_modes() and not any(map(without_memory, tensors)):
         return read_cascade(call).run(tensors)  # which keeps what it has made
     return list(_TracedCascade.apply(call, *tensors))
@@ -181,6 +183,7 @@ for _name, (_body, _fake, _derived) in _BODIES.items():
     library.define(_name + _SCHEMAS[_name], tags=_TAGS)
     library.impl(_name, _body, "CompositeExplicitAutograd")
     library.impl(_name, _with_autograd(_name, _body, _derived), "Autograd")
+    library.impl(_name, _derived, "FuncTorchDynamicLayerFrontMode")  # transforms of torch.func, as calls know them
     torch.library.register_fake(f"weft::{_name}", _fake, lib=library)
 
 CONTRACT = torch.ops.weft.contract.default

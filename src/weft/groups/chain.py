@@ -15,7 +15,7 @@ from weft.api.keywords import Equation, signed
 from weft.api.lookup import Terms
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
@@ -52,6 +52,7 @@ def chain(equation: Equation, g: Array, x: Any, m: Any, **keywords: Any) -> Arra
 @overload
 def chain(equation: Equation, g: Any, x: Any, m: Any, **keywords: Any) -> Any: ...
 @signed("chain", ("equation", "g", "x", "m"))
+@outside_graphs
 def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     """A tensor between two matrices: ``chain("pq,bqc,cr->bpr", g, x, m)``, the update of two sites of a tensor network.
 
@@ -71,8 +72,6 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     >>> weft.chain("pq,bqc,cr->bpr", torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)).shape
     torch.Size([4, 2, 6])
     """
-    if is_dynamo_compiling():
-        return outside(chain, equation, g, x, m, **keywords)
     out = keywords.get("out")
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         target = None if out is None else as_result(out)

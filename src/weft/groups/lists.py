@@ -111,7 +111,7 @@ def _starts(label: Label, given: Any) -> tuple[int, ...]:
     """Offsets as numbers."""
     if isinstance(given, torch.Tensor) and (without_memory(given) or is_transformed(given)):
         raise UnsupportedError(
-            f"the offsets of '{label_text(label)}' have no values while torch traces or maps over them, and they decide "
+            f"the offsets of '{label_text(label)}' have no values while torch traces or maps over them, and decide "
             "what is computed: pass them as a list of numbers"
         )
     try:

@@ -24,7 +24,7 @@ from weft.api.permute import permute
 from weft.base.arrays import any_autocast, is_transforming, like, outside_transforms
 from weft.base.batched import each_of_batch
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_traced, taken_by
+from weft.base.dispatch import is_traced, outside_graphs, taken_by
 from weft.base.kept import is_capturing
 from weft.engine.memo import Memo
 from weft.errors import NotationError, ShapeError, UnsupportedError, call_context
@@ -46,6 +46,7 @@ _USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "ret
           "specialize": "auto"}  # fmt: skip
 
 
+@outside_graphs
 def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping[str, Any]) -> Any:
     """``contract(equation, a, b, ragged=given, **keywords)``."""
     with call_context(lambda: describe_call("contract", equation)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, Unpack, overload
 
 import torch
@@ -13,7 +12,7 @@ from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
-from weft.base.dispatch import as_operation, is_dynamo_compiling, outside, outside_graphs
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
@@ -202,8 +201,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     tensor([0., 3.])
     """
     if (reduce := keywords.pop("reduce", None)) is not None:
-        call = partial(as_operation("reduced sum"), einsum, reduce)
-        return outside(call, *arguments, **keywords) if is_dynamo_compiling() else call(*arguments, **keywords)
+        return as_operation("reduced sum")(einsum, reduce, *arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
     if len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple))):
