@@ -20,16 +20,13 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
-from weft.base.figures import si
 from weft.base.log import log
 from weft.base.memory import has_room
 from weft.base.settings import turns_off
 from weft.cpu import packed
+from weft.cpu.llvm import ROOM, need_room
 from weft.cpu.machine_code import Code, CodeStore
-from weft.errors import WorkspaceError
 from weft.machine.store import cache_directory
-
-ROOM = 192 << 20  # bytes that LLVM may take, which ends the process where it cannot have them
 
 _lock = RLock()
 _functions: dict[str, _Function] = {}
@@ -88,11 +85,7 @@ def compiled(source: str, *, kernel: bool = False) -> int:
         with _lock:
             known = _functions.get(source)
             if known is None:
-                if not has_room(ROOM):
-                    raise WorkspaceError(
-                        f"out of memory: compiling or loading a kernel for this CPU takes up to {si(ROOM, 'B')}, which "
-                        "this process may not have; specialize='library' does without"
-                    )
+                need_room()
                 known = _functions[source] = _packed(source) or _kept(source) or _made_once(source, kernel)
     return known.address
 

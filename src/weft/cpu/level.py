@@ -11,6 +11,8 @@ import sys
 from functools import lru_cache
 from typing import NamedTuple
 
+from weft.cpu.llvm import binding
+
 
 class Level(NamedTuple):
     """One shelf of the pack."""
@@ -50,9 +52,7 @@ def vector_bytes() -> int:
         return _assumed.vector
     if importlib.util.find_spec("llvmlite") is None:
         return 32
-    from llvmlite import binding
-
-    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
+    features, name = binding().get_host_cpu_features(), binding().get_host_cpu_name()
     return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
 
 
@@ -62,9 +62,8 @@ def multiplies_by_mkl() -> bool:
 
     There it takes 0.5 to 0.9 of the time of `gett`, on a Xeon with vectors of 64 bytes; on AMD's twice that of `gett`.
     """
-    from llvmlite import binding
-
-    return binding.get_process_triple().startswith("x86_64-") and not binding.get_host_cpu_name().startswith("znver")
+    triple, name = binding().get_process_triple(), binding().get_host_cpu_name()
+    return bool(triple.startswith("x86_64-") and not name.startswith("znver"))
 
 
 @lru_cache
@@ -72,9 +71,7 @@ def host_level() -> Level | None:
     """The level whose code this host runs, with the vectors that it is best at; None where there is none."""
     if not sys.platform.startswith("linux"):
         return None
-    from llvmlite import binding
-
-    architecture, features = binding.get_process_triple().split("-")[0], binding.get_host_cpu_features()
+    architecture, features = binding().get_process_triple().split("-")[0], binding().get_host_cpu_features()
     for level in LEVELS:
         fits = level.triple.startswith(f"{architecture}-") and level.vector == vector_bytes()
         if fits and all(features.get(need) for need in level.needs):

@@ -17,7 +17,7 @@ from weft.planner.code_digest import of_files
 #: What a source compiles to depends on these files: all that sources import, and what those import of the CPU's code.
 CODE = (
     "cpu/**/*kernel.py", "cpu/**/params.py", "cpu/gett/operations.py", "cpu/gett/pack.py", "cpu/gett/vector.py",
-    "cpu/stream/items.py", "cpu/level.py", "fn/numba/inner.py", "fn/numba/math.py", "fn/numba/values.py",
+    "cpu/stream/items.py", "cpu/level.py", "cpu/llvm.py", "fn/numba/inner.py", "fn/numba/math.py", "fn/numba/values.py",
 )  # fmt: skip
 
 

@@ -36,8 +36,8 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
     anomaly detection does not read its gradients, and what it makes is on the CPU, whatever torch's default device is.
 
     A function still sees whether autocast is on: torch asks one flag for that and for the casts. A signal may cut the
-    work off anywhere, within torch's own modes too: the state of torch is put back in any case. Twice, as it may cut off
-    the first time.
+    work off anywhere, within torch's own modes too: the state of torch is put back in any case. Twice, as it may cut
+    off the first time.
     """
     before = _State.now()
     try:
@@ -53,7 +53,7 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
 
 
 class _State(NamedTuple):
-    """What of this thread's state a recording changes."""
+    """The state of this thread that a recording changes."""
 
     modes: list[Any]
     functions: list[Any]

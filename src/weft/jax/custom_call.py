@@ -57,7 +57,7 @@ class _Words(ctypes.Structure):
 
 
 class _Answer(ctypes.Structure):
-    """What Python's handler says to `handler.c`: an error of XLA's, and whether it has come to its end."""
+    """The answer of Python's handler to `handler.c`: an error of XLA's, and whether it has come to its end."""
 
     _fields_ = (("error", ctypes.c_void_p), ("done", ctypes.c_int64))
 
