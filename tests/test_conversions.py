@@ -19,9 +19,9 @@ TYPES = (
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.bfloat16, torch.float32,
 )  # fmt: skip
 VALUES = (
-    math.nan, math.inf, -math.inf, 1e39, 3000000001.0, -3000000001.0, 2.0**31, -(2.0**31) - 1, 2.0**32 + 5, 2.0**63, 1e19,
-    -1e19, 2.0**40 + 77, 300.7, -300.7, 200.0, -1.5, -0.5, 479.55, 464.0, 465.0, 449.0, -1e4, 6e4, 61440.0, 61441.0,
-    65520.0, 7e4, -4e4, 1e-9, 2.0**-17 * 1.01, 3e-8,
+    math.nan, math.inf, -math.inf, 1e39, 3000000001.0, -3000000001.0, 2.0**31, -(2.0**31) - 1, 2.0**32 + 5, 2.0**63,
+    1e19, -1e19, 2.0**40 + 77, 300.7, -300.7, 200.0, -1.5, -0.5, 479.55, 464.0, 465.0, 449.0, -1e4, 6e4, 61440.0,
+    61441.0, 65520.0, 7e4, -4e4, 1e-9, 2.0**-17 * 1.01, 3e-8,
 )  # fmt: skip
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -39,7 +39,8 @@ def and_back(value: Tensor) -> Tensor:
     found = value.to(torch.float64) * 0
     for at, dtype in enumerate(TYPES):
         back = value.to(dtype).to(torch.float64)
-        back = torch.where(back.isfinite(), back * 2.0**-60, torch.where(back > 0, 3.0, torch.where(back < 0, 5.0, 7.0)))
+        special = torch.where(back > 0, 3.0, torch.where(back < 0, 5.0, 7.0))
+        back = torch.where(back.isfinite(), back * 2.0**-60, special)
         found = found.nan_to_num(0.0) + (at + 1) * back
     return found
 
@@ -96,7 +97,7 @@ def check(door: str, source: torch.dtype, device: str, **options: Any) -> None:
 
 
 def _equal(found: Tensor, wanted: Tensor) -> bool:
-    return torch.equal(found.double().nan_to_num(1e300, 2e300, -2e300), wanted.double().nan_to_num(1e300, 2e300, -2e300))
+    return torch.equal(*(each.double().nan_to_num(1e300, 2e300, -2e300) for each in (found, wanted)))
 
 
 @pytest.mark.parametrize("door", DOORS)

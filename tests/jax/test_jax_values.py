@@ -1,4 +1,4 @@
-"""Functions of `jax.numpy` have JAX's values out of range; programs do not depend on torch's state where they first run."""
+"""Functions of `jax.numpy` have JAX's values out of range; no program keeps a state of torch in which it first ran."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import weft.jax  # noqa: E402
 from weft.jax.contraction import _PLANS  # noqa: E402
 
 VALUES = (
-    np.nan, np.inf, -np.inf, 3e9, -3e9, 2.0**31, 2.0**63, -(2.0**63), 1e19, -1e19, 200.0, -200.0, 300.7, 127.0, 127.9, 128.0,
-    -128.9, 255.5, 32767.6, -1.5, -0.5, 464.0, 465.0, 479.55, -1e4, 61440.0, 7e4,
+    np.nan, np.inf, -np.inf, 3e9, -3e9, 2.0**31, 2.0**63, -(2.0**63), 1e19, -1e19, 200.0, -200.0, 300.7, 127.0, 127.9,
+    128.0, -128.9, 255.5, 32767.6, -1.5, -0.5, 464.0, 465.0, 479.55, -1e4, 61440.0, 7e4,
 )  # fmt: skip
 KINDS = ("int8", "uint8", "int16", "int32", "bool", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -81,5 +81,6 @@ def test_a_precision_of_the_moment_is_none_of_a_program() -> None:
     made = jax.jit(lambda a: weft.jax.contract(EQUATION, a, a)).lower(a).compile()
     with weft.precision("ieee_bound"):
         made(a)
-    (plan,) = [_PLANS.get(key) for key in _PLANS.keys() if key[1][0] == (38, 38)]
+    keys = _PLANS.keys()
+    (plan,) = [_PLANS.get(key) for key in keys if key[1][0] == (38, 38)]
     assert not plan.contraction.arithmetic.split

@@ -11,12 +11,12 @@ _NAN_PAST_E4M3 = tl.constexpr(past_e4m3() == 0x7F)
 
 
 @triton.jit
-def to_type(value, DTYPE: tl.constexpr):
+def to_type(value, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
     """A value, or a tile, as `DTYPE`, an integer type for integers alone."""
     if DTYPE.is_fp8() and value.dtype != DTYPE:
         value = value.to(tl.float32)
         size = tl.abs(value)
-        if tl.float8e5 == DTYPE:
+        if DTYPE.is_fp8e5():
             infinity = tl.where(value < 0, 0xFC, 0x7C).to(tl.uint8)
             bits = tl.where(size >= 61440.0, infinity, value.to(DTYPE).to(tl.uint8, bitcast=True))
             return bits.to(DTYPE, bitcast=True)

@@ -10,6 +10,7 @@ import torch
 from weft.fn.lowerings import Lowering, extrema, template
 from weft.fn.triton import lowering_exp  # noqa: F401  (registers its lowerings)
 from weft.fn.triton.lowering import LOWERINGS, lowers, quotient_of
+from weft.fn.triton.writer import TritonWriter
 from weft.fn.writer import Writer
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -168,6 +169,6 @@ def _view(w: Writer, t: torch.dtype, x: Any, dtype: torch.dtype) -> str:
 
 
 @lowers("_to_copy")
-def _to_copy(w: Writer, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> str:
+def _to_copy(w: TritonWriter, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> str:
     value = w.operand(x, t)
     return value if dtype == t else f"{w.rounding(value, dtype)}.to({w.type(t)})"
