@@ -15,10 +15,14 @@ from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 from weft.cascades.program import Program
 from weft.cascades.reference import all_at_once
+from weft.cascades.transforms import refuse_tangents
+
+#: What makes a result a view: torch refuses to write to those that a function returns, or that are made without autograd.
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Results of a plan on arranged tensors: D where there is one, and the function's others along S."""
+    """Results of a plan on arranged tensors, as the caller has them."""
     return list(_Cascade.apply(plan, a, b, c, *operands))
 
 
@@ -46,11 +50,19 @@ class _Cascade(torch.autograd.Function):
         ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
         if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
             ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
-        ctx.save_for_backward(a, b, c, *operands, *(values[node] for node in ctx.nodes))
         ctx.set_materialize_grads(False)
-        results = _results(plan, values)
+        with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+            results = tuple(plan.laid_out(_results(plan, values, ctx.nodes if any(ctx.needs_input_grad) else ())))
+        ctx.d = [node for node in ctx.nodes if node in (FINISHED, PRODUCT) and plan.meets
+                 and values[node].data_ptr() == results[0].data_ptr()]  # fmt: skip
+        kept = [results[0] if node in ctx.d else values[node] for node in ctx.nodes]
+        ctx.save_for_backward(a, b, c, *operands, *kept)
         ctx.mark_non_differentiable(*(each for each in results if not each.is_floating_point()))
         return results
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_tangents()
 
     @staticmethod
     @each_of_batch
@@ -61,6 +73,7 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         plan = ctx.plan
+        grads = plan.along_s(grads)
         a, b, c, *others = ctx.saved_tensors
         count = len(others) - len(ctx.nodes)
         operands, kept = others[:count], others[count:]
@@ -68,6 +81,8 @@ class _Cascade(torch.autograd.Function):
             return (None, *_differentiably(plan, (a, b, c, *operands), ctx.needs_input_grad[1:], grads))
         values = _given(plan, operands)
         values.update(zip(ctx.nodes, kept, strict=True))
+        for node in ctx.d:
+            (values[node],) = plan.along_s([values[node]])
         if ctx.by_kernel and plan.alone and plan.backward is not None and not any(ctx.needs_input_grad[4:]):
             needs, launch = ctx.needs_input_grad[1:4], plan.backward
             made = launch.alone((a, b, c), needs, launch.ready(grads[0]), values.get(FINISHED), values)
@@ -139,8 +154,8 @@ def _nodes(plan: Any) -> list[fx.Node]:
     return [PRODUCT, *outputs[1:]] if plan.meets else outputs
 
 
-def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
-    """New tensors, each of its own."""
+def _results(plan: Any, values: Values, kept: Sequence[fx.Node]) -> list[Tensor]:
+    """New tensors, each of its own: of those that are `kept` for gradients, D alone is not copied."""
     frame = plan.frame
     found: list[Tensor] = []
     nodes = _nodes(plan)
@@ -152,9 +167,9 @@ def _results(plan: Any, values: Values) -> tuple[Tensor, ...]:
         if node is PRODUCT:
             if plan.program.factor is not None:
                 value = value * frame.on_d(values[plan.program.factor])
-            value = value.to(plan.result_type)
-        else:
-            value = value.expand(frame.shape(plan.program.between.modes[node]))
-        taken = node in nodes[:at] or node in plan.program.between.inputs
-        found.append(value.clone() if taken else value)
-    return tuple(found)
+            found.append(value.to(plan.result_type))
+            continue
+        whole = value.expand(frame.shape(plan.program.between.modes[node]))
+        taken = node in nodes[:at] or node in plan.program.between.inputs or node in kept or whole.shape != value.shape
+        found.append(whole.clone() if taken else whole)
+    return found

@@ -26,7 +26,7 @@ class Following:
     """A plan for each of what a function has computed; the first is the one that it is called by."""
 
     def __init__(self, plan: Any, function: Any) -> None:
-        self._plan, self._function = plan, function
+        self._plan, self.function = plan, function
         self._watched: Watched[Any] = Watched(
             (function,), partial(recorded, function, plan.types.accumulate, plan.said.given)
         )
@@ -39,6 +39,6 @@ class Following:
             return self._plan
         plan, found = self._plan, self._others.get(traced)
         if found is None:
-            found = type(plan)(plan.said, self._function, plan.options, plan.alpha)
+            found = type(plan)(plan.said, self.function, plan.options, plan.alpha)
             self._others.put(traced, found)
         return found

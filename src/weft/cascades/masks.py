@@ -92,14 +92,15 @@ def kept(
     shape = [len(each) for each in coarse.starts]
     if not known or not shape:
         return [Cut(_box(frame, coarse, place)) for place in np.ndindex(*shape)]
-    settled = _settled(stage, _values(stage, frame, coarse, known), shape)
+    values = _values(stage, frame, coarse, known)
+    settled = _settled(stage, values, shape)
     whole = [dim for dim, label in enumerate(frame.order) if label in program.whole]
     fine = {
         label: max(-(-frame.extents[label] // _FINE), _LEAST) if label in program.whole else blocks[label]
         for label in frame.order
     }
     cuts = cuts_of(frame, fine) if whole else coarse
-    idle = _idle(program, stage, frame, _values(stage, frame, cuts, known))
+    idle = _idle(program, stage, frame, _values(stage, frame, cuts, known) if whole else values)
     busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, [len(each) for each in cuts.starts])
     if not whole:
         return [Cut(_box(frame, coarse, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
@@ -115,9 +116,9 @@ def kept(
     return found
 
 
-def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds]:
+def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:
     """The bounds of each value in each block."""
-    values = {}
+    values: dict[fx.Node, Bounds | None] = {}
     with outside_transforms():
         for node, what in known.items():
             ends = cuts.ranges(what) if isinstance(what, np.ndarray) else cuts.interval(frame.order.index(what))
@@ -128,7 +129,7 @@ def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Nod
 
 
 def _settled(
-    stage: Stage, values: Mapping[fx.Node, Bounds], shape: Sequence[int]
+    stage: Stage, values: Mapping[fx.Node, Bounds | None], shape: Sequence[int]
 ) -> Callable[[tuple[int, ...]], frozenset[fx.Node]]:
     """For the place of a block, the choices whose condition holds in all of it."""
     always = {}
@@ -160,7 +161,7 @@ def _stretch(busy: Array, dim: int, whole: Sequence[int]) -> tuple[Array, Array]
     return np.expand_dims(first, dim), np.expand_dims(last, dim)
 
 
-def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Bounds]) -> Array | None:
+def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Bounds | None]) -> Array | None:
     """Whether each block adds nothing; None where nothing is known."""
     found: Array | None = None
     within = [node for node in stage.nodes if is_reduction(node)]

@@ -33,6 +33,7 @@ from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved, without_terms
 from weft.cascades.takeover import Takeover
 from weft.cascades.terms import BOUND
+from weft.cascades.transforms import transformed
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.engine.memo import keeps
@@ -204,11 +205,14 @@ class CascadePlan:
     @outside_graphs
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
-        if self.whole is not None and (is_transforming() or is_traced(tensors)):
+        if self.whole is not None and is_traced(tensors):
             return self.whole(tensors, operands or {})
-        if self.following is not None and (plan := self.following.now()) is not self:
-            return plan(*tensors, operands=operands)
-        if (replayed := self._replayed(tensors, operands)) is not None:
+        if self.following is not None:
+            return self.following.now()._called(tensors, operands, self.following.function)
+        return self._called(tensors, operands, None)
+
+    def _called(self, tensors: Sequence[Any], operands: Mapping[str, Any] | None, function: Any) -> Any:
+        if not is_transforming() and (replayed := self._replayed(tensors, operands)) is not None:
             return replayed
         with call_context(lambda: f"CascadePlan({self.notation})"):
             if operands is not None and not isinstance(operands, Mapping):
@@ -217,6 +221,9 @@ class CascadePlan:
             named = {
                 name: as_tensor(f"operand '{name}'", each).resolve_neg() for name, each in (operands or {}).items()
             }
+            if is_transforming():
+                self.said.check(given, named)
+                return transformed(self, given, named, function)
             found = self.anew(given, named)
         return returned(source_of(*tensors), None, found, False) if tensors else found
 
@@ -244,7 +251,8 @@ class CascadePlan:
         if self.options.backend == "reference":
             ready, given = self._arranged(tensors, operands, None, torch.float64)
             c = ready[2] if self.meets else None
-            return self._results(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
+            found = self.laid_out(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
+            return self._packed([each.clone() for each in found])  # no views: torch refuses to write to some
         if self.arriving is not None:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
             self.arriving.call(self._preparing(tensors, operands, grads))
@@ -252,7 +260,10 @@ class CascadePlan:
         found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
         if self._replays is not None and self.launch is not None:
             self._keep(tensors, operands, ready, given)
-        return self._results(found)
+        return self._packed(found)
+
+    def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        return tuple(found) if self.several else found[0]
 
     def _arranged(
         self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], launch: CascadeLaunch | None,
@@ -354,23 +365,38 @@ class CascadePlan:
             found.append(places.reshape(shape))
         return found
 
-    def _results(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    def laid_out(self, found: Sequence[Tensor]) -> list[Tensor]:
         """Results as the caller has them: D with its labels in order, others with theirs in S's order."""
         results = []
-        rest = list(found)
+        for value, (own, asked) in zip(found, self._orders, strict=True):
+            value = value.reshape([self.extents[label] for label in own])
+            results.append(value.permute([own.index(label) for label in asked]))
+        return results
+
+    def along_s(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of results, or results, as `laid_out` was given them."""
+        found: list[Tensor | None] = []
+        for at, (grad, (own, asked)) in enumerate(zip(grads, self._orders, strict=False)):
+            if grad is not None:
+                grad = grad.permute([asked.index(label) for label in own])
+                grad = grad if self.meets and at == 0 else grad.reshape(self.frame.shape(frozenset(own)))
+            found.append(grad)
+        return found
+
+    @cached_property
+    def _orders(self) -> list[tuple[tuple[Label, ...], tuple[Label, ...]]]:
+        """The labels of each result, as it is computed and as it is asked for."""
+        found = []
+        outputs = self.between.outputs
         if self.meets:
             assert self.frame.second is not None
             assert self.notation.d is not None
-            order = self.frame.second.result
-            d = rest.pop(0)
-            results.append(d.permute([order.index(label) for label in self.notation.d]))
-        outputs = self.between.outputs[1:] if self.meets else self.between.outputs
-        for node, value in zip(outputs, rest, strict=True):
+            found.append((self.frame.second.result, self.notation.d))
+            outputs = outputs[1:]
+        for node in outputs:
             modes = self.between.modes[node]
-            kept = [label for label in self.frame.order if label in modes]
-            value = value.reshape([self.extents[label] for label in kept])
-            results.append(value.permute([kept.index(label) for label in self.notation.s if label in modes]))
-        return tuple(results) if self.several else results[0]
+            found.append(tuple(tuple(each for each in order if each in modes) for order in (self.frame.order, self.notation.s)))
+        return found
 
     # -- in words --------------------------------------------------------------------------------------------------
 

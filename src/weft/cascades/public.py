@@ -26,7 +26,6 @@ from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from weft.cascades.described import Described
-    from weft.cascades.notation import CascadeNotation
     from weft.cascades.plan import CascadePlan
 
 _PLANS = Memo("cascades: plans", 256)
@@ -80,10 +79,12 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     given = (a, b) if c is None else (a, b, c)
     if is_traced(given):
         return as_operation("cascade")(equation, a, b, c, keywords)
+    from weft.cascades.transforms import transformed
+
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned("cascade", equation, given, keywords)
         if is_transforming():
-            return _transformed(plan, tensors, operands, keywords)
+            return transformed(plan, tensors, operands, keywords.get("between"))
         return returned(source_of(*given), None, plan.run(tensors, operands), False)
 
 
@@ -150,25 +151,6 @@ def planned(
         if place is not None:
             _PLANS.put(place, plan)
     return plan
-
-
-def _transformed(
-    plan: CascadePlan, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor],
-    keywords: Mapping[str, Any],
-) -> Any:  # fmt: skip
-    """The results of a call within transforms of `torch.func`."""
-    from weft.cascades.transforms import Terms, Transformed, TransformedCall
-
-    def planned(notation: CascadeNotation, terms: Terms, given: Sequence[torch.Tensor]) -> CascadePlan:
-        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
-        count = 2 if notation.c is None else 3
-        named = {name: (modes, each) for (name, modes), each in zip(terms, given[count:], strict=True)}
-        asked = {**keywords, "operands": named or None}
-        return _planned("cascade", tuple(each for each in labels if each is not None), given[:count], asked)[0]
-
-    terms = tuple((name, modes) for name, (modes, _, _) in plan.said.operands.items())
-    found = Transformed.apply(TransformedCall(plan.notation, terms, planned), *tensors, *operands.values())
-    return found if len(found) > 1 or (plan.between.several and not plan.meets) else found[0]
 
 
 def _place(

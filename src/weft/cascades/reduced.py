@@ -78,8 +78,9 @@ class Reductions:
         )  # fmt: skip
         results = {}
         for each, value in zip(self._read, found, strict=True):
-            order = [label for label in labels if label in each.kept]
-            results[each.name] = value.permute([order.index(label) for label in each.kept])
+            order = tuple(label for label in labels if label in each.kept)
+            turned = value if order == each.kept else value.permute([order.index(label) for label in each.kept]).clone()
+            results[each.name] = turned
         return {name: like_each(d, value) for name, value in results.items()}
 
 

@@ -6,9 +6,9 @@ operands that have it, of S and of every result that depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -71,6 +71,28 @@ class TransformedCall:
         return (0, *others) if plan.meets else others
 
 
+def refuse_tangents() -> NoReturn:
+    """`UnsupportedError` for forward mode."""
+    raise UnsupportedError("a cascade has no forward mode: take gradients, or torch.func.jacrev")
+
+
+def transformed(plan: Any, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], function: Any) -> Any:
+    """The results of a plan's call within transforms, which may ask for plans of the same function with more modes."""
+    from weft.cascades.public import planned
+
+    def like(notation: CascadeNotation, terms: Terms, given: Sequence[Tensor]) -> Any:
+        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
+        count = len(tensors)
+        named = {name: (modes, each) for (name, modes), each in zip(terms, given[count:], strict=True)}
+        options, equation = replace(plan.options, operands=named), tuple(each for each in labels if each is not None)
+        return planned(equation, given[:count], options, function, plan.alpha)
+
+    terms = tuple((name, modes) for name, (modes, _, _) in plan.said.operands.items())
+    named = [operands[name] for name, _ in terms]
+    found = Transformed.apply(TransformedCall(plan.notation, terms, like), *tensors, *named)
+    return found if plan.several else found[0]
+
+
 class Transformed(torch.autograd.Function):
     """A call that `torch.func` transforms."""
 
@@ -94,7 +116,7 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise UnsupportedError("a cascade has no forward mode: take gradients, or torch.func.jacrev")
+        refuse_tangents()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: TransformedCall, *tensors: Tensor) -> Any:

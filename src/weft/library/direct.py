@@ -92,6 +92,10 @@ def of_elements(left: Seeing, right: Seeing, place: Seeing) -> Direct:
     return product
 
 
+#: A new tensor in another shape, as `view` has it, but no view: torch refuses to write to those made without autograd.
+as_result = torch.ops.aten._unsafe_view.default
+
+
 def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) -> Direct:
     """Sums of A alone over its last modes, so many of them, times B, which is a number and mostly the one that is kept.
 
@@ -104,7 +108,7 @@ def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) 
         values = a if operand is None else operand(a)
         if d is None:
             found = torch.sum(values, dims)
-            found = found if found.shape == shape else found.view(shape)
+            found = found if found.shape == shape else as_result(found, shape)
         else:
             found = torch.sum(values, dims, out=d if place is None else place(d))
         if b is not one and b is not (one := constant(1, b.dtype, b.device)):
@@ -124,7 +128,7 @@ def of_tables(operations: TableOperations, left: View, right: View, place: View,
 
     def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
         pairs = combine(of_left(a), of_right(b))
-        return reduce(pairs, -1).view(shape) if d is None else reduce(pairs, -1, out=of_place(d))
+        return as_result(reduce(pairs, -1), shape) if d is None else reduce(pairs, -1, out=of_place(d))
 
     return product
 

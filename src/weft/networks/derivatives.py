@@ -2,7 +2,8 @@
 tree makes the gradients of all operands, and environments are shared between them.
 
 Going back needs all intermediates. Where a `memory_limit` is set they are not kept: each slice is made anew in the
-backward sweep, and there are as many slices as the intermediates of one need to fit.
+backward sweep, and there are as many slices as the intermediates of one need to fit. Under transforms of `torch.func`
+they are kept.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from weft.algebra import Algebra
 from weft.api.einsum import of_one
 from weft.api.entry import contraction
+from weft.base.arrays import is_transforming
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.alone import scaled
@@ -49,7 +51,10 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
     algebra = network.settings.options.algebra
     for where in indices(tree):
         parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
-        found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
+        if is_transforming():  # they take no checkpoints
+            found = _slice(network, tree, parts)
+        else:
+            found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
         known = partial.setdefault(tuple(where[label] for label in outer), [])
         if known and algebra is None:
             known[0] = known[0] + found
