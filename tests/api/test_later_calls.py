@@ -213,3 +213,34 @@ def test_tensors_of_another_device_are_refused(name: str) -> None:
             odd = [each.to("meta") if place == at else each for place, each in enumerate(given)]
             with pytest.raises(weft.WeftError, match=r"is on (meta|cpu)"):
                 ONE_DEVICE[name](*odd)
+
+
+MADE_WITHOUT_GRADIENTS: dict[str, Callable[..., Any]] = {
+    "max-plus": lambda a, b: weft.contract("mk,kn->mn", a, b, algebra="max_plus"),
+    "max-plus of two": lambda a, b: weft.contract("mkl,kln->nm", a[..., None], b[:, None], algebra="max_plus"),
+    "plain": lambda a, b: weft.contract("mk,kn->nm", a, b),
+    "an epilogue": lambda a, b: weft.contract("mk,kn->mn", a, b, epilogue=torch.sin),
+    "A alone": lambda a, b: weft.einsum("mk->km", a),
+    "three": lambda a, b: weft.einsum("mk,kn,np->pm", a, b, a),
+    "a cascade": lambda a, b: weft.cascade(
+        "mk,kn->mn, mn,np->pm", a, b, a, between=lambda s: (weft.softmax(s, "n"), weft.logsumexp(s, "n"), s)
+    ),
+    "a cascade's reference": lambda a, b: weft.cascade("mk,kn->mn, mn,np->pm", a, b, a, backend="reference"),
+    "reductions": lambda a, b: tuple(weft.contract(
+        "mk,kn->mn", a, b, reduce={"rows": ("m", "sum"), "turned": ("nm", "max")}
+    )[1].values()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE_WITHOUT_GRADIENTS)
+def test_results_made_without_gradients_are_written_to(name: str) -> None:
+    """A parameter may scale them in place, in every call."""
+    gain = torch.full((), 2.0, requires_grad=True)
+    for call in range(1, CALLS + 1):
+        a, b = _numbers(6, 6), _numbers(6, 6)
+        with torch.no_grad():
+            found = MADE_WITHOUT_GRADIENTS[name](a, b)
+        for each in found if isinstance(found, tuple) else (found,):
+            before = each.clone()
+            each.mul_(gain)
+            assert torch.equal(each, before * 2), call

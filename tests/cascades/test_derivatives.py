@@ -115,3 +115,61 @@ def test_a_plan_is_transformed_and_traced_as_the_call_is() -> None:
             assert planned(*map(mode.from_tensor, (x, y, z))).shape == (5, 5)
     with pytest.raises(weft.ShapeError, match="the plan is for operands of shapes"):
         torch.func.vmap(planned)(*many[:2], torch.randn(2, 5, 4, dtype=F64))
+
+
+def test_a_kept_plan_is_transformed() -> None:
+    """`vmap`, `grad` and both of a plan, in later calls too; forward mode is refused, also that of dual tensors."""
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 6), (7, 6), (7, 4), (7,))]
+    seen = torch.ones(5, 7).tril().bool()
+
+    def between(s: Tensor, bias: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        return weft.softmax(torch.where(j <= i, s + bias, -torch.inf), "j"), weft.logsumexp(s, "j")
+
+    plan = weft.plan_cascade(
+        "id,jd->ij, ij,je->ie", *tensors[:3], between=between, operands={"bias": ("j", tensors[3])},
+        indices={"i": "i", "j": "j"},
+    )  # fmt: skip
+
+    def planned(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Any:
+        return plan(q, k, v, operands={"bias": bias})
+
+    def plainly(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Any:
+        s = q @ k.T
+        return torch.softmax((s + bias).masked_fill(~seen, -torch.inf), -1) @ v, s.logsumexp(-1)
+
+    def loss(call: Any) -> Any:
+        return lambda *given: sum((each**2).sum() for each in call(*given))
+
+    several, places = [torch.randn(3, 5, 6, dtype=torch.float64), *tensors[1:]], (0, None, None, None)
+    transforms = [
+        (tensors, lambda call: torch.func.grad(loss(call), (0, 1, 2, 3))),
+        (several, lambda call: torch.func.vmap(call, places)),
+        (several, lambda call: torch.func.vmap(torch.func.grad(loss(call), (0, 1, 2, 3)), places)),
+    ]
+    for _ in range(12):
+        for given, transform in transforms:
+            torch.testing.assert_close(transform(planned)(*given), transform(plainly)(*given))
+    with pytest.raises(weft.UnsupportedError, match="no forward mode"):
+        torch.func.jvp(planned, tuple(tensors), tuple(tensors))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(weft.UnsupportedError, match="no forward mode"):
+        planned(torch.autograd.forward_ad.make_dual(tensors[0], tensors[0]), *tensors[1:])
+
+
+@pytest.mark.parametrize("specialize", ["now", "never", "auto"])
+@pytest.mark.parametrize("equation", ["id,jd->ij, ij,je->ie", "id,jd->ij, ij,je->ei"])
+def test_results_are_written_to(equation: str, specialize: str) -> None:
+    """As those of torch's operations; what is kept for gradients is not what the caller has."""
+    for _ in range(12):
+        q, k, v = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 6), (7, 6), (7, 4)))
+        d, row = weft.cascade(
+            equation, q, k, v, between=lambda s: (weft.softmax(s, "j"), weft.logsumexp(s, "j")), specialize=specialize
+        )
+        d.mul_(2)
+        row.mul_(3)
+        s = q @ k.T
+        plain = torch.softmax(s, -1) @ v
+        right = [2 * (plain if equation.endswith("ie") else plain.T), 3 * s.logsumexp(-1)]
+        found, wanted = (
+            torch.autograd.grad((each[0] ** 2).sum() + each[1].exp().sum(), (q, k, v)) for each in ([d, row], right)
+        )
+        torch.testing.assert_close(found, wanted)

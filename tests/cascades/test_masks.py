@@ -196,8 +196,8 @@ def check(seed: int, count: int, depth: int = 4) -> int:
 @pytest.mark.parametrize("part", range(4))
 def test_bounds_of_random_conditions(part: int) -> None:
     """No condition is claimed in a block where it fails, and many are decided."""
-    decided = sum(check(seed, 50) for seed in range(16 * part, 16 * part + 16))
-    assert decided > 1000
+    decided = sum(check(seed, 50) for seed in range(10 * part, 10 * part + 10))
+    assert decided > 600
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def compare(name: str, rows: int, specialize: str, calls: tuple[int, ...], bar: 
         torch.testing.assert_close(found, wanted, atol=10 * bar, rtol=10 * bar)
 
 
-@pytest.mark.parametrize("specialize", ["auto", "now", "never"])
+@pytest.mark.parametrize("specialize", ["auto", "never", pytest.param("now", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMED)
 def test_masked_attention(name: str, specialize: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("WEFT_TIERS", "WEFT_SELFTEST", "WEFT_GUARD", "WEFT_KERNELS"):
@@ -287,8 +287,8 @@ def test_one_row_that_sees_nothing(specialize: str) -> None:
             weft.logsumexp(torch.where(j < i, s, -INF), "j"),
         ),
     )  # fmt: skip
+    compare("nothing", 1, specialize, (1, 2, 12), 1e-4)
     for call in range(12):
-        compare("nothing", 1, specialize, (1,), 1e-4)
         best, most, row = plan(torch.randn(1, 8), torch.randn(9, 8))
         assert (best.item(), most.item(), row.item()) == (0, -INF, -INF), call
 

@@ -118,3 +118,18 @@ def test_tangents_that_come_in_place_are_those_of_a_call_that_came_before(calls:
         found = forward_ad.unpack_dual(net(z, b, c))
         torch.testing.assert_close(found.primal, x @ b @ c)
         torch.testing.assert_close(found.tangent, t @ b @ c)
+
+
+@pytest.mark.parametrize("slices", ["b", "bc"])
+def test_slices_are_transformed(slices: str) -> None:
+    """torch.func takes no checkpoints: gradients of slices keep what they need."""
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 6), (6, 4), (4, 3))]
+    net = weft.network("ab,bc,cd->ad", *tensors, slices=slices)
+
+    def both(transform: Callable[..., Any], *given: torch.Tensor) -> None:
+        found, wanted = (transform(call)(*given) for call in (net, lambda a, b, c: a @ b @ c))
+        torch.testing.assert_close(found, wanted)
+
+    both(lambda call: torch.func.grad(lambda *given: (call(*given) ** 2).sum(), (0, 1, 2)), *tensors)
+    both(torch.func.jacrev, *tensors)
+    both(lambda call: torch.func.vmap(torch.func.jacrev(call), (0, None, None)), torch.randn(2, 5, 6).double(), *tensors[1:])

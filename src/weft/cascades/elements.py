@@ -14,6 +14,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import PeakText, SumText
 from weft.fn.derivative import pull, recorded
+from weft.fn.inliner import deciding
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.reductions import is_reduction
 
@@ -200,11 +201,13 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
     """A function whose exponentials are powers of 2, which take half of the instructions, and whose divisions by
     numbers are products, which take a tenth.
 
-    An exponent and a quotient are rounded once more, as the element of S that they are made of was.
+    An exponent and a quotient are rounded once more, as the element of S that they are made of was; those that a
+    condition is on are as they were.
     """
     graph = function.graph
+    exact = deciding(graph)
     for node in [node for node in graph.nodes if node.op == "call_function"]:
-        if node.meta["dtype"] != torch.float32:
+        if node.meta["dtype"] != torch.float32 or node in exact:
             continue
         with graph.inserting_before(node):
             if node.target is aten.exp.default:

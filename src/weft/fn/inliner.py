@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -21,11 +22,15 @@ class Held(NamedTuple):
 
 
 class Language(NamedTuple):
-    """A language's lowering of each operation, and which of them take complex values."""
+    """A language's lowering of each operation, and which of them take complex values.
+
+    `quick` are lowerings that round otherwise than torch, of values that no condition is on.
+    """
 
     name: str  # as refusals call what runs it, "the CPU" say
     lowerings: Mapping[str, Lowering]
     of_complex: frozenset[str] = frozenset()
+    quick: Mapping[str, Lowering] = MappingProxyType({})
 
 
 def written(writer: Writer, graph: fx.Graph, arguments: Sequence[Held], language: Language) -> list[Held]:
@@ -33,19 +38,29 @@ def written(writer: Writer, graph: fx.Graph, arguments: Sequence[Held], language
 
     Raises `UnsupportedError` for what the language has no code for, naming it.
     """
-    given = iter(arguments)
+    given, exact = iter(arguments), deciding(graph) if language.quick else frozenset()
     for node in graph.nodes:
         if node.op == "placeholder":
             value = next(given)
             writer.define(node, writer.cast(value.name, value.dtype, computing(node.meta["dtype"])))
         elif node.op == "call_function" and not _fold(writer, node):
-            _operation(writer, node, language)
+            _operation(writer, node, language, {} if node in exact else language.quick)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     nodes = result if isinstance(result, tuple) else (result,)
     return [Held(writer.operand(node, writer.held(node)), writer.held(node)) for node in nodes]
 
 
-def _operation(w: Writer, node: fx.Node, language: Language) -> None:
+def deciding(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The values that truth values and whole numbers are made of: rounded otherwise, these may be others."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        dtype = node.meta.get("dtype", torch.float32)
+        if node in found or not (dtype.is_floating_point or dtype.is_complex):
+            found.update(node.all_input_nodes)
+    return frozenset(found)
+
+
+def _operation(w: Writer, node: fx.Node, language: Language, quick: Mapping[str, Lowering]) -> None:
     dtype = computing(node.meta["dtype"])
     name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
     if name not in language.lowerings:
@@ -54,7 +69,7 @@ def _operation(w: Writer, node: fx.Node, language: Language) -> None:
     if takes_complex and name not in language.of_complex:
         raise UnsupportedError(f"{name} of complex values has no code for {language.name}")
     w.rounded = node.meta["dtype"]
-    text = language.lowerings[name](w, dtype, *node.args, **node.kwargs)
+    text = quick.get(name, language.lowerings[name])(w, dtype, *node.args, **node.kwargs)
     w.define(node, w.typed(text, dtype))
 
 

@@ -14,7 +14,7 @@ _COMPLEX = frozenset({
     "add", "sub", "rsub", "mul", "neg", "conj_physical", "real", "imag", "_to_copy", "detach", "eq", "ne",
 })  # fmt: skip
 _NUMBA = Language("the CPU", LOWERINGS, _COMPLEX)
-_QUICK = Language("the CPU", LOWERINGS | QUICK, _COMPLEX)
+_QUICK = Language("the CPU", LOWERINGS, _COMPLEX, QUICK)
 
 
 def inlined(
@@ -22,8 +22,8 @@ def inlined(
 ) -> list[Held]:
     """Write the function's operations on these values; its results, each rounded to its own type.
 
-    `quick`: exponentials within two units in the last place, 0 where they are below the normal numbers. Raises
-    `UnsupportedError` for what has no code here, naming it.
+    `quick`: exponentials within two units in the last place, 0 where they are below the normal numbers, but for those
+    that a condition is on. Raises `UnsupportedError` for what has no code here, naming it.
     """
     if not isinstance(function, RecordedFunction):
         raise UnsupportedError("a function written in Triton has no code for the CPU")
