@@ -184,7 +184,8 @@ def check(seed: int, count: int, depth: int = 4) -> int:
             continue
         values[node] = node.target(*fx.map_arg(node.args, values.get), **node.kwargs)  # type: ignore[operator]
         assert (known := bounds[node]) is None or holds(known, values[node]), (seed, node, node.args, graph)
-    for condition, node in zip(conditions, next(node for node in graph.nodes if node.op == "output").args[0], strict=True):
+    (results,) = next(node for node in graph.nodes if node.op == "output").args
+    for condition, node in zip(conditions, results, strict=True):
         found, known = condition(given).expand(ROWS, COLUMNS), bounds[node]
         if known is not None:
             assert not (in_full(known.low) & ~found).any(), (seed, node, graph)

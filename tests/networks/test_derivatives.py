@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -132,4 +133,5 @@ def test_slices_are_transformed(slices: str) -> None:
 
     both(lambda call: torch.func.grad(lambda *given: (call(*given) ** 2).sum(), (0, 1, 2)), *tensors)
     both(torch.func.jacrev, *tensors)
-    both(lambda call: torch.func.vmap(torch.func.jacrev(call), (0, None, None)), torch.randn(2, 5, 6).double(), *tensors[1:])
+    several = torch.randn(2, 5, 6, dtype=torch.float64)
+    both(lambda call: torch.func.vmap(torch.func.jacrev(call), (0, None, None)), several, *tensors[1:])

@@ -60,30 +60,31 @@ def bounds_of(node: fx.Node, values: Mapping[fx.Node, Bounds | None]) -> Bounds 
     """The bounds of an operation's value, from those of its arguments among `values`; None for anything."""
     dtype, given = node.meta["dtype"], [_argument(each, values) for each in node.args]
     if is_reduction(node):
-        masked = given[0] is not None and node.args[1] == "softmax"
-        return _only(given[0].exactly(-math.inf), 0.0, dtype) if masked else None  # type: ignore[union-attr]
+        x = given[0] if node.args[1] == "softmax" else None
+        return None if x is None else _only(x.exactly(-math.inf), 0.0, dtype)
     name = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
     if name in ("full_like", "scalar_tensor"):
         number = node.args[name == "full_like"]
-        value = torch.full((1,) if name == "full_like" else (), number, dtype=dtype, device="cpu")  # type: ignore[arg-type]
+        value = torch.full((1,) if name == "full_like" else (), number, dtype=dtype, device="cpu")
         return Bounds(value, value, number != number)
     if node.kwargs.keys() - {"dtype"} or not {each.meta["dtype"] for each in (node, *node.all_input_nodes)} <= _TYPES:
         return None
     if name == "where":
-        return _chosen(given[0] or _uncertain(), *(each and _converted(each, dtype) for each in given[1:]), dtype)
-    call: Call = partial(node.target, **node.kwargs)  # type: ignore[arg-type]
+        x, y = (each and _converted(each, dtype) for each in given[1:])
+        return _chosen(given[0] or _uncertain(), x, y, dtype)
+    call: Call = partial(node.target, **node.kwargs)  # type: ignore[arg-type,misc,operator]
     if name in _EITHER and dtype == torch.bool and any(given):
-        low, high = _ends(name, call, [_truth(each) if each else _uncertain() for each in given])
-        return Bounds(low, high)
+        found = _ends(name, call, [_truth(each) if each else _uncertain() for each in given])
+        return found and Bounds(*found)
     known = [each for each in given if each is not None]
     if len(known) < len(given):
         return _masked(name, given, dtype) if known else None
     if name == "_to_copy":
         return _converted(known[0], dtype)
     if name in ("eq", "ne"):
-        return _equal(*known, differ=name == "ne")
+        return _equal(known[0], known[1], differ=name == "ne")
     if name in _BITS:
-        return _bits(call, *known, dtype)
+        return _bits(call, known[0], known[1], dtype)
     rule = _condition if dtype == torch.bool else _floating if dtype.is_floating_point else _whole
     return rule(name, call, known, dtype)
 
@@ -164,7 +165,8 @@ def _masked(name: str, given: Sequence[Bounds | None], dtype: torch.dtype) -> Bo
 
 def _only(exact: Tensor, value: float, dtype: torch.dtype) -> Bounds:
     """One value in some blocks, anything elsewhere, and NaN perhaps."""
-    return Bounds(*(torch.where(exact, value, end).to(dtype) for end in (-math.inf, math.inf)), True)
+    low, high = (torch.where(exact, value, end).to(dtype) for end in (-math.inf, math.inf))
+    return Bounds(low, high, True)
 
 
 def _around(low: Tensor, high: Tensor) -> Pair:
@@ -194,7 +196,7 @@ def _span(x: Bounds) -> tuple[Any, Any]:
 
 
 def _widest(x: Bounds) -> Bounds:
-    """The same of all blocks in float64; a number stays one."""
+    """The ends over all blocks, in float64; a number stays one."""
     if not isinstance(x.low, Tensor):
         return x
     return Bounds(x.low.amin().to(torch.float64), x.high.amax().to(torch.float64))

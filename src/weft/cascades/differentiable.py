@@ -17,8 +17,8 @@ from weft.cascades.program import Program
 from weft.cascades.reference import all_at_once
 from weft.cascades.transforms import refuse_tangents
 
-#: What makes a result a view: torch refuses to write to those that a function returns, or that are made without autograd.
-_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+#: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
+VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -51,7 +51,7 @@ class _Cascade(torch.autograd.Function):
         if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
             ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
         ctx.set_materialize_grads(False)
-        with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        with torch._C._ExcludeDispatchKeyGuard(VIEWS):
             results = tuple(plan.laid_out(_results(plan, values, ctx.nodes if any(ctx.needs_input_grad) else ())))
         ctx.d = [node for node in ctx.nodes if node in (FINISHED, PRODUCT) and plan.meets
                  and values[node].data_ptr() == results[0].data_ptr()]  # fmt: skip

@@ -173,12 +173,13 @@ def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node,
         small = isinstance(node, fx.Node) and node not in program.between.elementwise
         if kind == "store" and small:
             continue
-        if kind == "store" or (program.whole and kind.startswith("arg")) or idle.get(kind) is None:
+        mask = idle.get(kind)
+        if kind == "store" or (program.whole and kind.startswith("arg")) or mask is None:
             return None
         value = values.get(node)  # type: ignore[arg-type]
         if value is None:
             return None
-        nothing = value.exactly(idle[kind]).numpy()
+        nothing = value.exactly(mask).numpy()
         found = nothing if found is None else found & nothing
     return found
 

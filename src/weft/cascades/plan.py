@@ -395,7 +395,10 @@ class CascadePlan:
             outputs = outputs[1:]
         for node in outputs:
             modes = self.between.modes[node]
-            found.append(tuple(tuple(each for each in order if each in modes) for order in (self.frame.order, self.notation.s)))
+            own, asked = (
+                tuple(each for each in order if each in modes) for order in (self.frame.order, self.notation.s)
+            )
+            found.append((own, asked))
         return found
 
     # -- in words --------------------------------------------------------------------------------------------------

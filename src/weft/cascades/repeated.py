@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.batched import each_of_batch
+from weft.cascades.differentiable import VIEWS
 from weft.cascades.replay import Replay, slotted
 from weft.spec import Label
 
@@ -36,7 +37,8 @@ class Repeated:
     def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
         if self._grads:
             return _Repeated.apply(self, *tensors)
-        return self._as_asked(self._forward(tensors)[0])
+        with torch._C._ExcludeDispatchKeyGuard(VIEWS):
+            return self._as_asked(self._forward(tensors)[0])
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """D, and D, peaks and sums as kernels write them."""
