@@ -27,19 +27,6 @@ pytestmark = pytest.mark.early  # a long file
 CALLS = 12  # the tenth is the first that is written in torch's operations, where few elements are
 ROUNDED = {torch.float16: 2**-8, torch.bfloat16: 2**-5, torch.float32: 1e-5, torch.complex64: 1e-5}
 
-#: Cells that are wrong, and why.
-FAULTS = {
-    ("einsum of three in an algebra", "another vjp"): "the key of a call leaves out an algebra's vjp",
-    ("a network that reuses", "an optimizer's step"): "reuse does not see what a fused optimizer writes",
-    ("grouped, larger", "checkpoint"): "the recomputation of a group goes another way than its first call",
-    **dict.fromkeys(
-        [(door, "a tangent in place") for door in (
-            "a network", "a network with functions", "a network of constants", "contract_tree",
-        )],
-        "the same tensors again are not asked for tangents",
-    ),
-}  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -145,11 +132,7 @@ def cell(door: Door, event: Event, device: str, grads: bool, kept: bool) -> list
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_call_is_as_if_none_had_come_before(
-    door: str, event: str, device: str, request: pytest.FixtureRequest
-) -> None:
-    if reason := FAULTS.get((door, event)):
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_a_call_is_as_if_none_had_come_before(door: str, event: str, device: str) -> None:
     the_door, the_event = DOORS[door], EVENTS[event]
     if reason := the_event.reason(the_door.traits, device):
         pytest.skip(reason)

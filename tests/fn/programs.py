@@ -146,8 +146,11 @@ def _dispatch(number: float) -> tuple[Fn, Event]:
     def fn(x: Any) -> Any:
         return x
 
-    fn.register(torch.Tensor, lambda x: x * number)
-    return fn, lambda other: fn.register(torch.Tensor, lambda x: x * other) and None
+    def change(other: float) -> None:
+        fn.register(torch.Tensor, lambda x: x * other)
+
+    change(number)
+    return fn, change
 
 
 def _attribute(number: float) -> tuple[Fn, Event]:
@@ -174,7 +177,11 @@ def _cached(number: float) -> tuple[Fn, Event]:
     def scale() -> float:
         return box.number
 
-    return lambda x: x * scale(), lambda other: (sets(box)(other), scale.cache_clear()) and None
+    def change(other: float) -> None:
+        box.number = other
+        scale.cache_clear()
+
+    return lambda x: x * scale(), change
 
 
 def of_box(make: Callable[[Any], Fn], kind: type = Box) -> Callable[[float], tuple[Fn, Event]]:

@@ -36,34 +36,11 @@ _SELVES = frozenset({
     torch.dtype, torch.device, torch.memory_format, torch.layout,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
 })  # fmt: skip
-#: Parts of an entry of a class that hold state in C or read it.
+#: Entries of a class that read state which is held in C.
 _OF_C = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
     types.ClassMethodDescriptorType, types.BuiltinFunctionType,
 )  # fmt: skip
-
-
-def _items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return tuple([part for each in held for part in (len(each), *each, *each.values())])
-
-
-#: Kinds of values that are their parts.
-_PARTS: dict[type, Callable[[Any], Collection[Any]]] = {
-    **dict.fromkeys((tuple, list, set, frozenset, torch.Size), lambda value: value),
-    **dict.fromkeys((dict, collections.OrderedDict), _items),
-    functools.partial: lambda value: (value.func, len(value.args), *value.args, *_items(value.keywords, value.__dict__)),
-    functools.cached_property: lambda value: (value.func, value.attrname),
-    property: lambda value: (value.fget, value.fset, value.fdel),
-    classmethod: lambda value: (value.__func__,),
-    staticmethod: lambda value: (value.__func__,),
-    types.SimpleNamespace: lambda value: _items(value.__dict__),
-    types.MappingProxyType: _items,
-    range: lambda value: (value.start, value.stop, value.step),
-    slice: lambda value: (value.start, value.stop, value.step),
-    inspect.Signature: lambda value: tuple([
-        part for each in value.parameters.values() for part in (each.name, int(each.kind), each.default)
-    ]),
-}  # fmt: skip
 #: Packages whose classes are taken not to change, as are Triton's functions.
 _SETTLED = frozenset(
     {"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools", "inspect", "types"}
@@ -93,8 +70,33 @@ _settled: set[Any] = set()  # functions and classes that were found not to chang
 _HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, type})  # kinds of what is there
 
 
+def _items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple([part for each in held for part in (len(each), *each, *each.values())])
+
+
+#: Kinds of values that are their parts.
+_PARTS: dict[type, Callable[[Any], Collection[Any]]] = {
+    **dict.fromkeys((tuple, list, set, frozenset, torch.Size), lambda value: value),
+    **dict.fromkeys((dict, collections.OrderedDict), _items),
+    functools.partial: lambda value: (
+        value.func, len(value.args), *value.args, *_items(value.keywords, value.__dict__)
+    ),
+    functools.cached_property: lambda value: (value.func, value.attrname),
+    property: lambda value: (value.fget, value.fset, value.fdel),
+    classmethod: lambda value: (value.__func__,),
+    staticmethod: lambda value: (value.__func__,),
+    types.SimpleNamespace: lambda value: _items(value.__dict__),
+    types.MappingProxyType: _items,
+    range: lambda value: (value.start, value.stop, value.step),
+    slice: lambda value: (value.start, value.stop, value.step),
+    inspect.Signature: lambda value: tuple([
+        part for each in value.parameters.values() for part in (each.name, int(each.kind), each.default)
+    ]),
+}  # fmt: skip
+
+
 def standing_for(function: _Function, meaning: Any) -> _Function:
-    """`function`, of which fingerprints read `meaning` instead; copies of its attributes (`functools.wraps`) do not."""
+    """`function`, known by its `meaning` from here on; what `functools.wraps` gives its attributes to is not."""
     setattr(function, _MEANING, (function, meaning))
     return function
 
@@ -105,8 +107,11 @@ def fingerprint(fn: Any) -> Hashable | None:
     Numbers are told apart by type and bits: 1, 1.0, True, 0.0 and -0.0 are five values. The key refers to live
     objects, so it means something in this process only; `Pointwise.identity` is the key that lasts.
     """
-    if type(fn) is types.FunctionType and (quick := _quick(fn)) is not None:
+    kind = type(fn)
+    if kind is types.FunctionType and (quick := _quick(fn)) is not None:
         return quick
+    if kind in _HASHED and fn in _settled:
+        return torch.get_default_dtype(), fn
     reading = _Reading()
     try:
         reading.called(fn)
@@ -143,7 +148,7 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
     code = code_of(inner.__code__)
     if code.flat is None or inner.__defaults__ or inner.__kwdefaults__ or inner in _settled:
         return None
-    key.append(code)
+    key += (code, inner.__name__)
     names = _cells(inner) if inner.__closure__ else {}
     for name, attributes in code.flat:
         value = _named(inner, names, name)
@@ -164,11 +169,7 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
 
 
 class _Reading:
-    """What is reached from a function, in the order in which it is reached.
-
-    Each value begins with itself, with a number's text or type, or with a word that says what follows: so two keys
-    are equal only where all that was read is.
-    """
+    """All that a function reaches, in order: each value begins with itself or a word that says what follows."""
 
     def __init__(self) -> None:
         self.key: list[Hashable] = [torch.get_default_dtype()]
@@ -179,7 +180,9 @@ class _Reading:
     def called(self, fn: Any) -> None:
         """A function, or an object of which nothing but a call is known."""
         kind = type(fn)
-        if isinstance(fn, torch.nn.Module):
+        if kind is types.FunctionType:
+            self.value(fn)
+        elif isinstance(fn, torch.nn.Module):
             if kind.__call__ is not torch.nn.Module.__call__ or _has_hooks(fn):
                 raise Opaque
             self._word("module", step(fn, ".", "forward"))
@@ -276,7 +279,7 @@ class _Reading:
             raise Opaque
         if fn.__closure__:
             names |= _cells(fn)
-        self.key.append(code)
+        self.key += (code, fn.__name__)
         for name, steps in code.reads(bound):
             self._read(_named(fn, names, name), steps)
         if fn.__defaults__ or fn.__kwdefaults__ or fn.__dict__:
@@ -317,9 +320,10 @@ class _Reading:
 
     def _class(self, kind: type, *, of_object: bool = False) -> None:
         """A class with its bases; `of_object` where one of it is read, whose state must be in what it holds."""
-        if type(kind) is not type or (of_object and not all(map(_holds_all, kind.__mro__))):
+        heap = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+        if type(kind) is not type or (of_object and not heap):
             raise Opaque
-        self.key += ("class", len(kind.__mro__))
+        self.key += ("class", kind.__name__, len(kind.__mro__))
         for base in kind.__mro__:
             known = base.__module__.startswith(_SETTLED_BASES) if of_object else True
             if base is object or (known and _is_settled(base, type)):
@@ -349,7 +353,7 @@ def _meaning(fn: types.FunctionType) -> Any:
 def _is_settled(value: Any, kind: type) -> bool:
     """Whether a function or a class does not change, and what it does depends on its arguments alone."""
     if kind is types.FunctionType:
-        found = _is_pure(value) and _is_pure(inspect.unwrap(value))
+        found = _is_pure(value) and (not hasattr(value, "__wrapped__") or _is_pure(inspect.unwrap(value)))
     elif kind is types.BuiltinFunctionType:
         found = _is_pure_built_in(value)
     else:
@@ -370,7 +374,7 @@ def _is_settled_class(kind: type) -> bool:
 
 
 def _is_pure(fn: Any) -> bool:
-    name = getattr(fn, "__globals__", {}).get("__name__", "")
+    name = fn.__globals__.get("__name__", "") if type(fn) is types.FunctionType else ""
     known = name in _PURE_PYTHON or name.startswith("triton.")
     return known and getattr(sys.modules.get(name), "__dict__", None) is fn.__globals__
 
@@ -399,11 +403,6 @@ def _is_self(value: Any, kind: type) -> bool:
     if kind is torch._ops.OpOverload:
         return value.namespace in _OPERATIONS
     return kind is torch._ops.OpOverloadPacket and value._qualified_op_name.partition("::")[0] in _OPERATIONS
-
-
-def _holds_all(kind: type) -> bool:
-    """Whether a base may be one of objects that have no state but their attributes: C's entries are told later."""
-    return kind is object or bool(kind.__flags__ & _HEAP_TYPE)
 
 
 def _owner(entry: Any) -> Any:

@@ -29,15 +29,15 @@ class Opaque(Exception):
 OF_VALUES = ""
 #: Modules whose functions depend on their arguments alone.
 PURE_MODULES = frozenset({"math", "cmath", "operator", "_operator"})
-#: Attributes by which code tells functions and classes apart that compute alike: no fingerprint has them.
+#: Attributes of functions and classes that no fingerprint has.
 UNREAD = frozenset({
-    "__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__",
+    "__qualname__", "__module__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__",
     "__annotations_cache__", "__type_params__", "__firstlineno__", "__static_attributes__", "__weakref__", "__dict__",
     "__orig_bases__", "__parameters__",
 })  # fmt: skip
 #: Those, and attributes that lead from a value to what it does not hold: a function's globals, a frame's locals.
 _REFUSED_ATTRIBUTES = UNREAD | frozenset({"__subclasses__", "__reduce__", "__reduce_ex__", "__traceback__"}).union(*[
-    set(dir(kind)) - set(dir(object)) - {"__call__", "__get__", "__iter__", "__next__", "__del__", "__or__", "__ror__"}
+    set(dir(kind)) - set(dir(object)) - {"__call__", "__get__", "__name__", "__iter__", "__next__", "__del__"}
     for kind in (
         types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.CodeType,
         types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.TracebackType,
@@ -55,7 +55,7 @@ _REMEMBERED = 4096
 
 
 class Code:
-    """What code objects that compute alike share, wherever they stand: it is equal to itself alone."""
+    """Code, wherever it stands: code objects of one content share one of these."""
 
     __slots__ = ("_code", "_reads", "flat")
 

@@ -16,7 +16,7 @@ _MODULES = (torch._ops._Ops, torch._ops._OpNamespace)
 
 def step(value: Any, how: str, what: Any) -> Any:
     """An attribute or an item of a value; `ABSENT` where there is none, or where code would run to find it."""
-    kind = type(value)
+    kind: Any = type(value)
     if how == "[":
         known = kind is dict or ((kind is list or kind is tuple) and type(what) is int and -len(value) <= what)
         try:
@@ -38,7 +38,7 @@ def step(value: Any, how: str, what: Any) -> Any:
     return _attribute(value, kind, what)
 
 
-def _attribute(value: Any, kind: type, name: str) -> Any:
+def _attribute(value: Any, kind: Any, name: str) -> Any:
     of_class = inherited(kind, name)
     if type(of_class) is types.MemberDescriptorType:
         return slot(of_class, value)
