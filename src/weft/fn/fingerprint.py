@@ -435,4 +435,6 @@ def _named(fn: types.FunctionType, names: dict[str, Any], name: str) -> Any:
         return names[name]
     if name is OF_VALUES:
         return torch.Tensor
-    return fn.__globals__[name] if name in fn.__globals__ else fn.__builtins__.get(name, ABSENT)
+    if name in fn.__globals__:
+        return fn.__globals__[name]
+    return fn.__builtins__.get(name, ABSENT)  # type: ignore[attr-defined]
