@@ -39,6 +39,6 @@ class Following:
             return self._plan
         plan, found = self._plan, self._others.get(traced)
         if found is None:
-            found = type(plan)(plan.said, self.function, plan.options, plan.alpha)
+            found = type(plan)(plan.said, self.function, plan.options, plan.alpha, plan.planned)
             self._others.put(traced, found)
         return found

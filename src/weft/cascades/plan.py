@@ -49,13 +49,18 @@ _MOST_REPLAYS = 64
 
 
 class CascadePlan:
-    """A cascade for tensors of these shapes, made by `weft.plan_cascade`: call it, and ask `explain` what it does."""
+    """A cascade for tensors of these shapes: call it with others, and ask `explain` what it does.
+
+    Made by `weft.plan_cascade`; `planned` makes one of other tensors.
+    """
 
     following: Following | None = None
     whole: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None  # the call, for transforms and tracing
 
-    def __init__(self, said: Described, function: Any, options: Options, alpha: float) -> None:
-        self.said, self.options, self.alpha = said, options, alpha
+    def __init__(
+        self, said: Described, function: Any, options: Options, alpha: float, planned: Callable[..., CascadePlan]
+    ) -> None:
+        self.said, self.options, self.alpha, self.planned = said, options, alpha, planned
         self.notation, self.extents = said.notation, said.extents
         storage_type(said.dtype, said.dtype)
         types = resolve(said.dtype, said.dtype, options.precision, options.accumulate)

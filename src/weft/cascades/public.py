@@ -147,7 +147,7 @@ def planned(
     plan: CascadePlan | None = None if place is None else _PLANS.get(place)
     if plan is None:
         with outside_transforms():
-            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha)
+            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned)
         if place is not None:
             _PLANS.put(place, plan)
     return plan

@@ -78,14 +78,12 @@ def refuse_tangents() -> NoReturn:
 
 def transformed(plan: Any, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], function: Any) -> Any:
     """The results of a plan's call within transforms, which may ask for plans of the same function with more modes."""
-    from weft.cascades.public import planned
-
     def like(notation: CascadeNotation, terms: Terms, given: Sequence[Tensor]) -> Any:
         labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
         count = len(tensors)
         named = {name: (modes, each) for (name, modes), each in zip(terms, given[count:], strict=True)}
         options, equation = replace(plan.options, operands=named), tuple(each for each in labels if each is not None)
-        return planned(equation, given[:count], options, function, plan.alpha)
+        return plan.planned(equation, given[:count], options, function, plan.alpha)
 
     terms = tuple((name, modes) for name, (modes, _, _) in plan.said.operands.items())
     named = [operands[name] for name, _ in terms]

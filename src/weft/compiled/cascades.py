@@ -166,7 +166,7 @@ def spelled_cascade(
         tensors = [_stand_in(cast or dtype, rank) for dtype, rank in stored]
         function = function_of(between)
         asked = replace(read, backend="auto", specialize="never")
-        plan = CascadePlan(described(equation, tensors, asked, function), function, asked, alpha)
+        plan = CascadePlan(described(equation, tensors, asked, function), function, asked, alpha, planned)
         return text_of(plan, read, alpha), plan.several, cast
 
 
