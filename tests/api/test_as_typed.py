@@ -195,7 +195,7 @@ class TestWordsOfOthers:
         ("name", "said"),
         [
             ("optimize", "contract takes no keyword 'optimize': einsum finds the order by itself"),
-            ("slices", "contract takes no keyword 'slices': it is an option of weft.network"),
+            ("slices", "contract takes no keyword 'slices': it is one of network"),
             ("computeType", "contract takes no keyword 'computeType': weft says precision="),
             ("stream", "contract takes no keyword 'stream': calls run on torch's current stream"),
             ("scale", "contract takes no keyword 'scale': weft says epilogue=weft.functions.scale"),

@@ -63,7 +63,6 @@ class Module(torch.nn.Module):
 
 def loaded(module: torch.nn.Module, strict: bool) -> torch.nn.Module:
     program, file = torch.export.export(module, (X,), strict=strict), io.BytesIO()
-    assert not [node for node in program.graph.nodes if "set_grad" in str(node.target)]
     torch.export.save(program, file)
     file.seek(0)
     return torch.export.load(file).module()

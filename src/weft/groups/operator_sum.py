@@ -60,7 +60,7 @@ class OperatorSum:
 
     def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
         with call_context(lambda: describe_call("operator_sum", "terms")):
-            self._options, self._precision = read_options("operator_sum", keywords), keywords.get("precision")
+            self._options, self._precision = read_options("OperatorSum", keywords), keywords.get("precision")
             check_limit(workspace_limit)
             self._limit = workspace_limit
             read = _read(terms)

@@ -11,6 +11,7 @@ from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
+from weft.plans.keywords import refuse_unknown
 from weft.spec.arguments import reads
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def contract_tree(
     Returns the kind of array that the first of `arrays` is. Raises `ArgumentError` for what is no tree, `ShapeError`
     for arrays that do not fit it, and what `weft.network` raises.
     """
+    refuse_unknown("hooks.contract_tree", options)
     if not (hasattr(tree, "get_ssa_path") and hasattr(tree, "size_dict")):
         raise ArgumentError(f"tree is a cotengra.ContractionTree, not {type(tree).__name__}")
     tensors = [as_tensor(f"arrays[{at}]", array).resolve_neg() for at, array in enumerate(arrays)]

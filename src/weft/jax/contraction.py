@@ -28,18 +28,13 @@ from weft.jax.functions import TorchFunction, as_torch
 from weft.jax.operation import apply, by_torch, given_operands, name_of, said_keywords, spec_of
 from weft.planner.options import read_indices
 from weft.planner.request import HOOKS, Request, hook_types
-from weft.plans.keywords import read_options
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.plans.resolving import resolved
 from weft.spec import parse
 from weft.spec.aux_operands import read_modes
 from weft.spec.contraction import output_shape
 from weft.spec.notation import expand
 
-#: Keywords that are handed on to a plan as they are.
-PLAIN = (
-    "out_dtype", "precision", "accumulate", "algebra", "deterministic", "invariant", "workspace_limit", "backend",
-    "tune", "specialize", "promote",
-)  # fmt: skip
 Function = Callable[..., Any]
 _BATCH = ("batch",)  # a label that no user has
 
@@ -207,10 +202,10 @@ def _one(results: tuple[Any, ...]) -> Any:
 
 def check_keywords(call: str, keywords: Mapping[str, Any]) -> None:
     """`ArgumentError` for a keyword that a call does not take."""
-    for name in keywords:
-        if name not in (*PLAIN, "a_fn", "b_fn", "epilogue", "operands", "indices"):
-            hint = ": it is a term of the epilogue" if name in ("c", "alpha", "beta", "c_fn") else ""
-            raise ArgumentError(f"{call} takes no keyword {name!r}{hint or ': it takes ' + ', '.join(PLAIN)}")
+    for name in ("c", "alpha", "beta", "c_fn"):
+        if name in keywords:
+            raise ArgumentError(f"{call} takes no keyword {name!r}: it is a term of the epilogue")
+    refuse_unknown(call, keywords)
 
 
 def _read(

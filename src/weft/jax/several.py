@@ -38,6 +38,7 @@ def einsum(equation: Any, *arrays: Any, optimize: Any = "auto", **keywords: Any)
     >>> weft.jax.einsum("ab,bc,cd->ad", *[jax.numpy.ones((2, 2))] * 3)[0, 0].item()
     4.0
     """
+    check_keywords("jax.einsum", keywords)
     if len(arrays) == 2 and isinstance(equation, (str, tuple)):
         return contract(equation, *arrays, **keywords)
     text = equation if isinstance(equation, str) else "interleaved"
@@ -52,7 +53,6 @@ def einsum(equation: Any, *arrays: Any, optimize: Any = "auto", **keywords: Any)
         spelled = spelled_equation(notation, names)
         if len(values) == 2:
             return contract((*notation.inputs, notation.output), *values, **keywords)
-        check_keywords("jax.einsum", keywords)
         for name in _OF_TWO:
             if keywords.get(name) is not None:
                 raise UnsupportedError(f"jax.einsum takes {name} with two arrays alone, {len(values)} are given")

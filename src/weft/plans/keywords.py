@@ -92,14 +92,10 @@ _OF_A_NETWORK = {
     "graph": "cuda_graph=",
 }
 _ON_CALLS = ("out", "changed", "group", "checkpoint", "checkpoint_every")
-_OF_NETWORKS = "it is an option of weft.network"
 #: What calls do without, and why.
 _WITHOUT = {
     "optimize": "einsum finds the order by itself, and weft.network takes one",
     "path": "einsum finds the order by itself, and weft.network takes one as optimize=",
-    "constants": _OF_NETWORKS,
-    "slices": _OF_NETWORKS,
-    "strip_exponent": _OF_NETWORKS,
     "stream": "calls run on torch's current stream",
 }
 
@@ -142,6 +138,8 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
             hint = f": the network's own call takes it, net(*tensors, {name}=...)"
         elif name.lower() in _WITHOUT:
             hint = f": {_WITHOUT[name.lower()]}"
+        elif name in OF_NAME:
+            hint = f": it is one of {', '.join(OF_NAME[name].calls)}"
         elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
             hint = f": did you mean {near[0]!r}? ({OF_NAME[near[0]].says})"
         else:
