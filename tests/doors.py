@@ -214,7 +214,7 @@ def _(scene: Scene) -> Call:
     return lambda *x: net(*x)
 
 
-@door("a network with an exponent", *THREE, traits="plan")
+@door("a network with an exponent", *THREE, traits="plan exponent")
 def _(scene: Scene) -> Call:
     net = weft.network(IN_THREE, *[scene.numbers(*SQUARE)] * 3, strip_exponent=True)
     return lambda *x: net(*x)
@@ -329,7 +329,7 @@ def _(scene: Scene) -> Call:
     return call
 
 
-@door("jax", traits="jax")
+@door("jax", traits="jax signals")
 def _(scene: Scene) -> Call:
     jax = pytest.importorskip("jax")
     import weft.jax

@@ -253,7 +253,10 @@ def many(rng: random.Random, device: str) -> Problem:
         want = torch.einsum(equation, *x)
         size = torch.einsum(equation, *[each.detach().abs() for each in x])
         longest = math.prod(extents[label] for label in used)
-        return [want], [stored(size * EPSILON[dtype] * (8 * math.sqrt(longest) + 32), want, dtype)]
+        room = EPSILON[dtype] * (8 * math.sqrt(longest) + 32)
+        if dtype is torch.bfloat16:  # intermediates are of the operands' type
+            room += HALVES[dtype] * count
+        return [want], [stored(size * room, want, dtype)]
 
     shapes = [shape_of(term, extents) for term in terms]
     name = "network" if network else "einsum of many"

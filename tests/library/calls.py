@@ -159,7 +159,10 @@ def _wide(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "out_dtype"}
 
 
-def check_permutation(x: torch.Tensor, equation: str, options: dict[str, Any], device: str) -> None:
+def check_permutation(
+    x: torch.Tensor, equation: str, options: dict[str, Any], device: str, *, apart: bool = False
+) -> None:
+    """`apart`: what is added lies elsewhere than the result."""
     extents = {"d": 3} if "d" in equation else {}
     there = moved(x, device)
     old = reference.permute(equation, x, extents=extents)
@@ -169,8 +172,10 @@ def check_permutation(x: torch.Tensor, equation: str, options: dict[str, Any], d
     target = target_for(device)
     choice = permutations.choice(plan.permutation, "cpu", target)
     assert not isinstance(choice, str)
-    d = moved(old, device) if added else poisoned(old.shape, x.dtype, device=place_of(device)).tensor
-    choice.build()(there, d if added else None, d, options.get("alpha", 1), options.get("beta", 0))
+    added_to = added and not apart
+    d = moved(old, device) if added_to else poisoned(old.shape, x.dtype, device=place_of(device)).tensor
+    c = None if not added else d if added_to else moved(old, device)
+    choice.build()(there, c, d, options.get("alpha", 1), options.get("beta", 0))
     wanted = reference.permute(equation, x, extents=extents, **options, **({"out": old.clone()} if added else {}))
     assert torch.allclose(d.cpu(), wanted.to(x.dtype), rtol=2e-3 if dtype_is_half(x) else 1e-6)
 

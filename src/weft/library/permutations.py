@@ -207,7 +207,7 @@ class _Slabs:
         fused, adds = self._fused, self._permutation.c is not None
         if fused is not None and (c is not None and beta != 0) == adds and fused.serves:
             factors = (alpha, beta) if adds else (alpha,) if self._permutation.scaled else ()
-            fused([x, d, d] if adds else [x, d], *factors)
+            fused([x, c, d] if c is not None and adds else [x, d], *factors)
             return
         strides = self._strides[self._outer :]
         in_x, in_d = ([each[side] for each in strides] for side in (0, 1))
