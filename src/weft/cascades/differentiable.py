@@ -52,11 +52,12 @@ class _Cascade(torch.autograd.Function):
             ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
         ctx.set_materialize_grads(False)
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
-            results = tuple(plan.laid_out(_results(plan, values, ctx.nodes if any(ctx.needs_input_grad) else ())))
+            kept = ctx.nodes if any(ctx.needs_input_grad) else ()
+            results = tuple(plan.results.laid_out(_results(plan, values, kept)))
         ctx.d = [node for node in ctx.nodes if node in (FINISHED, PRODUCT) and plan.meets
                  and values[node].data_ptr() == results[0].data_ptr()]  # fmt: skip
-        kept = [results[0] if node in ctx.d else values[node] for node in ctx.nodes]
-        ctx.save_for_backward(a, b, c, *operands, *kept)
+        saved = (results[0] if node in ctx.d else values[node] for node in ctx.nodes)
+        ctx.save_for_backward(a, b, c, *operands, *saved)
         ctx.mark_non_differentiable(*(each for each in results if not each.is_floating_point()))
         return results
 
@@ -73,7 +74,7 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         plan = ctx.plan
-        grads = plan.along_s(grads)
+        grads = plan.results.along_s(grads)
         a, b, c, *others = ctx.saved_tensors
         count = len(others) - len(ctx.nodes)
         operands, kept = others[:count], others[count:]
@@ -82,7 +83,7 @@ class _Cascade(torch.autograd.Function):
         values = _given(plan, operands)
         values.update(zip(ctx.nodes, kept, strict=True))
         for node in ctx.d:
-            (values[node],) = plan.along_s([values[node]])
+            (values[node],) = plan.results.along_s([values[node]])
         if ctx.by_kernel and plan.alone and plan.backward is not None and not any(ctx.needs_input_grad[4:]):
             needs, launch = ctx.needs_input_grad[1:4], plan.backward
             made = launch.alone((a, b, c), needs, launch.ready(grads[0]), values.get(FINISHED), values)

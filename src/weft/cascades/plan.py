@@ -28,6 +28,7 @@ from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.reference import all_at_once
 from weft.cascades.repeated import Repeated
 from weft.cascades.replay import layouts_of
+from weft.cascades.results import Results
 from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved, without_terms
@@ -256,7 +257,7 @@ class CascadePlan:
         if self.options.backend == "reference":
             ready, given = self._arranged(tensors, operands, None, torch.float64)
             c = ready[2] if self.meets else None
-            found = self.laid_out(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
+            found = self.results.laid_out(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
             return self._packed([each.clone() for each in found])  # no views: torch refuses to write to some
         if self.arriving is not None:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
@@ -370,41 +371,10 @@ class CascadePlan:
             found.append(places.reshape(shape))
         return found
 
-    def laid_out(self, found: Sequence[Tensor]) -> list[Tensor]:
-        """Results as the caller has them: D with its labels in order, others with theirs in S's order."""
-        results = []
-        for value, (own, asked) in zip(found, self._orders, strict=True):
-            value = value.reshape([self.extents[label] for label in own])
-            results.append(value.permute([own.index(label) for label in asked]))
-        return results
-
-    def along_s(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Gradients of results, or results, as `laid_out` was given them."""
-        found: list[Tensor | None] = []
-        for at, (grad, (own, asked)) in enumerate(zip(grads, self._orders, strict=False)):
-            if grad is not None:
-                grad = grad.permute([asked.index(label) for label in own])
-                grad = grad if self.meets and at == 0 else grad.reshape(self.frame.shape(frozenset(own)))
-            found.append(grad)
-        return found
-
     @cached_property
-    def _orders(self) -> list[tuple[tuple[Label, ...], tuple[Label, ...]]]:
-        """The labels of each result, as it is computed and as it is asked for."""
-        found = []
-        outputs = self.between.outputs
-        if self.meets:
-            assert self.frame.second is not None
-            assert self.notation.d is not None
-            found.append((self.frame.second.result, self.notation.d))
-            outputs = outputs[1:]
-        for node in outputs:
-            modes = self.between.modes[node]
-            own, asked = (
-                tuple(each for each in order if each in modes) for order in (self.frame.order, self.notation.s)
-            )
-            found.append((own, asked))
-        return found
+    def results(self) -> Results:
+        """Results as they are computed, and as the caller has them."""
+        return Results(self)
 
     # -- in words --------------------------------------------------------------------------------------------------
 
