@@ -71,7 +71,10 @@ _HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, type})  # ki
 
 
 def _items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return tuple([part for each in held for part in (len(each), *each, *each.values())])
+    parts: list[Any] = []
+    for each in held:
+        parts += (len(each), *each, *each.values()) if each else (0,)
+    return tuple(parts)
 
 
 #: Kinds of values that are their parts.
@@ -108,12 +111,12 @@ def fingerprint(fn: Any) -> Hashable | None:
     objects, so it means something in this process only; `Pointwise.identity` is the key that lasts.
     """
     kind = type(fn)
-    if kind is types.FunctionType and (quick := _quick(fn)) is not None:
-        return quick
     if kind in _HASHED and fn in _settled:
         return torch.get_default_dtype(), fn
-    reading = _Reading()
     try:
+        if kind is types.FunctionType and (quick := _quick(fn)) is not None:
+            return quick
+        reading = _Reading()
         reading.called(fn)
     except Exception:  # whatever stops the reading: it is not read
         return None
@@ -229,13 +232,15 @@ class _Reading:
 
     def _begin(self, place: Hashable, value: Any) -> bool:
         """Whether it is to be read; what was, or was met on the way to a part of it, is told by its number."""
-        known, number = place in self._numbers, self._number(place, value)
-        if place in self._begun:
-            self.key += ("again", number)
+        found = self._numbers.get(place)
+        if found is None:
+            self._number(place, value)
+        elif place in self._begun:
+            self.key += ("again", found)
             return False
+        else:
+            self.key += ("met", found)
         self._begun.add(place)
-        if known:
-            self.key += ("met", number)
         return True
 
     def _word(self, word: str, *values: Any) -> None:
@@ -289,7 +294,7 @@ class _Reading:
     def _read(self, value: Any, steps: tuple[Step, ...]) -> None:
         for at, (how, what) in enumerate(steps):
             found = step(value, how, what)
-            if type(value) is not types.ModuleType and value is not torch.Tensor:
+            if type(value) is not types.ModuleType and value is not torch.Tensor:  # those are not written to
                 self.key.append(self._number(id(value), value))
             if found is ABSENT:
                 self.key += ("from", at)
@@ -421,13 +426,10 @@ def _has_hooks(module: torch.nn.Module | None = None) -> bool:
 
 
 def _cells(fn: types.FunctionType) -> dict[str, Any]:
-    names = {}
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not yet assigned
-            names[name] = ABSENT
-    return names
+    try:
+        return dict(zip(fn.__code__.co_freevars, [cell.cell_contents for cell in fn.__closure__ or ()], strict=True))
+    except ValueError:
+        raise Opaque from None  # not yet assigned
 
 
 def _named(fn: types.FunctionType, names: dict[str, Any], name: str) -> Any:
