@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from torch.compiler import is_dynamo_compiling
-
+#: Whether dynamo, which knows no context variables, reads this code: `weft.base.dispatch` brings torch's word for it.
+is_dynamo_compiling: Callable[[], bool] = bool
 _within: ContextVar[bool] = ContextVar("within a public call of weft", default=False)
 
 

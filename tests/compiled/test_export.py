@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +93,13 @@ def test_a_call_between_graphs_is_exported_without_dynamo(name: str) -> None:
 def test_a_layer_is_loaded_as_it_was_saved(name: str, strict: bool) -> None:
     module = LAYERS[name]()
     torch.testing.assert_close(loaded(module, strict)(X), module(X))
+
+
+def test_changes_of_torchs_gradient_mode_are_not_written_down() -> None:
+    """Within the source only `grad_mode` changes it: torch's own words are recorded by its tracers."""
+    words = re.compile(r"with .*torch\.(no_grad|enable_grad|set_grad_enabled|inference_mode)\(")
+    found = {path.name for path in Path(weft.__file__).parent.rglob("*.py") if words.search(path.read_text())}
+    assert found == {"arrays.py"}  # inference mode, which is not
 
 
 def test_offsets_without_values_are_named() -> None:

@@ -16,11 +16,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from weft import errors
 from weft.base.arrays import dispatch_modes, without_memory
 
 __all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "near_dynamo", "outside", "outside_graphs", "taken_by"]
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+
+errors.is_dynamo_compiling = is_dynamo_compiling
 
 _TAKEN: dict[str, Callable[..., Any]] = {}
 

@@ -44,6 +44,8 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
         try:
             for _ in before.modes:
                 _pop_torch_dispatch_stack(None)
+            for _ in before.functions:  # those of an exporter would write down that a function turns gradients off
+                _pop_torch_function_stack()
             with _without_exported(), grad_mode(False), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
                 return work()
         finally:
@@ -78,6 +80,7 @@ class _State(NamedTuple):
             _push_on_torch_dispatch_stack(mode)
         for _ in now.functions:
             _pop_torch_function_stack()
+        torch._C._set_grad_enabled(self.grad)  # as no mode of an exporter sees it
         for mode in self.functions:
             _push_on_torch_function_stack(mode)
         vars(_python_dispatch).update(self.flags)
@@ -85,7 +88,6 @@ class _State(NamedTuple):
             _python_dispatch.set_is_in_mode_without_ignore_compile_internals(outer)
         while (hooks := _top_hooks()) is not None and hooks != self.hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
-        torch._C._set_grad_enabled(self.grad)
 
 
 #: Of `torch.utils._python_dispatch`, by its version; the last one has a copy in C.
