@@ -63,7 +63,7 @@ class SelectingPlan(Plan):
                 self._key(x, y, addend, target, given)  # raises what does not fit the plan
             placed = {name: (self._modes[name], tensor) for name, tensor in given.items()}
             options = replace(self._options, operands=placed)
-            found = made(
+            found, _ = made(
                 self._request.notation, x, y, options, addend, alpha, beta, target, return_arg=True,
                 validate=validate,
             )  # fmt: skip

@@ -25,7 +25,7 @@ from weft.autograd.backward import Needs
 from weft.autograd.exponentials import ByProducts, Factors, by_products
 from weft.autograd.spec import A, B, Spec, batched
 from weft.autograd.weights import SignedSum, logarithms, summed, weighted
-from weft.base.arrays import dispatch_modes
+from weft.base.arrays import dispatch_modes, grad_mode
 from weft.machine.exactness import shortened
 from weft.planner.schedule import Scalar
 
@@ -113,7 +113,7 @@ class Logarithm:
         """D in float64, which has the derivatives of D."""
         if total.dtype is torch.float64:
             return total
-        with torch.no_grad():
+        with grad_mode(False):
             exact: Tensor = contraction(self.spec.text, a, b, self._wide)
             off = exact - total
         return total + torch.where(off.isfinite(), off, 0.0)
