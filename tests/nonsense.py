@@ -146,7 +146,8 @@ def outcome(call: Call, places: tuple[Any, ...], keywords: dict[str, Any]) -> Ou
         return Outcome("refused", error)
     except TypeError as error:
         modules = (frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__))
-        ours = any(name.split(".")[0] == "weft" for name in modules)
+        # A call made outside of dynamo's graphs has a wrapper, whose frame is there where Python refuses its arguments.
+        ours = any(name.split(".")[0] == "weft" and name != "weft.base.dispatch" for name in modules)
         return Outcome("internal" if ours else "signature", error)
     except Exception as error:
         return Outcome("internal", error)

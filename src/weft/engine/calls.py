@@ -78,7 +78,7 @@ class Calls:
                     return None, None
                 bits |= address
                 shapes.append(tensor.shape)
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError, ValueError):  # of a lazy parameter
             return None, None
         if bits & _ALIGNED:
             shapes.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))

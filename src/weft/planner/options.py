@@ -75,11 +75,12 @@ class Options:
 
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
-        given, plain = _to_encode(self), _as_they_are(self)
-        if given == _NOTHING:
+        plain, (a_fn, b_fn, c_fn, epilogue) = _as_they_are(self), self.functions
+        bare = a_fn is b_fn is c_fn is epilogue is self.algebra is self.schedule is None
+        if bare and not (self.operands or self.indices):
             return plain
-        found = [encode(value) for encode, value in zip(_ENCODED.values(), given, strict=True)]
-        return None if None in found else (*plain, *found)
+        found = [encode(value) for encode, value in zip(_ENCODED.values(), _to_encode(self), strict=True)]
+        return None if any(each is None for each in found) else (*plain, *found)
 
 
 #: Fields that are no keys, each as a key that is made of it; None for what cannot be told from another.
@@ -92,7 +93,6 @@ _ENCODED: dict[str, Callable[[Any], Hashable | None]] = {
 }
 _to_encode = attrgetter(*_ENCODED)
 _as_they_are = attrgetter(*[each.name for each in fields(Options) if each.name not in _ENCODED])
-_NOTHING = _to_encode(Options())
 
 
 def options_of(request: Request, operands: Mapping[str, torch.Tensor]) -> Options:
