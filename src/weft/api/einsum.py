@@ -91,21 +91,16 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
-def tensors_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The operands of a call, of the text form or of the interleaved one."""
-    return arguments[1:] if type(arguments[0]) is str else arguments[0 : len(arguments) - len(arguments) % 2 : 2]
-
-
 def einsum_words(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """All that a call says but for its tensors, None where there is more to it than the launches; and its tensors."""
     if not arguments or not _PLAIN.issuperset(keywords):
         return None, ()
-    labels: Any = arguments[0]
+    labels, tensors = arguments[0], arguments[1:]
     if type(labels) is not str:
-        labels = as_key((*arguments[1::2], *arguments[len(arguments) // 2 * 2 :]))
+        even = len(arguments) // 2 * 2
+        labels, tensors = as_key((*arguments[1::2], *arguments[even:])), arguments[0:even:2]
     said = said_options(keywords)[0] if keywords else ()
-    words = None if said is None or labels is None else ("einsum", labels, len(arguments), said)
-    return words, tensors_of(arguments)
+    return None if said is None or labels is None else ("einsum", labels, len(arguments), said), tensors
 
 
 def _known_pair(equation: Any, tensors: Sequence[torch.Tensor], options: dict[str, Any]) -> KnownCall | None:

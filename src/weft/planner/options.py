@@ -76,7 +76,7 @@ class Options:
     def said(self) -> tuple[Hashable, ...] | None:
         """All of it but tensors, as a key that holds while this process runs; None for what is read in each call."""
         plain, (a_fn, b_fn, c_fn, epilogue) = _as_they_are(self), self.functions
-        bare = a_fn is b_fn is c_fn is epilogue is self.algebra is self.schedule is None
+        bare = a_fn is b_fn is c_fn is epilogue is None and self.algebra is None and self.schedule is None
         if bare and not (self.operands or self.indices):
             return plain
         found = [encode(value) for encode, value in zip(_ENCODED.values(), _to_encode(self), strict=True)]
