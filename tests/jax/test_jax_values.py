@@ -81,6 +81,6 @@ def test_a_precision_of_the_moment_is_none_of_a_program() -> None:
     made = jax.jit(lambda a: weft.jax.contract(EQUATION, a, a)).lower(a).compile()
     with weft.precision("ieee_bound"):
         made(a)
-    keys = _PLANS.keys()
-    (plan,) = [_PLANS.get(key) for key in keys if key[1][0] == (38, 38)]
+    places = [place for place in list(_PLANS._entries.keys()) if place.key[1][0] == (38, 38)]
+    (plan,) = map(_PLANS.get, places)
     assert not plan.contraction.arithmetic.split

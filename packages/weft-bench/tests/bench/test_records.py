@@ -80,7 +80,7 @@ def test_what_is_no_run_is_said(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.json"
     write_whole(file, "old")
-    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("os.replace", lambda *paths, **folders: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_whole(file, "new")
     assert file.read_text() == "old"
