@@ -69,8 +69,9 @@ def test_a_network_is_planned_and_contracted() -> None:
     assert found.figures["first"] > 0
 
 
-def test_a_process_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/bin/false")
+def test_a_process_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to("/bin/false")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python3"))
     suite = Regret(RegretRun("a CPU", {}), ASKED)
     suite.go([Workload("1000 products 8x8, fp32", CALLS)])
     (found,) = suite.run.rows
