@@ -111,7 +111,8 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
         found: CascadePlan = followed(plan, keywords.get("between"))
 
     def whole(tensors: Sequence[Any], operands: Mapping[str, Any]) -> Any:
-        found.said.check(tensors, operands)
+        read = {name: as_tensor(f"operand '{name}'", each) for name, each in operands.items()}
+        found.said.check([as_tensor(name, each) for name, each in zip("abcd", tensors, strict=False)], read)
         named = {name: (modes, operands[name]) for name, (modes, _, _) in found.said.operands.items()}
         return cascade(equation, *tensors, **words, operands=named or None)
 
