@@ -189,9 +189,9 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
     permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
     finds by predicted time, or that `optimize` says as for `weft.network` and as for `numpy.einsum` (True and False
-    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results have the operands' type, but
-    float32 for float16 operands. Of an algebra that is not one of weft's own, operands meet from left to right. The
-    result is always a tensor of its own, never a view.
+    leave it to weft); the plan is kept, and an equal call replays it. Intermediate results of float16 are kept in
+    float32, others in the operands' type. Of an algebra that is not one of weft's own, operands meet from left to
+    right. The result is always a tensor of its own, never a view.
 
     Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands`, `indices` and
     `reduce` apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
