@@ -70,21 +70,21 @@ class Calls:
         """
         if dispatch_modes() or forward_ad._current_level >= 0:
             return None, None
-        shapes, bits = [words], 0
+        parts, bits = [words], 0
         try:
             for tensor in tensors:
                 address = tensor.data_ptr()
                 if address < LOW or tensor.is_nested:  # torch's guards end the process on a nested tensor
                     return None, None
                 bits |= address
-                shapes.append(tensor.shape)
+                parts.append(tensor.shape)
         except (AttributeError, RuntimeError, ValueError):  # of a lazy parameter
             return None, None
         if bits & _ALIGNED:
-            shapes.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
+            parts.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
         if any_autocast():
-            shapes.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
-        key, now = tuple(shapes), call_state()
+            parts.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
+        key, now = tuple(parts), call_state()
         try:
             known = self._known.get(key, ())
         except TypeError:  # a word without a hash is refused where it is read
