@@ -20,7 +20,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -439,4 +439,4 @@ def _named(fn: types.FunctionType, names: dict[str, Any], name: str) -> Any:
         return torch.Tensor
     if name in fn.__globals__:
         return fn.__globals__[name]
-    return fn.__builtins__.get(name, ABSENT)  # type: ignore[attr-defined]
+    return cast(Any, fn).__builtins__.get(name, ABSENT)
