@@ -30,15 +30,24 @@ is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorc
 is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
-@contextmanager
-def grad_mode(enabled: bool) -> Iterator[None]:
-    """Gradients on or off, as a tracer of torch does not write down: a program that it exports keeps every change."""
-    before = torch.is_grad_enabled()
-    _set_grad(enabled)
-    try:
-        yield
-    finally:
-        _set_grad(before)
+class grad_mode:
+    """Gradients on or off, as a tracer of torch does not write down: a program that it exports keeps every change.
+
+    No generator: one that a signal has cut off would set what it found when it is collected.
+    """
+
+    __slots__ = ("_before", "_enabled")
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._before = enabled
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        _set_grad(self._enabled)
+
+    def __exit__(self, *_: object) -> None:
+        _set_grad(self._before)
 
 
 def _set_grad(enabled: bool) -> None:
