@@ -44,7 +44,7 @@ class Extended:
     def contraction(self) -> Contraction:
         """The contraction without C, of one result that nobody has allocated."""
         request = self.request
-        extents = request.extents()
+        extents = request.extents
         d = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
         return request.contraction(None, d)
 

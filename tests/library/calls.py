@@ -117,7 +117,7 @@ def run(call: Call, device: str, limit: int | None = None, times: int = 1) -> Ru
         indices=read_indices(indices), algebra=find(given.pop("algebra", "plus_times")), backend="reference", **given,
     )  # fmt: skip
     request = resolved(parse(call.equation), call.equation, a, b, options)
-    extents = request.extents()
+    extents = request.extents
     shape = [extents[label] for label in request.notation.output]
     dtypes = (request.d_dtype, *(request.outputs or ()))
     places = [poisoned(shape, dtype, layout=call.layout, device=place_of(device)) for dtype in dtypes]

@@ -318,24 +318,41 @@ def plan(
     if is_dynamo_compiling():
         given = {"c": c, "out": out, "epilogue": epilogue, "return_arg": return_arg, **options}
         return cast("Plan[Any]", outside(plan, equation, a, b, **given))  # dynamo knows no generic type
+    if any_autocast():
+        options = with_autocast(options, a, b, out)
+    functions = (*[options.get(hook) for hook in HOOKS[:3]], epilogue)
+    asked, beside = said_options({name: value for name, value in options.items() if name not in HOOKS})
+    text, prints = equation if type(equation) is str else as_key(equation), fingerprints(functions)
+    tensors, place = cast("Sequence[Any]", ()), None
+    if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
+        words, tensors = present(("plan", text, prints, asked, return_arg), a, b, c, out, beside)
+        known, place = CALLS.find(words, tensors)
+        if known is not None:
+            return cast("Plan[Any]", known.given(functions, known.request.raw_algebra))
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
-        refuse_swapped("plan", equation, _FORM)
-        keywords: dict[str, Any] = dict(options)
-        if any_autocast():
-            keywords = with_autocast(keywords, a, b, out)
-        target = as_results(out)
-        asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
-        x, y = read_pair(a, b, asked.promote)
-        addend = as_tensor("c", c, asked.promote) if c is not None else None
-        if read_flag("return_arg", return_arg):
-            return _selecting(equation, (x, y, addend, target), asked)
-        tensors = (x, y, addend, *asked.tensors.values())
-        if not asked_of(*tensors):
-            return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
-        needs = tuple(each is not None and asked_of(each) for each in tensors)
-        x, y, addend, asked = _detached(x, y, addend, asked)
-        found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
-        return found.differentiated(needs)
+        found = _planned(equation, a, b, c, out, return_arg, {**options, "epilogue": epilogue})
+    CALLS.keep(place if found.is_lasting and not return_arg else None, tensors, found)
+    return found
+
+
+def _planned(
+    equation: Equation, a: Any, b: Any, c: Any, out: Any, return_arg: bool, keywords: Mapping[str, Any]
+) -> Plan[Any]:
+    """The plan of a call that is not known."""
+    refuse_swapped("plan", equation, _FORM)
+    target = as_results(out)
+    asked = read_options("plan", keywords, target)
+    x, y = read_pair(a, b, asked.promote)
+    addend = as_tensor("c", c, asked.promote) if c is not None else None
+    if read_flag("return_arg", return_arg):
+        return _selecting(equation, (x, y, addend, target), asked)
+    tensors = (x, y, addend, *asked.tensors.values())
+    if not asked_of(*tensors):
+        return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+    needs = tuple(each is not None and asked_of(each) for each in tensors)
+    x, y, addend, asked = _detached(x, y, addend, asked)
+    found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+    return found.differentiated(needs)
 
 
 def _selecting(

@@ -125,7 +125,7 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
 
     The choice is None for the reference backend, which chooses nothing.
     """
-    result = Layout.contiguous(output_shape(request.notation, request.extents()), request.d_dtype)
+    result = Layout.contiguous(output_shape(request.notation, request.extents), request.d_dtype)
     contraction = request.contraction(None, result)
     if request.backend == "reference":
         return contraction, None

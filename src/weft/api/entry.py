@@ -102,11 +102,10 @@ def made(
         found = selected(equation, a, b, c, alpha, beta, out, options, validate)
         return found, known_selection(equation, a, b, c, out, options)
     plan = find_plan(equation, a, b, options)
-    run = plan.run_validated if validate else plan.run
-    result = run(a, b, c, alpha, beta, out, tensors)
-    if (c is not None and beta == 0) or not plan.is_lasting:  # a C that is not read has no launch of its own
-        return result, None
-    call = plan.known_call(a, b, c, out is not None, result, tensors)
+    if validate or not plan.is_lasting:
+        run = plan.run_validated if validate else plan.run
+        return run(a, b, c, alpha, beta, out, tensors), None
+    result, call = plan.run_known(a, b, c, alpha, beta, out, tensors)
     free = out is None and options.backend == "auto"
     if call is not None and free and are_few(plan.request, (a, b, c, *tensors.values())):
         return result, FewElements(call, plan.request, tuple(tensors))
@@ -145,7 +144,7 @@ def are_few(request: Request, tensors: Sequence[torch.Tensor | None]) -> bool:
         return False
     if algebra is None and not any(request.functions.raw):
         return False
-    extents = request.extents()
+    extents = request.extents
     counted = request.notation.output if algebra in (None, "log") else extents
     made, most = math.prod([extents[label] for label in counted]), FEW if algebra != "log" else 8 * FEW
     return made <= most and all(each is None or each.numel() <= most for each in tensors)

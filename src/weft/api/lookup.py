@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ import torch
 from weft.api.keywords import Equation
 from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.kept import constant
-from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
 from weft.errors import NotationError
 from weft.planner.options import Options
+from weft.planner.request import Request
+from weft.plans.base import PlanBase
 from weft.plans.contraction import Plan
 from weft.plans.known_call import said_operands
 from weft.plans.resolving import resolved
@@ -24,6 +25,7 @@ from weft.spec.notation import from_sequences, terms_of
 from weft.spec.type_names import read_dtype
 
 Terms = Equation | Notation  # an equation as it is given, or read before
+Kept = TypeVar("Kept", bound=PlanBase)
 
 _PLANS = Memo("plans", 4096)  # by request: read where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
@@ -72,32 +74,18 @@ def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tu
 
 def find_plan(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    notation_key = _notation_key(equation)
-    found: Plan = remembered(
-        Plan, (notation_key,), (a, b), options,
-        lambda: resolved(_read(notation_key), str(notation_key), a, b, options),
-    )  # fmt: skip
-    return found
+    key = _notation_key(equation)
+    return plan_of(Plan, resolved(_read(key), str(key), a, b, options), options)
 
 
-def remembered(
-    kind: Callable[[Any], Any], said: tuple[Hashable, ...], tensors: Sequence[torch.Tensor], options: Options,
-    request: Callable[[], Any],
-) -> Any:  # fmt: skip
-    """The plan of a `kind` for a call's words and the layouts of its tensors; `request` is made where none is known."""
-    asked, given = options.said(), (*tensors, *options.tensors.values())
-    words = None if asked is None else (kind, said, asked)
-    known, where = (None, None) if words is None else CALLS.find(words, given)
-    if known is not None:
-        return known.given(options.functions, options.algebra)
-    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    wanted = request()
-    place = _PLANS.place(wanted)
-    plan = _PLANS.get(place) or kind(wanted)
+def plan_of(kind: Callable[[Request], Kept], request: Request, options: Options) -> Kept:
+    """The plan of a `kind` for a request. Two ways to write one share one plan, and so do functions that compute the
+    same."""
+    place = _PLANS.place(request)
+    plan: Kept = _PLANS.get(place) or kind(request)
     if not plan.is_lasting:
         return plan
     _PLANS.put(place, plan)
-    CALLS.keep(where, given, plan)
     return plan.given(options.functions, options.algebra)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast, overload
 import torch
 
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
-from weft.api.lookup import Terms, as_key, remembered, said_options
+from weft.api.lookup import Terms, as_key, plan_of, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -177,9 +177,7 @@ def _moved(
     if is_traced((x, out, c)):
         return as_operation("permutation")(x, equation, c, alpha, beta, out, extents, options), None
     found = find_permutation(equation, x, out, options, extents)
-    result = found.run(x, out, alpha, beta, c)
-    plain = c is None and extents is None and alpha == 1 == beta and found.is_lasting
-    return result, found.known_call(x, out, result) if plain else None
+    return found.run_known(x, out, alpha, beta, c)
 
 
 def words_of_permute(equation: Any, fn: Function | None, options: Mapping[str, Any], given: bool) -> Any:
@@ -258,13 +256,8 @@ def find_permutation(
     equation: Terms, x: torch.Tensor, out: torch.Tensor | None, options: Options, extents: Mapping[Label, int] | None
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
-    notation_key, shape = _notation_key(equation), None if out is None else tuple(out.shape)
-    given = checked_extents(extents) if extents is not None else {}
-    found: PermutePlan = remembered(
-        PermutePlan, (notation_key, shape, *given.items()), (x,), options,
-        lambda: requested(notation_key, x, shape, given, options),
-    )  # fmt: skip
-    return found
+    shape, given = None if out is None else tuple(out.shape), checked_extents(extents) if extents is not None else {}
+    return plan_of(PermutePlan, requested(_notation_key(equation), x, shape, given, options), options)
 
 
 def requested(

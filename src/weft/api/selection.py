@@ -100,7 +100,7 @@ def _planned(equation: Terms, a: torch.Tensor, b: torch.Tensor, options: Options
     if known is None:
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
-        largest, extents = check_selected(request, added=False), request.extents()
+        largest, extents = check_selected(request, added=False), request.extents
         known = _Planned(request, _roles(request), extents, output_shape(request.notation, extents), largest)
         CALLS.keep(place, tensors, known)
     return known
@@ -306,7 +306,7 @@ def _taken(hook: str, request: Request, options: Options) -> dict[str, Any]:
 
 def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:
     """The index along each reduced mode, of the index along all of them; -1 stays -1."""
-    reduced, of_label, run = reduced_labels(request), request.extents(), 1
+    reduced, of_label, run = reduced_labels(request), request.extents, 1
     if len(reduced) == 1:
         return [places]
     extents, found = [of_label[label] for label in reduced], []

@@ -75,7 +75,7 @@ def handed_over(request: Request, c: torch.Tensor | None) -> bool:
         return False
     if not Store(ROOM).directory.is_dir():
         return True
-    extents = request.extents()
+    extents = request.extents
     d = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
     added = None if c is None else Layout(tuple(c.shape), c.stride(), c.dtype)
     target = target_of("cpu", request.device)

@@ -167,7 +167,7 @@ class Plain:
 
 def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend: str) -> Plain:
     """A request in plain form; `c` is the shape and type of C. `backend` is the requested one."""
-    extents, letter = request.extents(), Letters(request)
+    extents, letter = request.extents, Letters(request)
     functions = request.functions
     named = {each.name: each for each in request.named}
     first, second = request.notation.inputs

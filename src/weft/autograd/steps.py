@@ -156,7 +156,7 @@ class GradientStep:
         request = resolved(parse(self.text), self.text, left, right, replace(options, backend="reference"))
         request = replace(request, backend=backend, device=device, target=target_of(backend, device))
         choice = choice_for(request)[1]
-        extents = request.extents()
+        extents = request.extents
         shape = [extents[label] for label in request.notation.output]
         return torch.empty(shape, dtype=self.out_dtype, device="meta"), choice
 

@@ -28,7 +28,7 @@ def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **na
     bare = [_bare(tensor) for tensor in tensors]
     options = replace(described.asked(bare), backend="reference", schedule=None)
     request = resolved(described.notation, described.equation, bare[0], bare[1], options)
-    shape = [request.extents()[label] for label in request.notation.output]
+    shape = [request.extents[label] for label in request.notation.output]
     return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops
 
 

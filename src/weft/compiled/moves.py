@@ -155,7 +155,7 @@ def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...],
     if fn is not None:
         request = request.given((function_of(fn), None, None, None), None).again()
     (term,), output = request.moved.inputs, request.moved.output
-    extents = request.extents()
+    extents = request.extents
     labels = tuple(label for label in output if label not in term or request.a.shape[term.index(label)] == 1)
     options = Options(
         workspace_limit=request.workspace_limit, backend=backend_of(request), tune=request.tune,

@@ -34,7 +34,7 @@ _ALIGNED = 15  # bits of an address that count
 _ALIKE = 8  # calls of the same words and shapes, by strides, types and gradients
 LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 _STRIDED = torch.strided  # read in every call
-_TYPES = (Tensor, Parameter)
+_TYPES = {Tensor, Parameter}
 _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
 
 class Place(NamedTuple):
@@ -100,7 +100,7 @@ class Calls:
         """Keep what served a call for the calls to come; nothing where guards could not tell them apart."""
         if call is None or place is None or not keeps() or dispatch_modes() or is_transforming():
             return
-        if forward_ad._current_level >= 0 or not all(type(each) in _TYPES for each in tensors):
+        if forward_ad._current_level >= 0 or not {*map(type, tensors)} <= _TYPES:
             return
         recording = torch.is_grad_enabled() if any(each.requires_grad for each in tensors) else None
         entry, (key, state) = _Entry(guards_of(tensors), place.state, recording, call), place
@@ -179,7 +179,7 @@ def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
 
 def guards_of(tensors: Sequence[Tensor]) -> Any:
     """torch's guards of tensors, which have no public name; where there are none, their signature."""
-    if len({id(each) for each in tensors}) < len(tensors):
+    if len({*map(id, tensors)}) < len(tensors):
         return _Repeated(tensors)
     try:
         return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)

@@ -81,7 +81,7 @@ class ContractOperation:
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         request = self.request(operands)
-        shape = output_shape(request.notation, request.extents())
+        shape = output_shape(request.notation, request.extents)
         return tuple(Spec(shape, dtype) for dtype in (request.d_dtype, *(request.outputs or ())))
 
     def run(self, operands: Tensors, results: Tensors) -> None:

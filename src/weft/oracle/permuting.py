@@ -77,7 +77,7 @@ def permute(
 
 def permute_launcher(request: Request) -> PermutationLaunch:
     """The oracle as a backend for permutations."""
-    extents = request.extents()
+    extents = request.extents
 
     def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
         x = x.conj() if request.conjugate[0] else x

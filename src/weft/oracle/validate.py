@@ -102,7 +102,7 @@ class Sample:
 
     @classmethod
     def of(cls, request: Request, most: int = SAMPLED) -> Sample:
-        known = request.extents()
+        known = request.extents
         labels = tuple(request.notation.output)
         extents = tuple(known[label] for label in labels)
         depth = 1

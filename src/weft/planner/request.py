@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -89,7 +90,7 @@ def _check_result(hook: str, planned: Pointwise | None, now: Pointwise | None) -
         raise FunctionError(f"{hook} returned {planned.result} when it was planned, now {now.result}: plan anew")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     """All that a plan depends on, but for C and the result: a call's words, checked and resolved."""
 
@@ -165,7 +166,9 @@ class Request:
         first, second = ((*term, mode) for term in self.notation.inputs)
         return replace(self, notation=Notation((first, second), self.notation.output), a=a, b=b, schedule=None)
 
+    @cached_property
     def extents(self) -> dict[Any, int]:
+        """The extent of each label."""
         return mode_extents(self.notation, (self.a.shape, self.b.shape))
 
     @property
@@ -197,7 +200,7 @@ class Request:
         """The canonical permutation into one layout of D, of a request that moves."""
         c, notation = d if added else None, self.moved
         return Permutation(
-            modes=canonical_modes(notation, self.a, c, d, self.extents()),
+            modes=canonical_modes(notation, self.a, c, d, self.extents),
             x=self.a,
             c=c,
             d=d,
@@ -220,7 +223,7 @@ class Request:
 
         `scaled`: whether an alpha other than 1 comes with it, which counts where `narrows`.
         """
-        extents = self.extents()
+        extents = self.extents
         functions = self.functions
         if outputs is None:
             outputs = tuple(Layout.contiguous(d.shape, dtype) for dtype in self.outputs or ())

@@ -18,7 +18,7 @@ from weft.planner.schedule import Scalar
 from weft.spec import Layout
 from weft.spec.aux_operands import AuxInput, read_modes
 from weft.spec.dtypes import dtype_name
-from weft.spec.memory import overlaps_itself, same_memory, share_memory
+from weft.spec.memory import overlaps_itself, reach, same_memory, share_memory
 from weft.spec.notation import term_text
 
 
@@ -43,8 +43,7 @@ def check_storage(name: str, tensor: torch.Tensor) -> None:
     """`ShapeError` where a tensor reaches past its storage, which was resized or freed behind it."""
     if not tensor.numel() or tensor.is_meta:
         return
-    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
-    needed = (int(tensor.storage_offset()) + last + 1) * tensor.element_size()
+    needed = int(tensor.storage_offset()) * tensor.element_size() + reach(tensor)
     try:
         held = tensor.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):  # a subclass without memory of its own, fake tensors
@@ -59,12 +58,9 @@ def aligned_as(tensors: Sequence[torch.Tensor], planned: Sequence[Layout | None]
 
     A tensor that is less aligned than planned needs a variant that loads fewer bytes at once.
     """
-    found = tuple(
-        layout.alignment if tensor.data_ptr() % layout.alignment == 0 else tensor.data_ptr() & -tensor.data_ptr()
-        for tensor, layout in zip(tensors, planned, strict=True)
-        if layout is not None
-    )
-    return () if found == tuple(layout.alignment for layout in planned if layout is not None) else found
+    given = [(tensor.data_ptr(), layout.alignment) for tensor, layout in zip(tensors, planned, strict=True) if layout]
+    found = [alignment if address % alignment == 0 else address & -address for address, alignment in given]
+    return () if found == [alignment for _, alignment in given] else tuple(found)
 
 
 def check_devices(

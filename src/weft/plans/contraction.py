@@ -49,12 +49,13 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
-from weft.plans.known_call import KnownCall, reach, said_operands
+from weft.plans.known_call import KnownCall, said_operands
 from weft.plans.passed import arguments_of, each_of, in_order
 from weft.plans.tiers import Wanted
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import output_shape
+from weft.spec.memory import reach
 
 CALLS_KNOWN = 256  # of one plan
 
@@ -74,7 +75,7 @@ class Plan(PlanBase, Generic[Returned]):
 
     def __init__(self, request: Request) -> None:
         self._set_request(request)
-        self.shape = output_shape(request.notation, request.extents())
+        self.shape = output_shape(request.notation, request.extents)
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         # By the layouts of C and of all results, where less than planned, alignments, and whether there is an alpha
@@ -147,10 +148,12 @@ class Plan(PlanBase, Generic[Returned]):
             given = aux_tensors(operands, self._request.named) if operands is not None else None
             if is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
-            run = self.run_validated if validate else self.run
-            result = run(x, y, addend, alpha, beta, as_results(out), given)
-        if place is not None and (c is None or beta != 0):
-            self._calls.keep(place, tensors, self.known_call(x, y, addend, out is not None, result, given or {}))
+            known = None
+            if validate:
+                result = self.run_validated(x, y, addend, alpha, beta, as_results(out), given)
+            else:
+                result, known = self.run_known(x, y, addend, alpha, beta, as_results(out), given or {})
+        self._calls.keep(place, tensors, known)
         return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
@@ -171,9 +174,26 @@ class Plan(PlanBase, Generic[Returned]):
         out: Results | None, operands: Mapping[str, torch.Tensor] | None = None,
     ) -> Results:  # fmt: skip
         """The call on torch tensors: check what can differ, find the variant, launch."""
+        return self._ran(a, b, c, alpha, beta, out, operands)[0]
+
+    def run_known(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
+        out: Results | None, operands: Mapping[str, torch.Tensor],
+    ) -> tuple[Results, KnownCall | None]:  # fmt: skip
+        """The result of a call, and the known call of those like it; None where each must be read in full."""
+        result, variant = self._ran(a, b, c, alpha, beta, out, operands)
+        if variant is None or (c is not None and beta == 0):  # a C that is not read has no launch of its own
+            return result, None
+        return result, self._known_call(variant, a, b, c, out is not None, result, operands)
+
+    def _ran(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar,
+        out: Results | None, operands: Mapping[str, torch.Tensor] | None,
+    ) -> tuple[Results, Variant | None]:  # fmt: skip
+        """The result, and the variant that made it; None where there were no products."""
         c, alpha, beta = self._factors(c, alpha, beta)
         if alpha == 0:
-            return self._without_products(a, b, c, beta, out, operands)
+            return self._without_products(a, b, c, beta, out, operands), None
         variant, device = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1), self._request.device
         given = () if out is None else each_of(out)
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
@@ -190,7 +210,7 @@ class Plan(PlanBase, Generic[Returned]):
             raise
         if given:
             written(given)
-        return out
+        return out, variant
 
     def bind(
         self, a: Any, b: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None,
@@ -307,11 +327,11 @@ class Plan(PlanBase, Generic[Returned]):
         """Operands of functions, and the place of D's peak, as the variant's launch takes them."""
         return in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
-    def known_call(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool, result: Results,
+    def _known_call(
+        self, variant: Variant, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool, result: Results,
         operands: Mapping[str, torch.Tensor],
     ) -> KnownCall | None:  # fmt: skip
-        """The known call of one that has been checked and run; None where each must be read in full.
+        """The known call of one that a variant has run; None where each must be read in full.
 
         `given`: whether there was a place for the result. C was read.
         """
@@ -320,7 +340,6 @@ class Plan(PlanBase, Generic[Returned]):
         if not first.numel() or (given and first is not result) or any(x.is_conj() or x.is_neg() for x in others):
             return None
         views = (a.is_conj(), b.is_conj())
-        variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
         request, maker = self._request, getattr(variant.launch, "maker", None)
         new = NewTensor(self.shape, self._default[0].strides, self.dtype, request.device)

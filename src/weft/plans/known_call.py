@@ -128,9 +128,3 @@ def _as(number: type, value: Any) -> Any:
 
 def _whole(value: float) -> int | None:
     return int(value) if value.is_integer() else None
-
-
-def reach(tensor: Tensor) -> int:
-    """Bytes from the first element to past the last."""
-    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
-    return (last + 1) * tensor.element_size() if tensor.numel() else 0

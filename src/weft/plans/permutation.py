@@ -27,11 +27,11 @@ from weft.plans.bound import BoundCall, held
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import any_tensor, asked, differentiable
 from weft.plans.keywords import FactorKeywords, refuse_unknown
-from weft.plans.known_call import KnownCall, reach
+from weft.plans.known_call import KnownCall
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
 from weft.spec.dtypes import dtype_name
-from weft.spec.memory import same_memory
+from weft.spec.memory import reach, same_memory
 from weft.spec.permutation import Permutation, scaling_type
 
 _Key = tuple[Layout, bool, bool, tuple[int, ...]]  # of a variant: D's layout, whether scaled, added to; alignments
@@ -49,7 +49,7 @@ class PermutePlan(PlanBase):
 
     def __init__(self, request: Request) -> None:
         self._set_request(request)
-        self.shape = output_shape(request.notation, request.extents())
+        self.shape = output_shape(request.notation, request.extents)
         self.dtype = request.d_dtype
         self._variants = {}  # by D's layout, whether scaled, whether added to
         self._calls = Calls(CALLS_KNOWN)
@@ -96,9 +96,8 @@ class PermutePlan(PlanBase):
             if asked(source, addend) or factors:
                 result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
                 return out if out is not None else like(x, result)
-            result = self.run(source.resolve_neg(), target, alpha, beta, addend)
-        if place is not None:
-            self._calls.keep(place, tensors, self.known_call(source, target, result))
+            result, found = self.run_known(source.resolve_neg(), target, alpha, beta, addend)
+        self._calls.keep(place, tensors, found)
         return out if out is not None else like(x, result)
 
     def text_of_call(self, fn: Any) -> Any:
@@ -111,12 +110,20 @@ class PermutePlan(PlanBase):
         self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The call on torch tensors: check what can differ, find the variant, launch."""
+        return self.run_known(x, out, alpha, beta, c)[0]
+
+    def run_known(
+        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, KnownCall | None]:
+        """The result of a call, and the known call of those like it that scale and add nothing; None where each is
+        read."""
         alpha, beta = self._scalars(alpha, beta, c)
         if c is not None and beta != 0:
             c = c.resolve_conj().resolve_neg()
         variant = self._variant(self._key(x, out, alpha, beta, c))
         if alpha == 0:
-            return self._without_x(x, out, beta, c)
+            return self._without_x(x, out, beta, c), None
+        plain = alpha == 1 and c is None and self.is_lasting
         given = () if out is None else (out,)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
         check_room(self._request.device, new, variant.workspace_bytes)
@@ -133,7 +140,7 @@ class PermutePlan(PlanBase):
             raise
         if given:
             written(given)
-        return out
+        return out, self._known_call(variant, x, out, alpha, beta) if plain else None
 
     def bind(
         self, x: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None
@@ -189,12 +196,12 @@ class PermutePlan(PlanBase):
         """
         return self._view(self._key(x, out, *self._scalars(alpha, beta, c), c))
 
-    def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall | None:
-        """The known call of a plain one that has been run, which scales and adds nothing; None where each is read."""
-        if not result.numel() or any(each is not None and (each.is_conj() or each.is_neg()) for each in (x, out)):
+    def _known_call(
+        self, variant: Variant, x: torch.Tensor, result: torch.Tensor, alpha: Scalar, beta: Scalar
+    ) -> KnownCall | None:
+        """The known call of a plain one that a variant has run; None where each is read."""
+        if not result.numel() or any(each.is_conj() or each.is_neg() for each in (x, result)):
             return None
-        alpha, beta = self._scalars(1.0, 1.0, None)
-        variant = self._variant(self._key(x, out, alpha, beta, None))
 
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -168,7 +169,7 @@ class Arithmetic:
         return "fp16x3" if self.split else self.precision
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contraction:
     """A contraction of two tensors, ready to be planned. `a`, `b`, `c`, `d` are the tensors' layouts.
 
@@ -207,7 +208,7 @@ class Contraction:
     peak: bool = field(default=False, metadata={"stored": False})  # no choice depends on it
     invariant: int = 0
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[int, ...]:
         """Positions in `aux` of what the epilogue yields after D."""
         return tuple(at for at, each in enumerate(self.aux) if each.kind == "output")
@@ -233,19 +234,19 @@ class Contraction:
                 extent *= mode.extent
         return extent
 
-    @property
+    @cached_property
     def m(self) -> int:
         return self.extent_of(Role.M)
 
-    @property
+    @cached_property
     def n(self) -> int:
         return self.extent_of(Role.N)
 
-    @property
+    @cached_property
     def k(self) -> int:
         return self.extent_of(Role.K)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         return self.extent_of(Role.BATCH)
 
@@ -329,6 +330,6 @@ def class_modes(
             role = Role.BATCH if label in in_b else Role.M
         else:
             role = Role.N
-        strides = Strides(*(steps.get(label, 0) for steps in (in_a, in_b, in_c, in_d, *aux)))
+        strides = Strides(*[steps.get(label, 0) for steps in (in_a, in_b, in_c, in_d, *aux)])
         modes.append(Mode((label,), extents[label], role, strides))
     return tuple(modes)

@@ -12,6 +12,14 @@ import torch
 _ENUMERATED = 1 << 20  # elements: up to here addresses are listed when no rule decides
 
 
+def reach(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to past the last."""
+    if not tensor.numel():
+        return 0
+    last = [stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)]
+    return int(sum(last) + 1) * tensor.element_size()
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two indices of `tensor` share an address (True also where a large tensor cannot be shown not to)."""
     span = 0
@@ -48,9 +56,7 @@ def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """First and last byte address."""
-    size = tensor.element_size()
-    reach = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * size - 1
+    return tensor.data_ptr(), tensor.data_ptr() + reach(tensor) - 1
 
 
 def _apart_within_period(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -64,7 +64,7 @@ def of_equation(equation: str, extents: Mapping[str, int], **options: Any) -> Jo
     request = hypothetical(equation, extents, **options)
     if request.backend == "reference":
         raise UnsupportedError("the reference backend chooses nothing: there is nothing to tune")
-    d = Layout.contiguous(output_shape(request.notation, request.extents()), request.d_dtype)
+    d = Layout.contiguous(output_shape(request.notation, request.extents), request.d_dtype)
     described = request.contraction(None, d)
     return Job("", equation, equation, extents, described, request.backend, request.target, request.workspace_limit)
 

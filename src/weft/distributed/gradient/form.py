@@ -63,7 +63,7 @@ def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:
 
 def _refuse_repeated(request: Request, c: tuple[int, ...] | None, places: Mapping[str, Places]) -> None:
     """Refuse functions of tensors with an extent of 1 that stands for more: they may need the full extent."""
-    extents, notation, names = request.extents(), request.notation, request.functions.names
+    extents, notation, names = request.extents, request.notation, request.functions.names
     terms = {each.name: each.term for each in request.named}
     given = {"a": (notation.inputs[0], request.a.shape, names[0]), "b": (notation.inputs[1], request.b.shape, names[1])}
     if c is not None:
