@@ -14,16 +14,35 @@ from typing import Any
 
 import torch
 
-from weft.errors import UnsupportedError
-from weft.fn.lowerings import COMMON, Lowering, extrema, registering, template
+from weft.fn.lowerings import COMMON, Expressions, Lowering, registering, template
 from weft.fn.triton.lowering_exp import LOG2_E, TAIL, TAIL_HALF
 from weft.fn.writer import HALF_TYPES, Writer, computing
 
-LOWERINGS: dict[str, Lowering] = dict(COMMON)
-lowers = registering(LOWERINGS)
 
+class _Cuda(Expressions):
+    name = "in CUDA C++"
 
-# -- elementary functions ----------------------------------------------------------------------------------------------
+    def call(self, name: str, t: torch.dtype, *values: str) -> str:
+        return f"{_call(name, t)}({', '.join(values)})"
+
+    def select(self, condition: str, x: str, y: str) -> str:
+        return f"{condition} ? {x} : {y}"
+
+    def quotient(self, w: Any, t: torch.dtype, x: Any, y: Any) -> str:
+        return f"{w.operand(x, t)} / {w.operand(y, t)}"
+
+    truncated = quotient
+
+    def rest(self, w: Any, t: torch.dtype, x: str, y: str) -> str:
+        return f"{x} % {y}"
+
+    def extremum(self, w: Any, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
+        a, b = w.operand(x, t), w.operand(y, t)
+        nan = f" || {a} != {a}" if t.is_floating_point else ""
+        return self.select(f"{a} {'>' if larger else '<'} {b}{nan}", a, b)
+
+    def product(self, w: Any, t: torch.dtype, x: str, y: str) -> str:
+        return LOWERINGS["mul"](w, t, x, y)
 
 
 def _call(name: str, t: torch.dtype) -> str:
@@ -31,18 +50,11 @@ def _call(name: str, t: torch.dtype) -> str:
     return name if t == torch.float64 else f"{name}f"
 
 
-def _elementary(name: str) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, *operands: Any) -> str:
-        return f"{_call(name, t)}({', '.join(w.operand(each, t) for each in operands)})"
-
-    return lowering
+LOWERINGS: dict[str, Lowering] = _Cuda().table()
+lowers = registering(LOWERINGS)
 
 
-_FUNCTIONS = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
-    "erf erfc erfinv lgamma sqrt rsqrt hypot atan2 copysign nextafter"
-)
-LOWERINGS.update({name: _elementary(name) for name in _FUNCTIONS.split()})
+# -- elementary functions ----------------------------------------------------------------------------------------------
 
 
 @lowers("sigmoid")
@@ -123,116 +135,7 @@ def _neg(w: Writer, t: torch.dtype, x: Any) -> str:
     return f"-{value}" if t.is_floating_point else _wrapping("sub")(w, t, w.constant(0, t), value)
 
 
-@lowers("div")
-def _div(w: Writer, t: torch.dtype, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
-    if rounding_mode == "floor":
-        return _floor_divide(w, t, x, y)
-    quotient = f"{w.operand(x, t)} / {w.operand(y, t)}"
-    if rounding_mode is None or not t.is_floating_point:
-        return quotient
-    return f"{_call('trunc', t)}({quotient})"
-
-
-@lowers("reciprocal")
-def _reciprocal(w: Writer, t: torch.dtype, x: Any) -> str:
-    return _div(w, t, 1.0, x)
-
-
-@lowers("fmod")
-def _fmod(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    if t.is_floating_point:
-        return f"{_call('fmod', t)}({w.operand(x, t)}, {w.operand(y, t)})"
-    return f"{w.operand(x, t)} % {w.operand(y, t)}"
-
-
-def _signs_differ(w: Writer, t: torch.dtype, rest: str, divisor: str) -> str:
-    """Whether a remainder that is not zero has the other sign than its divisor."""
-    zero = w.constant(0, t)
-    return w.typed(f"{rest} != {zero} && ({rest} < {zero}) != ({divisor} < {zero})", torch.bool)
-
-
-@lowers("remainder")
-def _remainder(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    rest, divisor = w.typed(_fmod(w, t, x, y), t), w.operand(y, t)
-    return f"{_signs_differ(w, t, rest, divisor)} ? {rest} + {divisor} : {rest}"
-
-
-@lowers("floor_divide")
-def _floor_divide(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    dividend, divisor = w.operand(x, t), w.operand(y, t)
-    rest = w.typed(_fmod(w, t, x, y), t)
-    below = _signs_differ(w, t, rest, divisor)
-    if not t.is_floating_point:
-        return f"{dividend} / {divisor} - {below}"
-    # The quotient of what divides evenly is within an ulp of a whole number; round it there (as CPython does).
-    zero, one, half = (w.constant(number, t) for number in (0.0, 1.0, 0.5))
-    direct = w.typed(f"{dividend} / {divisor}", t)
-    even = w.typed(f"({dividend} - {rest}) / {divisor}", t)
-    even = w.typed(f"{below} ? {even} - {one} : {even}", t)
-    whole = w.typed(f"{_call('floor', t)}({even})", t)
-    whole = w.typed(f"{even} - {whole} > {half} ? {whole} + {one} : {whole}", t)
-    whole = w.typed(f"{even} == {zero} ? {_call('copysign', t)}({zero}, {direct}) : {whole}", t)
-    return f"{divisor} == {zero} ? {direct} : {whole}"
-
-
-@lowers("pow")
-def _pow(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    if not t.is_floating_point:
-        return _integer_power(w, t, w.operand(x, t), w.number(y))
-    if w.number(x) == 2:
-        return f"{_call('exp2', t)}({w.operand(y, t)})"
-    if w.number(y) in _POWERS:
-        text = _POWERS[w.number(y)]
-        return text.format(w.operand(x, t), one=w.constant(1.0, t), sqrt=_call("sqrt", t), rsqrt=_call("rsqrt", t))
-    return f"{_call('pow', t)}({w.operand(x, t)}, {w.operand(y, t)})"
-
-
-#: Exponents that torch computes without its general power, NaN and infinities included.
-_POWERS = {
-    1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "{sqrt}({0})", -0.5: "{rsqrt}({0})", -1: "{one} / {0}",
-    -2: "{one} / ({0} * {0})",
-}  # fmt: skip
-
-
-def _integer_power(w: Writer, t: torch.dtype, base: str, exponent: Any) -> str:
-    """By repeated squaring, which wraps as torch's does."""
-    if not isinstance(exponent, int) or exponent < 0:
-        raise UnsupportedError("an integer to the power of a tensor has no code in CUDA C++")
-    product, result = LOWERINGS["mul"], w.constant(1, t)
-    while exponent > 0:
-        if exponent & 1:
-            result = w.typed(product(w, t, result, base), t)
-        exponent >>= 1
-        if exponent:
-            base = w.typed(product(w, t, base, base), t)
-    return result
-
-
 # -- order -------------------------------------------------------------------------------------------------------------
-
-
-def _extremum(w: Writer, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
-    a, b = w.operand(x, t), w.operand(y, t)
-    if t == torch.bool:
-        return f"{a} {'|' if larger else '&'} {b}"
-    nan = f" || {a} != {a}" if t.is_floating_point else ""
-    return f"{a} {'>' if larger else '<'} {b}{nan} ? {a} : {b}"
-
-
-LOWERINGS.update(extrema(_extremum))
-
-
-def _past_nan(larger: bool) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-        if not t.is_floating_point:
-            return _extremum(w, t, larger, x, y)
-        a, b = w.operand(x, t), w.operand(y, t)
-        return f"{a} {'>=' if larger else '<='} {b} || {b} != {b} ? {a} : {b}"
-
-    return lowering
-
-
-LOWERINGS.update(fmax=_past_nan(larger=True), fmin=_past_nan(larger=False))
 
 
 @lowers("sign", "sgn")
@@ -249,39 +152,7 @@ def _abs(w: Writer, t: torch.dtype, x: Any) -> str:
     return value if t in (torch.uint8, torch.bool) else f"{value} < 0 ? {_neg(w, t, value)} : {value}"
 
 
-@lowers("where")
-def _where(w: Writer, t: torch.dtype, condition: Any, x: Any, y: Any) -> str:
-    return f"{w.operand(condition, torch.bool)} ? {w.operand(x, t)} : {w.operand(y, t)}"
-
-
-@lowers("masked_fill")
-def _masked_fill(w: Writer, t: torch.dtype, x: Any, mask: Any, value: Any) -> str:
-    return _where(w, t, mask, value, x)
-
-
-# -- rounding, bits, truth ---------------------------------------------------------------------------------------------
-
-
-def _rounding(name: str) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, x: Any) -> str:
-        return f"{_call(name, t)}({w.operand(x, t)})" if t.is_floating_point else w.operand(x, t)
-
-    return lowering
-
-
-LOWERINGS.update({name: _rounding(name) for name in ("floor", "ceil", "trunc")})
-
-
-@lowers("round")
-def _round(w: Writer, t: torch.dtype, x: Any, *, decimals: int = 0) -> str:
-    value = w.operand(x, t)
-    if not t.is_floating_point:
-        return value
-    if decimals == 0:
-        return f"{_call('rint', t)}({value})"
-    scale = w.constant(10.0 ** abs(decimals), t)
-    before, after = ("*", "/") if decimals > 0 else ("/", "*")
-    return f"{_call('rint', t)}({value} {before} {scale}) {after} {scale}"
+# -- bits, truth -------------------------------------------------------------------------------------------------------
 
 
 LOWERINGS.update(

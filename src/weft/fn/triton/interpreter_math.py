@@ -14,6 +14,7 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
+from weft.fn.lowerings import FUNCTIONS
 from weft.fn.triton.device_cast import to_type
 
 
@@ -42,15 +43,12 @@ def _by_torch(name: str, dtype: torch.dtype | None = None) -> Callable[..., np.n
 
 # Computed in float64 and rounded: in float32 a process's first `torch.exp` is now and then off by 1.5e-4 of the value,
 # as far as its second thread computes it (torch 2.13, x86).
-_ELEMENTARY = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
-    "erf erfc erfinv lgamma pow atan2 hypot"
-)
+_ELEMENTARY = {*FUNCTIONS, "pow"} - {"copysign", "nextafter"}
 
 libdevice = SimpleNamespace(
     nearbyint=_on_host(np.rint),
     fmod=_on_host(np.fmod),  # torch's is NaN for the largest dividends
-    **{name: _on_host(_by_torch(name, torch.float64)) for name in _ELEMENTARY.split()},
+    **{name: _on_host(_by_torch(name, torch.float64)) for name in _ELEMENTARY},
     **{name: _on_host(_by_torch(name)) for name in ("trunc", "copysign", "nextafter")},
 )
 

@@ -1,4 +1,4 @@
-"""Order, rounding, truth, bits, and casts as Triton expressions; arithmetic is in `lowering`."""
+"""Signs, truth, bits, and casts as Triton expressions; arithmetic is in `lowering`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,11 @@ from typing import Any
 
 import torch
 
-from weft.fn.lowerings import Lowering, extrema, template
+from weft.fn.lowerings import Lowering, template
 from weft.fn.triton import lowering_exp  # noqa: F401  (registers its lowerings)
-from weft.fn.triton.lowering import LOWERINGS, lowers, quotient_of
+from weft.fn.triton.lowering import LOWERINGS, lowers
 from weft.fn.triton.writer import TritonWriter
 from weft.fn.writer import Writer
-
-# -- order -----------------------------------------------------------------------------------------------------------
-
-
-def _extremum(w: Writer, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
-    a, b = w.operand(x, t), w.operand(y, t)
-    if t == torch.bool:
-        return f"{a} {'|' if larger else '&'} {b}"
-    if t == torch.float64:  # by comparison: no instruction takes the larger of two doubles, NaN included
-        return f"tl.where(({a} {'>' if larger else '<'} {b}) | ({a} != {a}), {a}, {b})"
-    # Without it Triton's extremum returns NaN in the interpreter and the number on a GPU.
-    nan = ", propagate_nan=tl.PropagateNan.ALL" if t.is_floating_point else ""
-    return f"tl.{'maximum' if larger else 'minimum'}({a}, {b}{nan})"
-
-
-LOWERINGS.update(extrema(_extremum))
-
-
-def _past_nan(larger: bool) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-        if not t.is_floating_point:
-            return _extremum(w, t, larger, x, y)
-        a, b = w.operand(x, t), w.operand(y, t)
-        return f"tl.where(({a} {'>=' if larger else '<='} {b}) | ({b} != {b}), {a}, {b})"
-
-    return lowering
-
-
-LOWERINGS.update(fmax=_past_nan(larger=True), fmin=_past_nan(larger=False))
 
 
 @lowers("sign", "sgn")
@@ -55,42 +26,6 @@ def _sign(w: Writer, t: torch.dtype, x: Any) -> str:
 @lowers("abs")
 def _abs(w: Writer, t: torch.dtype, x: Any) -> str:
     return f"tl.abs({w.operand(x, t)})"
-
-
-@lowers("where")
-def _where(w: Writer, t: torch.dtype, condition: Any, x: Any, y: Any) -> str:
-    return f"tl.where({w.operand(condition, torch.bool)}, {w.operand(x, t)}, {w.operand(y, t)})"
-
-
-@lowers("masked_fill")
-def _masked_fill(w: Writer, t: torch.dtype, x: Any, mask: Any, value: Any) -> str:
-    return _where(w, t, mask, value, x)
-
-
-# -- rounding --------------------------------------------------------------------------------------------------------
-
-
-def _rounding(call: str) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, x: Any) -> str:
-        return f"{call}({w.operand(x, t)})" if t.is_floating_point else w.operand(x, t)
-
-    return lowering
-
-
-LOWERINGS.update(floor=_rounding("tl.floor"), ceil=_rounding("tl.ceil"), trunc=_rounding("libdevice.trunc"))
-
-
-@lowers("round")
-def _round(w: Writer, t: torch.dtype, x: Any, *, decimals: int = 0) -> str:
-    value = w.operand(x, t)
-    if not t.is_floating_point:
-        return value
-    if decimals == 0:
-        return f"libdevice.nearbyint({value})"
-    scale = w.constant(10.0 ** abs(decimals), t)
-    if decimals > 0:
-        return quotient_of(t, f"libdevice.nearbyint({value} * {scale})", scale)
-    return f"libdevice.nearbyint({quotient_of(t, value, scale)}) * {scale}"
 
 
 # -- bits and truth --------------------------------------------------------------------------------------------------
