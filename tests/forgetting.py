@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from weft.autograd import handed, product
 from weft.base.bounded_cache import BoundedCache
 from weft.engine.calls import Calls
 from weft.engine.memo import Memo, every_table
-
-_BY_SPEC = (product.product, handed.handed)  # rules, which keep the calls that they make
 
 
 @contextmanager
@@ -23,8 +20,6 @@ def forgetting() -> Iterator[None]:
     before = [_emptied(table) for table in tables]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WEFT_REPLAY", "0")
-        for made in _BY_SPEC:
-            made.cache_clear()
         yield
     for table, content in zip(tables, before, strict=True):
         if isinstance(table, Memo):

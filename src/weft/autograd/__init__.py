@@ -16,8 +16,9 @@ form (`Plain.of`): `plain_rule` makes the views.
 from __future__ import annotations
 
 from weft.autograd.algebras import Composed, plain_rule, rule
-from weft.autograd.function import Differentiated, Rule, apply
+from weft.autograd.function import Differentiated, apply
 from weft.autograd.product import Product
+from weft.autograd.rule import Rule
 from weft.autograd.spec import Plain, Spec, plain
 
 __all__ = ["Composed", "Differentiated", "Plain", "Product", "Rule", "Spec", "apply", "plain", "plain_rule", "rule"]

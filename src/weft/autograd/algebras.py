@@ -16,10 +16,11 @@ from weft.algebra import NAMED, Algebra
 from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
-from weft.autograd.function import Rule, apply
+from weft.autograd.function import apply
 from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
-from weft.autograd.product import product
+from weft.autograd.product import Permuted, Product, Shapes, product
+from weft.autograd.rule import Found, Rule, Tensors, Whole
 from weft.autograd.selection import Selection
 from weft.autograd.spec import (
     C_FN,
@@ -30,12 +31,10 @@ from weft.autograd.spec import (
     C,
     Plain,
     Spec,
-    batched,
     check_differentiable,
     plain,
 )
 from weft.autograd.summation import Summation
-from weft.autograd.whole import Whole
 from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
@@ -43,8 +42,6 @@ from weft.fn.derivative import compute, converted, recorded
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
-
-Shapes = tuple[tuple[int, ...] | None, ...]
 
 
 def plain_rule(
@@ -84,9 +81,9 @@ def rule(
 ) -> Rule:
     """The rule of a contraction. `needs`: which gradients may be requested; `ahead`: whether tangents may be."""
     if spec.algebra is None:
-        return product(spec, needs, shapes, device, ahead, permutes)
+        return product(Permuted if permutes else Product, spec, needs, ahead, shapes, device)
     if not any(needs):
-        return Whole(spec)
+        return Whole(spec, needs, False)
     made = _kind(spec.algebra, spec.accumulate)
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
         return Composed(spec, needs, ahead)
@@ -144,16 +141,11 @@ def _larger(algebra: Algebra, dtype: torch.dtype) -> bool | None:
     return None
 
 
-class Composed:
+class Composed(Rule):
     """A contraction of another algebra with functions, C or another type of result.
 
     `call` is differentiable as it is. As a rule of its own it is called again in the backward pass.
     """
-
-    yields: int | None = None
-
-    def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
-        self.spec, self.needs, self.ahead = spec, needs, ahead
 
     def call(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec, accumulate = self.spec, self.spec.accumulate
@@ -200,20 +192,13 @@ class Composed:
         found = contraction(text, value, one_of(value.dtype, value.device), options)
         return found if isinstance(found, tuple) else (found,)
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
         return self.call(tensors)
 
-    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
         return tuple(tensors)
 
-    def backward(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[Tensor | None],
-        grads: Sequence[Tensor | None],
-        needs: Needs,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs) -> Found:
         with grad_mode(True):
             inputs = [
                 each.detach().requires_grad_() if need and each is not None else each
@@ -227,16 +212,8 @@ class Composed:
         )
         return tuple(next(found) if need else None for need in needs)
 
-    def forward_mode(
-        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
         raise UnsupportedError("a contraction of another algebra with functions is composed of parts with tangents")
-
-    def batched(
-        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
-    ) -> tuple[Composed, tuple[Tensor | None, ...]]:
-        spec, arguments = batched(self.spec, tensors, batches, size)
-        return Composed(spec, self.needs, self.ahead), arguments
 
 
 @kept_for_algebra

@@ -284,12 +284,12 @@ def arithmetic(spec: Spec) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def with_sums(spec: Spec) -> Spec:
-    """The contraction with the sums as one more result."""
+    """The contraction with the sums as one more result, which a forced schedule is not for."""
     epilogue = spec.functions[EPILOGUE]
     assert epilogue is not None
     return replace(
         spec, functions=(*spec.functions[:EPILOGUE], hooks.keeping(epilogue)),
-        results=(*spec.results, hooks.kept_type(spec)), several=True,
+        results=(*spec.results, hooks.kept_type(spec)), several=True, how=replace(spec.how, schedule=None),
     )  # fmt: skip
 
 

@@ -9,18 +9,20 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import get_gradient_edge
 
 from weft.api.entry import made
 from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
-from weft.autograd.dependence import depends
+from weft.autograd.backward import Needs
 from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import plan_with_factors, with_factors
-from weft.autograd.function import Rule, apply
+from weft.autograd.function import apply
 from weft.autograd.graphs import Program
 from weft.autograd.handed import handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
+from weft.autograd.rule import Rule
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
 from weft.base.arrays import as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
@@ -48,13 +50,15 @@ class DifferentiableCall:
     """
 
     def __init__(
-        self, form: Plain, make: Callable[[], Rule] | None, program: Program | None, order: tuple[int, ...]
-    ) -> None:
+        self, form: Plain, make: Callable[[], Rule] | None, program: Program | None, order: tuple[int, ...],
+        new: Sequence[int] | None = None, needs: Needs = (),
+    ) -> None:  # fmt: skip
         self._form = form if any(form.views) else None
-        self._make, self._program = make, program
+        self._make, self._program, self._needs = make, program, needs
         self._count = len(form.spec.results)
         self._several = form.spec.several
         self._order = order  # which of the operands given each of the rule's is
+        self._new = new  # of a permutation: the extents of new modes, along which the one in place of B is repeated
 
     @cached_property
     def _rule(self) -> Rule:
@@ -66,13 +70,26 @@ class DifferentiableCall:
         """The result, or None where the call must be read in full."""
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None
-        a, b, c = a.resolve_neg(), None if b is None else b.resolve_neg(), None if c is None else c.resolve_neg()
-        tensors: Sequence[Any] = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
+        if self._new is not None:
+            if c is not None:
+                return None
+            b = one_of(a.dtype, a.device).expand(self._new)
+        return self.of((a, b, c), alpha, beta, operands)
+
+    def of(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, operands: Sequence[Any]) -> Any:
+        """The result of A, B and C; None where no derivative is requested and torch's operations do not serve."""
+        a, b, c = tensors
+        a, b, c = a.resolve_neg(), b.resolve_neg(), None if c is None else c.resolve_neg()
+        tensors = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
-        found: tuple[Any, ...]
+        found: tuple[Any, ...] = ()
         if self._program is not None and alpha == 1 and beta == 1 and serves():
-            found = self._program(*tensors)
+            found, needs, self._needs = self._program(*tensors), self._needs, ()
+            if not depend(found, [each for each, need in zip(tensors, needs, strict=False) if need]):
+                found, self._program = (), None
+        if found:
+            pass
         elif self._make is None:
             return None
         elif isinstance(self._rule, Composed):
@@ -80,6 +97,25 @@ class DifferentiableCall:
         else:
             found = apply(self._rule, alpha, beta, tensors)
         return found[: self._count] if self._several else found[0]
+
+
+def depend(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd sees each result, if it has derivatives, depend on each of the tensors.
+
+    Weft's own rules have zeros where a function does not read its value, or reads it in a comparison alone. Torch has
+    None there, and a result that requires no gradient.
+    """
+    wanted = {get_gradient_edge(each).node for each in tensors}
+    for result in results:
+        reached, waiting = set(), [result.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in reached:
+                reached.add(node)
+                waiting += [] if node in wanted else [other for other, _ in node.next_functions]
+        if is_smooth(result.dtype) and not wanted <= reached:
+            return False
+    return True
 
 
 def contract(
@@ -139,21 +175,6 @@ def plan_call(
     return called(request, tensors, tuple(given), alpha, beta, request.backend)
 
 
-class DifferentiablePermutation:
-    """A known permutation: its contraction with a one that is repeated along new modes."""
-
-    def __init__(self, call: DifferentiableCall, new: tuple[int, ...]) -> None:
-        self._call, self._new = call, new  # the extents of new modes
-
-    def run(self, x: Any, _: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
-        """The result, or None where the call must be read in full."""
-        if out is not None or c is not None:
-            return None
-        one = one_of(x.dtype, x.device)
-        one = one.expand(self._new) if self._new else one
-        return self._call.run(x, one, None, alpha, beta, None, operands)
-
-
 def permute(
     equation: Terms,
     x: torch.Tensor,
@@ -163,7 +184,7 @@ def permute(
     out: Any,
     options: Options,
     extents: Mapping[Label, int] | None,
-) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
+) -> tuple[torch.Tensor, DifferentiableCall | None]:
     """The result of `weft.permute`, and what to remember of the call."""
     factors = any_tensor(alpha, beta)
     if not factors:
@@ -211,10 +232,9 @@ def _with_one(request: Request, x: torch.Tensor) -> tuple[Request, torch.Tensor]
 
 def _permuted(
     request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
-) -> tuple[torch.Tensor, DifferentiablePermutation | None]:
+) -> tuple[torch.Tensor, DifferentiableCall | None]:
     asked, one = _with_one(request, x)
-    found, call = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
-    return found, None if call is None else DifferentiablePermutation(call, request.b.shape)
+    return called(asked, (x, one, c), (), alpha, beta, backend, new=request.b.shape)
 
 
 def refuse_out(out: Any) -> None:
@@ -230,9 +250,12 @@ def called(
     beta: Scalar,
     backend: str,
     return_arg: bool = False,
-    permutes: bool = False,
+    new: Sequence[int] | None = None,
 ) -> tuple[Any, DifferentiableCall | None]:
-    """The result of a request's call; `tensors` are A, B, C and the operands of these names."""
+    """The result of a request's call; `tensors` are A, B, C and the operands of these names.
+
+    `new`: of a permutation, the extents of new modes.
+    """
     # What a transform that has ended left behind stands for the tensor itself.
     a, b, c, *operands = (each if each is None else torch._C._functorch.unwrap_if_dead(each) for each in tensors)
     ahead = forward_ad._current_level >= 0 or is_transforming()
@@ -248,16 +271,15 @@ def called(
         viewed, needed = form.of([metas[at] for at in places]), tuple([needs[at] for at in places])
         program = None
         if not (ahead or return_arg or is_overheard()) and handed_over(request, metas[C]):
-            program = handed(form.spec, layouts_of(viewed), permutes, core)
-            program = program if program is not None and depends(form.spec, needed) else None
+            program = handed(form.spec, layouts_of(viewed), new is not None, core)
     shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
-    make = partial(rule, form.spec, needed, shapes, a.device, ahead, permutes)
+    make = partial(rule, form.spec, needed, shapes, a.device, ahead, new is not None)
     order = tuple(names.index(name) for name in form.given)
-    call = DifferentiableCall(form, make, program, order)
+    call = DifferentiableCall(form, make, program, order, new, needed)
     if return_arg:
         given = form.of((a, b, c, *(operands[at] for at in order)))
         return _with_places(make(), given), None
-    result = call.run(a, b, c, alpha, beta, None, operands)
+    result = call.of((a, b, c), alpha, beta, operands)
     return result, None if ahead else call
 
 

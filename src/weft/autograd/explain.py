@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from weft.autograd.algebras import plain_rule
-from weft.autograd.function import Rule
 from weft.autograd.hooks import kept_type
 from weft.autograd.permutation import as_contraction
 from weft.autograd.product import Product
+from weft.autograd.rule import Rule
 from weft.autograd.spec import Plain, is_smooth
 from weft.autograd.steps import GradientStep
 from weft.base.figures import duration, si

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._C._functorch import TransformType
 
-from weft.autograd.backward import Needs
+from weft.autograd.rule import Rule, Tensors
 from weft.autograd.spec import is_smooth
 from weft.base.batched import is_batched, one_by_one
 from weft.errors import UnsupportedError
 from weft.planner.schedule import Scalar
-
-Tensors = Sequence[torch.Tensor | None]
-
-
-class Rule(Protocol):
-    """How one contraction is differentiated. Tensors are A, B, C and the operands; C may be None.
-
-    `ahead` says whether tangents may be requested: then everything is saved.
-    """
-
-    ahead: bool
-    yields: int | None = None  # how many results autograd sees where no tangent is requested; None for all
-
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
-        """The results, and behind them what is kept."""
-
-    def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
-        """The tensors and results that backward needs, in the same places."""
-
-    def backward(
-        self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs
-    ) -> tuple[torch.Tensor | None, ...]:
-        """A gradient for each tensor of which one is needed."""
-
-    def forward_mode(
-        self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors
-    ) -> tuple[torch.Tensor | None, ...]:
-        """A tangent for each result, None for one that does not move."""
-
-    def batched(self, tensors: Tensors, batches: Sequence[bool], size: int) -> tuple[Rule, Tensors]:
-        """The rule with one more batch mode, the first of these tensors; every result has it first."""
 
 
 class Differentiated(torch.autograd.Function):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -82,7 +81,6 @@ def handed_over(request: Request, c: torch.Tensor | None) -> bool:
     return not is_stored(request.contraction(added, d), "cpu", target, request.workspace_limit)
 
 
-@lru_cache(maxsize=1024)
 def handed(spec: Spec, layouts: Layouts, moves: bool, core: Core | None) -> Program | None:
     """The call in torch's operations, of A, B, C (or None) and the operands; None where weft's own rule serves.
 

@@ -23,62 +23,44 @@ from torch import Tensor
 from weft.api.entry import contraction
 from weft.autograd.backward import Needs
 from weft.autograd.exponentials import ByProducts, Factors, by_products
-from weft.autograd.spec import A, B, Spec, batched
+from weft.autograd.rule import Bare, Found, Tensors
+from weft.autograd.spec import A, B, Spec
 from weft.autograd.weights import SignedSum, logarithms, summed, weighted
 from weft.base.arrays import dispatch_modes, grad_mode
 from weft.machine.exactness import shortened
 from weft.planner.schedule import Scalar
 
 
-class Logarithm:
+class Logarithm(Bare):
     """The rule of a bare contraction of `log`."""
 
     yields: int | None = 1
 
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
-        self.spec, self.needs, self.ahead = spec, needs, ahead
-        self._options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
+        super().__init__(spec, needs, ahead)
         self._wide = spec.asked(algebra=spec.algebra, out_dtype=torch.float64, accumulate=torch.float64)
         self._forms = tuple([self._form(side) for side in (A, B)])
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        spec = self.spec
-        a, b = tensors[:2]
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
+        a, b, *_ = tensors
         assert a is not None
         assert b is not None
         products = self._by_products(a, b)
         if products is not None and (made := products.forward(a, b)) is not None:
             return (made[0], *made[1])
-        return (contraction(spec.text, a, b, self._options),)
-
-    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        return (*tensors[:2], *results)
+        return super().forward(alpha, beta, tensors)
 
     def _by_products(self, a: Tensor, b: Tensor) -> ByProducts | None:
         if self.ahead or shortened() or type(a) is not Tensor or type(b) is not Tensor or dispatch_modes():
             return None
         return by_products(self.spec, (a.shape, b.shape), a.device.type)
 
-    def backward(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[Tensor | None],
-        grads: Sequence[Tensor | None],
-        needs: Needs,
-    ) -> tuple[Tensor | None, ...]:
+    def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
         a, b, total, *kept = saved
-        grad = grads[0]
-        assert a is not None
-        assert b is not None
-        assert total is not None
-        found: list[Tensor | None] = [None] * len(needs)
-        if grad is None:
-            return tuple(found)
+        found: list[Tensor | None] = [None, None]
         sides, products = ((A, a, b), (B, b, a)), self._by_products(a, b)
         if kept and products is not None and not torch.is_grad_enabled():
-            found[:2] = products.backward(grad, Factors(*kept), (needs[A], needs[B]))  # type: ignore[arg-type]
-            return tuple(found)
+            return tuple(products.backward(grad, Factors(*kept), (needs[A], needs[B])))
         total, grad = self._exact(a, b, total), grad.to(torch.float64)
         if torch.is_grad_enabled():  # the gradients may be differentiated in their turn
             for side, own, other in sides:
@@ -91,23 +73,17 @@ class Logarithm:
                 found[side] = summed(self._forms[side], signed, [(1, other)], own, own.dtype)
         return tuple(found)
 
-    def forward_mode(
-        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def pushed(self, saved: Sequence[Any], tangents: Tensors) -> Tensor:
         """The sum of the tangents by their softmax weights."""
-        a, b, total = saved
-        assert a is not None
-        assert b is not None
-        assert total is not None
-        spec = self.spec
+        spec, (a, b, total) = self.spec, saved
         form = replace(self._forms[A], terms=(spec.term_a, spec.term_b, spec.term_d), signs=(1, 1, -1))
         total = self._exact(a, b, total)
-        first, second = (None if each is None else each.to(torch.float64) for each in tangents[:2])
+        first, second = (None if each is None else each.to(torch.float64) for each in tangents)
         parts = [
             *([weighted(form, first, a, None, b, total)] if first is not None else ()),
             *([weighted(form, None, a, second, b, total)] if second is not None else ()),
         ]
-        return (sum(parts[1:], parts[0]).to(spec.results[0]),)
+        return sum(parts[1:], parts[0]).to(spec.results[0])
 
     def _exact(self, a: Tensor, b: Tensor, total: Tensor) -> Tensor:
         """D in float64, which has the derivatives of D."""
@@ -123,12 +99,6 @@ class Logarithm:
         spec = self.spec
         own, other = (spec.term_a, spec.term_b) if side == A else (spec.term_b, spec.term_a)
         return SignedSum((spec.term_d, other, own), (-1, 1, 1), torch.float64, spec.asked())
-
-    def batched(
-        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
-    ) -> tuple[Logarithm, tuple[Tensor | None, ...]]:
-        spec, arguments = batched(self.spec, tensors, batches, size)
-        return Logarithm(spec, self.needs, self.ahead), arguments
 
 
 class _TotalOfPairs(torch.autograd.Function):

@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from operator import and_
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 
-from weft.api.entry import Words, contraction, words_of
 from weft.api.permute import moved
 from weft.autograd import hooks
 from weft.autograd.backward import (
@@ -27,7 +26,6 @@ from weft.autograd.backward import (
     Backward,
     Needs,
     Steps,
-    arithmetic,
     grad_source,
     operand_source,
     over_elements,
@@ -36,35 +34,46 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
+from weft.autograd.rule import Found, Rule, Tensors
+from weft.autograd.spec import A_FN, EPILOGUE, Spec, is_smooth
 from weft.autograd.steps import GradientStep, Spread, with_modes
 from weft.base.arrays import outside_transforms
 from weft.base.cached import cached_property
-from weft.engine.calls import CALLS, Calls, present
+from weft.engine.calls import CALLS
+from weft.engine.memo import Memo
 from weft.errors import WeftError
 from weft.planner.options import Options
 from weft.planner.schedule import Scalar
 
+Shapes = tuple[tuple[int, ...] | None, ...]
 
-class Product:
+
+class KnownPass(NamedTuple):
+    """A backward pass as it is made again: its steps with the known calls that they took, and what each leaves."""
+
+    steps: tuple[tuple[Any, Any, frozenset[str]], ...]
+
+    def run(self, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> None:
+        for step, known, done in self.steps:
+            found = None if known is None else known.run(*step.arguments(sources, alpha, beta))
+            sources[step.target] = step.run(sources, alpha, beta) if found is None else found
+            for name in done:
+                sources.pop(name, None)
+
+
+class Product(Rule):
     """The rule of one contraction of plus-times, for tensors of these shapes.
 
-    `needs` says which gradients may be requested. `forward` returns D, further results, and last what is `kept`.
+    `forward` returns D, further results, and last what is `kept`.
     """
 
-    permutes = False
-    yields: int | None = None
     fuses = True  # derivatives of the functions of A and B are part of contractions
     knows = True  # steps are calls that may be known
 
-    def __init__(
-        self, spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool
-    ) -> None:
-        self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
-        self.ahead = ahead  # whether tangents may be requested, too
+    def __init__(self, spec: Spec, needs: Needs, ahead: bool, shapes: Shapes, device: torch.device) -> None:
+        super().__init__(spec, needs, ahead)
+        self.shapes, self.device = shapes, device
         self._steps: dict[Any, Steps] = {}
-        self._calls = Calls(16)  # passes over sources that lay alike
-        self._dropping: dict[Any, Sequence[tuple[GradientStep | Spread, frozenset[str]]]] = {}
         every = tuple(is_smooth(dtype) for dtype in spec.results)
         self.again = False
         self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
@@ -77,53 +86,14 @@ class Product:
         if self.again:
             self._reads |= sums_again(spec).reads
 
-    # -- forward ---------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def options(self) -> Options:
-        """Options of the forward call, but for operands and coordinates."""
-        spec = with_sums(self.spec) if self.kept else self.spec
-        how = replace(spec.how, schedule=None) if self.kept else spec.how
-        types = spec.results if len(spec.results) > 1 else spec.results[0]
-        return replace(how, out_dtype=types, functions=spec.functions, **arithmetic(spec))
-
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        a, b, c, *operands = tensors
-        assert a is not None
-        assert b is not None
-        addend, words, found = self._addend(c), self._words, None
-        if words is not None:
-            beside = [each for (name, _), each in zip(self.spec.operands, operands, strict=True) if name in self._used]
-            known, _ = CALLS.find(*present(words, a, b, addend, None, beside))
-            found = None if known is None else known.run(a, b, addend, alpha, beta, None, beside)
-        if found is None:
-            found = contraction(self.spec.text, a, b, self._requested(tensors), addend, alpha, beta)
-        return found if isinstance(found, tuple) else (found,)
-
-    @cached_property
-    def _used(self) -> frozenset[str]:
-        """Names of the operands and coordinates that functions take."""
-        return frozenset(name for names in self.spec.names for name in names)
-
-    @cached_property
-    def _words(self) -> Words | None:
-        """The forward call, but for its tensors and factors."""
-        nothing = (None,) * (FIRST_OPERAND + len(self.spec.operands))
-        return words_of(self.spec.text, self._requested(nothing))
-
-    def _requested(self, tensors: Sequence[torch.Tensor | None]) -> Options:
-        """The options of a forward call of these tensors."""
-        return replace(self.options, **self.spec.aux(tensors, self._used))
-
-    def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
-        """C with a dimension for each of D's."""
-        return None if c is None else with_modes(c, self.spec.term_c or "", self.spec.term_d)
+    @property
+    def called(self) -> Spec:
+        """With the sums as one more result, where they are kept."""
+        return with_sums(self.spec) if self.kept else self.spec
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
-    def saved(
-        self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor | None, ...]:
+    def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
         """The tensors that the backward pass reads, in the order of A, B, C, operands, results; None for the others."""
         return tuple([each if kept else None for kept, each in zip(self._keeps, (*tensors, *results), strict=True)])
 
@@ -138,6 +108,11 @@ class Product:
         operands = tuple(operand_source(name) for name, _ in self.spec.operands)
         results = tuple(result_source(at) for at in range(len(self.spec.results)))
         return ("A", "B", "C", *operands, *results, *((SUMS,) if self.kept else ()))
+
+    @cached_property
+    def _grads(self) -> tuple[str, ...]:
+        """The sources that gradients of results are, that of the kept sums last."""
+        return tuple(map(grad_source, range(len(self.spec.results) + 1)))
 
     @property
     def kept_bytes(self) -> int:
@@ -168,65 +143,50 @@ class Product:
 
     # -- backward ----------------------------------------------------------------------------------------------------
 
-    def backward(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[torch.Tensor | None],
-        grads: Sequence[torch.Tensor | None],
-        needs: Needs,
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs) -> Found:
         """Gradients of A, B, C and the operands; `grads` are those of the results, the kept sums' last."""
-        sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
-        pattern = []
-        for at, each in enumerate(grads):
-            pattern.append(each is not None)
+        sources, pattern = {}, tuple([each is not None for each in grads])
+        for name, each in (*zip(self._names, saved, strict=True), *zip(self._grads, grads, strict=False)):
             if each is not None:
-                sources[grad_source(at)] = each
-        asked = tuple([mine and asked for mine, asked in zip(self.needs, needs, strict=True)])
-        words, given = (tuple(pattern), asked), tuple(sources.values())
-        calls: list[Any] | None = None
-        place = None
-        if self.knows and beta != 0:
-            known, place = self._calls.find(words, given)
-            if known is not None:
-                return self._again(known, words, sources, alpha, beta)
-            calls = []
+                sources[name] = each
+        asked = tuple(map(and_, self.needs, needs))
+        given, words = tuple(sources.values()), (self, pattern, asked)
+        known, place = CALLS.find(words, given) if self.knows and beta != 0 else (None, None)
+        if known is not None:
+            known.run(sources, alpha, beta)
+        else:
+            calls = self._run_steps(self.steps(pattern, asked), sources, alpha, beta, place is not None)
+            CALLS.keep(place, given, calls)
+        return self._gradients(sources, asked)
+
+    def _run_steps(
+        self, steps: Steps, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar, noted: bool
+    ) -> KnownPass:
+        """Each step; sources that none after it reads go: sums made again are gone before products are made.
+
+        `noted`: with the calls that are known after it.
+        """
+        left, later = [], set(self._targets)
+        for step in reversed(steps):
+            left.append(frozenset(step.reads - later))
+            later |= step.reads
+        passed = []
         nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
-        for step, done in self._passes(*words):
+        for step, done in zip(steps, reversed(left), strict=True):
             if nothing and isinstance(step, GradientStep) and step.addend in nothing:
                 step = replace(step, addend=None)
             if (step.scale == "beta" and beta == 0) or (nothing and step.reads & nothing):
                 nothing |= {step.target} - sources.keys()
                 continue
-            if calls is None:
-                sources[step.target] = self._run(step, sources, alpha, beta)
-            elif isinstance(step, GradientStep):
-                sources[step.target] = step.run(sources, alpha, beta, calls)
-            else:
-                sources[step.target] = step.run(sources, alpha, beta)
-                calls.append(None)
+            found = self._run(step, sources, alpha, beta)
+            known = step.known(sources, alpha, beta) if noted and isinstance(step, GradientStep) else None
+            passed.append((step, known, done))
+            sources[step.target] = found
             for name in done:
                 sources.pop(name, None)
-        if calls and any(calls):
-            self._calls.keep(place, given, calls)
-        return self._gradients(sources, asked)
+        return KnownPass(tuple(passed))
 
-    def _again(
-        self, calls: Sequence[Any], words: tuple[hooks.Pattern, Needs], sources: dict[str, torch.Tensor],
-        alpha: Scalar, beta: Scalar,
-    ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-        """A pass of sources that lie as those of an earlier one, each step by the known call that it took."""
-        for (step, done), known in zip(self._passes(*words), calls, strict=True):
-            if isinstance(step, GradientStep):
-                sources[step.target] = step.again(known, sources, alpha, beta)
-            else:
-                sources[step.target] = step.run(sources, alpha, beta)
-            for name in done:
-                sources.pop(name, None)
-        return self._gradients(sources, words[1])
-
-    def _gradients(self, sources: Mapping[str, torch.Tensor], asked: Needs) -> tuple[torch.Tensor | None, ...]:
+    def _gradients(self, sources: Mapping[str, torch.Tensor], asked: Needs) -> Found:
         """The gradient of each tensor, as the steps have made it; zeros where none of them did."""
         found: list[torch.Tensor | None] = []
         for at, (target, need) in enumerate(zip(self._targets, asked, strict=True)):
@@ -244,18 +204,6 @@ class Product:
     def _targets(self) -> tuple[str, ...]:
         """Gradients, in the order of A, B, C and operands."""
         return ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in self.spec.operands))
-
-    def _passes(self, pattern: hooks.Pattern, needs: Needs) -> Sequence[tuple[GradientStep | Spread, frozenset[str]]]:
-        """The steps, each with the sources that none after it reads: sums made again go before products are made."""
-        key = (pattern, needs)
-        found = self._dropping.get(key)
-        if found is None:
-            steps, later, passes = self.steps(pattern, needs), set(self._targets), []
-            for step in reversed(steps):
-                passes.append((step, frozenset(step.reads - later)))
-                later |= step.reads
-            found = self._dropping[key] = tuple(reversed(passes))
-        return found
 
     def _zeros(self, at: int) -> torch.Tensor:
         shape = self.shapes[at]
@@ -307,22 +255,12 @@ class Product:
 
     # -- transforms ---------------------------------------------------------------------------------------------------
 
-    def batched(
-        self, tensors: Sequence[torch.Tensor | None], batches: Sequence[bool], size: int
-    ) -> tuple[Product, tuple[torch.Tensor | None, ...]]:
-        """The rule with one more mode, first in all these tensors and in D."""
-        spec, arguments = batched(self.spec, tensors, batches, size)
-        shapes = tuple(None if each is None else tuple(each.shape) for each in arguments)
+    def of(self, spec: Spec, tensors: Tensors) -> Self:
+        shapes = tuple(None if each is None else tuple(each.shape) for each in tensors)
         with outside_transforms():
-            return product(spec, self.needs, shapes, self.device, self.ahead, self.permutes), arguments
+            return product(type(self), spec, self.needs, self.ahead, shapes, self.device)
 
-    def forward_mode(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[torch.Tensor | None],
-        tangents: Sequence[torch.Tensor | None],
-    ) -> tuple[torch.Tensor | None, ...]:
+    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
         """The tangent of each result."""
         sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
         return pushed(self.spec, sources, tangents, alpha, beta, self.kept)
@@ -358,15 +296,14 @@ class Permuted(Product):
     B is a one, repeated along the modes that A lacks; `fn` is A's function.
     """
 
-    permutes = True
-
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
         spec, (a, b, c, *_) = self.spec, tensors
         assert a is not None
         assert b is not None
         text, options, said = self._call
+        addend = None if c is None else with_modes(c, spec.term_c or "", spec.term_d)
         extents: dict[Any, int] | None = dict(zip(spec.term_b, b.shape, strict=True)) or None
-        return (moved(text, a, options, self._addend(c), alpha, beta, extents=extents, said=said),)
+        return (moved(text, a, options, addend, alpha, beta, extents=extents, said=said),)
 
     @cached_property
     def _call(self) -> tuple[str, Options, Any]:
@@ -376,10 +313,15 @@ class Permuted(Product):
         return f"{spec.term_a}->{spec.term_d}", options, options.said()
 
 
-@lru_cache(maxsize=1024)
+_RULES = Memo("rules of products", 1024)
+_Kind = TypeVar("_Kind", bound=Product)
+
+
 def product(
-    spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool,
-    permutes: bool = False,
-) -> Product:  # fmt: skip
-    """The rule of these, kept."""
-    return (Permuted if permutes else Product)(spec, needs, shapes, device, ahead)
+    kind: type[_Kind], spec: Spec, needs: Needs, ahead: bool, shapes: Shapes, device: torch.device
+) -> _Kind:
+    """The rule of these, kept: what is cheaper is asked once."""
+    made: _Kind = _RULES.made(
+        (kind, spec, needs, ahead, shapes, device), lambda: kind(spec, needs, ahead, shapes, device)
+    )
+    return made

@@ -17,55 +17,38 @@ from weft.algebra import Algebra
 from weft.api.entry import contraction
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
-from weft.autograd.spec import Spec, batched
-from weft.base.arrays import dispatch_modes, is_transforming
+from weft.autograd.rule import Bare, Found, Tensors
+from weft.autograd.spec import Spec
 from weft.fn.derivative import Derived, derived, pull
 from weft.planner.schedule import Scalar
 
 
-class Selection:
+class Selection(Bare):
     """The rule of a bare contraction of an algebra that selects. It keeps the index along each reduced mode."""
 
-    yields: int | None = None
-
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
-        self.spec, self.needs, self.ahead = spec, needs, ahead
+        super().__init__(spec, needs, ahead)
         self.reduced = tuple(x for x in dict.fromkeys(spec.term_a + spec.term_b) if x not in spec.term_d)
-        self._bases: dict[Any, Tensor] = {}
-        self._options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        spec = self.spec
-        a, b = tensors[:2]
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
+        a, b, *_ = tensors
         assert a is not None
         assert b is not None
-        value, places = contraction(spec.text, a, b, self._options, return_arg=True)
+        value, places = contraction(self.spec.text, a, b, self.options, return_arg=True)
         return (value, *places) if isinstance(places, tuple) else (value, places)
 
-    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
         """A, B, and the indices, in a type that holds their mode's extent: most take a quarter of the memory so."""
         extents = self._extents(tensors[:2])
         places = [place.to(_narrow(extents[label])) for label, place in zip(self.reduced, results[1:], strict=True)]
         return (*tensors[:2], *places)
 
-    def backward(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[Tensor | None],
-        grads: Sequence[Tensor | None],
-        needs: Needs,
-    ) -> tuple[Tensor | None, ...]:
+    def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
         a, b, *places = saved
-        assert a is not None
-        assert b is not None
-        grad = grads[0]
-        found: list[Tensor | None] = [None] * len(needs)
-        if grad is None:
-            return tuple(found)
+        found: list[Tensor | None] = [None, None]
         terms, slopes = (self.spec.term_a, self.spec.term_b), _slopes(self.spec.algebra, self.spec.accumulate)
         extents, there = self._extents((a, b)), None
-        at = {label: place for label, place in zip(self.reduced, places, strict=True) if place is not None}
+        at = dict(zip(self.reduced, places, strict=True))
         if any(extents[label] == 0 for label in self.reduced):  # else each result has selected something
             there = next(iter(at.values())) >= 0
             at = {label: place.clamp_min(0) for label, place in at.items()}
@@ -80,28 +63,20 @@ class Selection:
                 found[side] = self._added_up(part, tensor, self._places_in(tensor, term, at, part.shape))
         return tuple(found)
 
-    def forward_mode(
-        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
+        return (*super().forward_mode(alpha, beta, saved, tangents), *(None for _ in self.reduced))
+
+    def pushed(self, saved: Sequence[Any], tangents: Tensors) -> Tensor:
         a, b, *places = saved
-        assert a is not None
-        assert b is not None
         at, there = self._coordinates(places, (a, b))
         terms = (self.spec.term_a, self.spec.term_b)
         picked = tuple(self._picked(x, term, at, there) for x, term in zip((a, b), terms, strict=True))
         slopes = _slopes(self.spec.algebra, self.spec.accumulate)
         total = torch.zeros((), dtype=self.spec.accumulate, device=a.device)
-        for side, tangent in enumerate(tangents[:2]):
+        for side, tangent in enumerate(tangents):
             if tangent is not None:
                 total = total + _evaluated(slopes[side], self._picked(tangent, terms[side], at, there), *picked)
-        value = torch.where(there, total, 0).to(self.spec.results[0])
-        return (value, *(None for _ in places))
-
-    def batched(
-        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
-    ) -> tuple[Selection, tuple[Tensor | None, ...]]:
-        spec, arguments = batched(self.spec, tensors, batches, size)
-        return Selection(spec, self.needs, self.ahead), arguments
+        return torch.where(there, total, 0).to(self.spec.results[0])
 
     def _extents(self, pair: Sequence[Tensor | None]) -> dict[str, int]:
         extents: dict[str, int] = {}
@@ -112,7 +87,7 @@ class Selection:
         return extents
 
     def _coordinates(
-        self, places: Sequence[Tensor | None], pair: tuple[Tensor, Tensor]
+        self, places: Sequence[Tensor], pair: tuple[Tensor, Tensor]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Coordinates of the selected pair along each mode, to be broadcast to D's shape; and where there was one."""
         extents, found, device = self._extents(pair), {}, pair[0].device
@@ -120,12 +95,10 @@ class Selection:
             shape = [-1 if each == label else 1 for each in self.spec.term_d]
             found[label] = torch.arange(extents[label], device=device).reshape(shape)
         for label, place in zip(self.reduced, places, strict=True):
-            assert place is not None
             found[label] = place.clamp_min(0).long()
         if not places:  # nothing is reduced: every pair is selected
             shape = [extents[label] for label in self.spec.term_d]
             return found, torch.ones(shape, dtype=torch.bool, device=device)
-        assert places[0] is not None
         return found, places[0] >= 0
 
     def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], there: Tensor) -> Tensor:
@@ -141,26 +114,16 @@ class Selection:
         run = 1
         for label, extent in zip(reversed(term), reversed(tensor.shape), strict=True):
             strides[label], run = strides.get(label, 0) + run, run * extent
-        key = term, tensor.shape, tuple(shape), tensor.device
-        known = None if dispatch_modes() or is_transforming() else self._bases.get(key)
-        place = self._base(strides, shape, tensor.device) if known is None else known
-        if not (dispatch_modes() or is_transforming()):  # what is made there is not kept
-            self._bases[key] = place
+        # Of D's rank: a number of no dimensions would take the type of the places along reduced modes.
+        place = torch.zeros([1] * len(shape), dtype=torch.int64, device=tensor.device)
+        for axis, (label, extent) in enumerate(zip(self.spec.term_d, shape, strict=True)):
+            if step := strides.get(label):
+                along = torch.arange(0, extent * step, step, device=tensor.device)
+                place = place + along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
         for label, where in at.items():
             if (step := strides.get(label)) is not None:
                 place = torch.add(place, where, alpha=step)
         return place
-
-    def _base(self, strides: Mapping[str, int], shape: Sequence[int], device: torch.device) -> Tensor:
-        """The part of a place that D's own coordinates make."""
-        # Of D's rank: a number of no dimensions would take the type of the places along reduced modes.
-        found = torch.zeros([1] * len(shape), dtype=torch.int64, device=device)
-        for at, (label, extent) in enumerate(zip(self.spec.term_d, shape, strict=True)):
-            if label in strides:
-                along = [1] * len(shape)
-                along[at] = extent
-                found = found + torch.arange(extent, device=device).reshape(along) * strides[label]
-        return found
 
     def _added_up(self, part: Tensor, tensor: Tensor, place: Tensor) -> Tensor:
         """The sum over D's elements that selected the same one, in an order that does not change from run to run."""

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from weft.api.describe import choice_for
-from weft.api.entry import Words, contraction, words_of
+from weft.api.entry import contraction, words_of
 from weft.api.lookup import one_of
-from weft.base.dispatch import is_dynamo_compiling
 from weft.engine.calls import CALLS, present
 from weft.fn import Pointwise
 from weft.fn.writer import HALF_TYPES
@@ -56,8 +55,6 @@ class GradientStep:
     addend: str | None = None
     addend_term: str | None = None
     prologue: bool = False  # the gradient of the sums is made as it is read
-    #: What its call says but for tensors, by the types of its two operands: put together once.
-    said: dict[Any, tuple[Options, Words | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def reads(self) -> set[str]:
@@ -67,82 +64,47 @@ class GradientStep:
 
     def asked(self, sources: Mapping[str, torch.Tensor]) -> Options:
         """The options of its call."""
-        left, right = sources[self.left], None if self.right == ONE else sources[self.right]
-        options, _ = self._said(left.dtype, None if right is None else right.dtype)
-        return self._placed(options, sources)
+        left, right = sources[self.left].dtype, None if self.right == ONE else sources[self.right].dtype
+        options = replace(
+            self.options, out_dtype=self.out_dtype, functions=(self.a_fn, self.b_fn, self.c_fn, self.epilogue),
+            operands={name: (modes, sources[source]) for name, source, modes in self.aux}, indices=dict(self.indices),
+        )  # fmt: skip
+        if right is not None and left != right:
+            return replace(options, promote=True)
+        if options.precision in _OF_SINGLE and left in HALF_TYPES:  # the other one was longer
+            return replace(options, precision=torch.float32)
+        return options
 
-    def _said(self, left: torch.dtype, right: torch.dtype | None) -> tuple[Options, Words | None]:
-        """The options of a call on operands of these types, without the tensors of its functions; and its words."""
-        found = self.said.get((left, right))
-        if found is None:
-            options = replace(
-                self.options, out_dtype=self.out_dtype, functions=(self.a_fn, self.b_fn, self.c_fn, self.epilogue),
-                operands={name: (modes, None) for name, _, modes in self.aux}, indices=dict(self.indices),
-            )  # fmt: skip
-            if right is not None and left != right:
-                options = replace(options, promote=True)
-            elif options.precision in _OF_SINGLE and left in HALF_TYPES:  # the other one was longer
-                options = replace(options, precision=torch.float32)
-            found = self.said[left, right] = options, words_of(self.text, options)
+    def run(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
+        left, right, addend, alpha, beta, *_ = self.arguments(sources, alpha, beta)
+        if alpha == 1 and self._moves_nothing(left):
+            return left
+        found: torch.Tensor = contraction(self.text, left, right, self.asked(sources), addend, alpha, beta)
         return found
 
-    def _placed(self, options: Options, sources: Mapping[str, torch.Tensor]) -> Options:
-        if not self.aux:
-            return options
-        return replace(options, operands={name: (modes, sources[source]) for name, source, modes in self.aux})
+    def known(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> Any:
+        """The known call that makes this step of sources like these, or None."""
+        left, right, addend, _, _, _, beside = self.arguments(sources, alpha, beta)
+        words = None if self._moves_nothing(left) else words_of(self.text, self.asked(sources))
+        return None if words is None else CALLS.find(*present(words, left, right, addend, None, beside))[0]
 
-    def run(
-        self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar, calls: list[Any] | None = None
-    ) -> torch.Tensor:
-        """The step; `calls` gets the known call that it took, or None where it took none."""
-        left, right, addend, alpha, beta = self._arguments(sources, alpha, beta)
-        found = known = None
-        if alpha != 1 or right is not None or not self._moves_nothing(left):
-            options, words = self._said(left.dtype, None if right is None else right.dtype)
-            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
-            other = one_of(left.dtype, left.device) if right is None else right
-            if words is not None and not is_dynamo_compiling():
-                known, _ = CALLS.find(*present(words, left, other, addend, None, beside))
-                if known is not None:
-                    found = known.run(left, other, addend, alpha, beta, None, beside)
-            if found is None:
-                found = contraction(self.text, left, other, self._placed(options, sources), addend, alpha, beta)
-        if calls is not None:
-            calls.append(known)
-        made: torch.Tensor = left if found is None else found
-        return made
-
-    def again(
-        self, known: Any, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar
-    ) -> torch.Tensor:
-        """The step of sources that lie as those did of which it took this known call."""
-        if known is not None:
-            left, right, addend, first, second = self._arguments(sources, alpha, beta)
-            beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
-            other = one_of(left.dtype, left.device) if right is None else right
-            found: torch.Tensor | None = known.run(left, other, addend, first, second, None, beside)
-            if found is not None:
-                return found
-        return self.run(sources, alpha, beta)
-
-    def _arguments(
-        self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
-        """The operands, None for a right one that is the number one, what is added, and the factors."""
+    def arguments(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> tuple[Any, ...]:
+        """A, B, C, the factors, no `out`, and the tensors of functions: what a known call takes."""
         if self.scale is None:
             alpha = beta = 1.0
         elif self.scale != "forward":
-            alpha, beta = self.factor(alpha, beta), 1.0
-        addend = None if self.addend is None else self._added(sources[self.addend])
-        right = None if self.right == ONE else self._right(sources)
-        return sources[self.left], right, addend, alpha, beta if addend is not None else 1.0
-
-    def _added(self, addend: torch.Tensor) -> torch.Tensor:
-        return addend if self.addend_term is None else with_modes(addend, self.addend_term, self.text.split("->")[1])
-
-    def factor(self, alpha: Scalar, beta: Scalar) -> Scalar:
-        """The factor of the sum, one of the call's factors."""
-        return 1.0 if self.scale is None else (alpha if self.scale == "alpha" else beta).conjugate()
+            alpha, beta = (alpha if self.scale == "alpha" else beta).conjugate(), 1.0
+        left = sources[self.left]
+        right = one_of(left.dtype, left.device) if self.right == ONE else sources[self.right]
+        if self.conjugate and right.is_complex():
+            right = right.conj()
+        beside = [sources[source] for _, source, _ in self.aux] if self.aux else ()
+        if self.addend is None:
+            return left, right, None, alpha, 1.0, None, beside
+        addend = sources[self.addend]
+        if self.addend_term is not None:
+            addend = with_modes(addend, self.addend_term, self.text.split("->")[1])
+        return left, right, addend, alpha, beta, None, beside
 
     def chosen(self, sources: Mapping[str, torch.Tensor], device: torch.device) -> tuple[torch.Tensor, Choice | None]:
         """The result of the step as a meta tensor, and the planner's choice for it; `sources` may be meta tensors.
@@ -152,7 +114,7 @@ class GradientStep:
         meta = {name: _meta(tensor) for name, tensor in sources.items() if name in self.reads}
         options = self.asked(meta)
         backend = resolve_backend(options.backend, device)
-        left, right = (_meta(each) for each in self.pair(meta))
+        left, right = map(_meta, self.arguments(meta, 1.0, 1.0)[:2])
         request = resolved(parse(self.text), self.text, left, right, replace(options, backend="reference"))
         request = replace(request, backend=backend, device=device, target=target_of(backend, device))
         choice = choice_for(request)[1]
@@ -171,22 +133,10 @@ class GradientStep:
 
     def _moves_nothing(self, left: torch.Tensor) -> bool:
         """Whether a pass over the left operand leaves it as it is, but for a factor."""
-        if left.dtype != self.out_dtype or self.addend is not None:
+        if self.right != ONE or left.dtype != self.out_dtype or self.addend is not None:
             return False
         before, after = self.text.split(",->")
         return before == after and self.a_fn is self.b_fn is self.c_fn is self.epilogue is None
-
-    def pair(self, sources: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two operands."""
-        left = sources[self.left]
-        if self.right == ONE:
-            kind = left.device if left.device.type != "meta" else torch.device("meta")
-            return left, one_of(left.dtype, kind)
-        return left, self._right(sources)
-
-    def _right(self, sources: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        right = sources[self.right]
-        return right.conj() if self.conjugate and right.is_complex() else right
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,58 +20,30 @@ from weft.api.entry import contraction
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
-from weft.autograd.spec import A, B, Spec, batched
+from weft.autograd.rule import Bare, Found, Tensors
+from weft.autograd.spec import Spec
 from weft.autograd.steps import with_modes
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import Derived, compute, derived, pull, push, recorded
-from weft.planner.schedule import Scalar
 
 
-class Summation:
+class Summation(Bare):
     """The rule of a bare contraction of such an algebra."""
 
-    yields: int | None = None
-
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
-        self.spec, self.needs, self.ahead = spec, needs, ahead
+        super().__init__(spec, needs, ahead)
         assert spec.algebra is not None
         self.slopes = _slopes(spec.algebra, spec.accumulate)
 
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        spec = self.spec
-        a, b = tensors[:2]
-        assert a is not None
-        assert b is not None
-        options = spec.asked(algebra=spec.algebra, out_dtype=spec.results[0], accumulate=spec.accumulate)
-        return (contraction(spec.text, a, b, options),)
-
-    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        return (*tensors[:2], results[0])
-
-    def backward(
-        self,
-        alpha: Scalar,
-        beta: Scalar,
-        saved: Sequence[Tensor | None],
-        grads: Sequence[Tensor | None],
-        needs: Needs,
-    ) -> tuple[Tensor | None, ...]:
+    def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
         a, b, total = saved
-        grad = grads[0]
-        assert a is not None
-        assert b is not None
-        assert total is not None
-        found: list[Tensor | None] = [None] * len(needs)
-        if grad is None:
-            return tuple(found)
-        for side, like in ((A, a), (B, b)):
-            if needs[side]:
-                slope = self.slopes[side]
-                found[side] = (
-                    torch.zeros_like(like) if slope is None
-                    else self._summed(slope, self._values(a, b, grad, total), ("x", "y")[side], like.dtype)
-                )  # fmt: skip
+        found: list[Tensor | None] = [None, None]
+        for side, (slope, like) in enumerate(zip(self.slopes, (a, b), strict=True)):
+            if needs[side] and slope is None:
+                found[side] = torch.zeros_like(like)
+            elif needs[side] and slope is not None:
+                found[side] = self._summed(slope, self._values(a, b, grad, total), "xy"[side], like.dtype)
         return tuple(found)
 
     def _values(self, a: Tensor, b: Tensor, grad: Tensor | None, total: Tensor) -> dict[str, tuple[str, Tensor]]:
@@ -106,29 +79,16 @@ class Summation:
         found: Tensor = contraction(text, tensor, one_of(tensor.dtype, tensor.device), options)
         return found
 
-    def forward_mode(
-        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
-    ) -> tuple[Tensor | None, ...]:
+    def pushed(self, saved: Sequence[Any], tangents: Tensors) -> Tensor:
         """The sum over all pairs of what the tangents of their values make of each."""
-        a, b, total = saved
-        assert a is not None
-        assert b is not None
-        assert total is not None
-        spec = self.spec
+        spec, (a, b, total) = self.spec, saved
         assert spec.algebra is not None
-        moving = zip(("dx", "dy"), (spec.term_a, spec.term_b), tangents[:2], strict=True)
+        moving = zip(("dx", "dy"), (spec.term_a, spec.term_b), tangents, strict=True)
         given = {name: (term, each.to(spec.accumulate)) for name, term, each in moving if each is not None}
         function = _tangent(spec.algebra, spec.accumulate, tuple(given))
         if function is None:
-            return (torch.zeros_like(total),)
-        values = self._values(a, b, None, total) | given
-        return (self._summed(function, values, "total", spec.results[0]),)
-
-    def batched(
-        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
-    ) -> tuple[Summation, tuple[Tensor | None, ...]]:
-        spec, arguments = batched(self.spec, tensors, batches, size)
-        return Summation(spec, self.needs, self.ahead), arguments
+            return torch.zeros_like(total)
+        return self._summed(function, self._values(a, b, None, total) | given, "total", spec.results[0])
 
 
 def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) -> Sequence[Tensor | None]:

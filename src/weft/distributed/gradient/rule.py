@@ -85,7 +85,7 @@ class RankProduct(Product):
     ) -> None:
         self.plan, self.what, self.form, self.layout = plan, what, form, form.layout
         self._plans: dict[Any, DifferentiatedPlan] = {}
-        super().__init__(form.plain.spec, needs, form.shapes(), device, False)
+        super().__init__(form.plain.spec, needs, False, form.shapes(), device)
 
     def _is_kept(self) -> bool:
         return True  # every rank must choose alike, and sums that are made again would travel again
@@ -109,7 +109,7 @@ class RankProduct(Product):
     ) -> DifferentiatedPlan:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
-        options = self._requested((None, None, None, *operands))
+        options = self.requested((None, None, None, *operands))
         return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, _sources(spec), sketched)
 
     def _block(self, plan: DifferentiatedPlan, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
@@ -172,12 +172,10 @@ class RankProduct(Product):
         self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
         """A sum of products: what has to travel does so as in a forward pass."""
-        left, right = step.pair(sources)
+        left, right, _, factor, *_ = step.arguments(sources, alpha, beta)
         options = step.asked(sources)
         plan = self._plan_of(step, left, right.to(left.dtype), options)
-        found: torch.Tensor = plan(
-            left, right.to(left.dtype), alpha=step.factor(alpha, beta), operands=options.operands or None
-        )
+        found: torch.Tensor = plan(left, right.to(left.dtype), alpha=factor, operands=options.operands or None)
         return found
 
     def _plan_of(
@@ -190,7 +188,7 @@ class RankProduct(Product):
         """A function of elements that are placed alike, on this rank; then the sum over modes that the result lacks."""
         own, term = step.text.split(",->")
         have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
-        value, factor = sources[step.left], step.factor(alpha, beta)
+        value, _, _, factor, *_ = step.arguments(sources, alpha, beta)
         if not _sums(step) or step.a_fn is not None or step.epilogue is not None:
             value, factor = self._on_parts(step, sources, have, alpha, beta), 1.0
         if not _sums(step):
