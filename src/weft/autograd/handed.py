@@ -23,7 +23,6 @@ from torch import fx
 from weft.algebra import NAMED
 from weft.api.entry import FEW
 from weft.autograd.graphs import GraphWriter, Groups, Program
-from weft.autograd.logarithm import total_of_pairs
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, Spec
 from weft.base.arrays import any_autocast, dispatch_modes
 from weft.fn.pointwise import RecordedFunction
@@ -53,8 +52,8 @@ def _smallest(pairs: torch.Tensor) -> torch.Tensor:
     return torch.min(pairs, -1)[0] if pairs.requires_grad else torch.amin(pairs, -1)
 
 
-#: What makes the result of all pairs along their last mode, and of how many at most; of equal ones the first is best.
-_OF_PAIRS = {"max_plus": (_largest, FEW), "min_plus": (_smallest, FEW), "log": (total_of_pairs, FEW // 8)}
+#: What makes the result of few pairs along their last mode; of equal ones the first is best.
+_OF_PAIRS = {"max_plus": _largest, "min_plus": _smallest}
 
 
 def layouts_of(tensors: Sequence[torch.Tensor | None]) -> Layouts:
@@ -178,8 +177,7 @@ class _CallWriter(GraphWriter):
         algebra, every = self.spec.algebra, set(self.spec.term_a + self.spec.term_b)
         if algebra is None or NAMED.get(algebra.name) is not algebra or self.spec.accumulate.is_complex:
             return None
-        found, most = _OF_PAIRS.get(algebra.name, (None, 0))
-        return found if 0 < self.size(every) <= most and every > set(self.spec.term_d) else None
+        return _OF_PAIRS.get(algebra.name) if 0 < self.size(every) <= FEW and every > set(self.spec.term_d) else None
 
     def _by_pairs(self, a: fx.Node, b: fx.Node, of_pairs: Callable[[torch.Tensor], torch.Tensor]) -> fx.Node:
         spec = self.spec

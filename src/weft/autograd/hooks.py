@@ -35,7 +35,7 @@ def of_sums(
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
         grads, results = sums_pulled(spec, t)
-        return (*grads, *results)
+        return (*grads, *(each if at in known else None for at, each in enumerate(results)))
 
     names = spec.names[EPILOGUE]
     places = {} if epilogue is None else {f"weft_result{at}": 1 + len(names) + at for at in known}
@@ -56,7 +56,8 @@ def of_addend(
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
         grads, results = ((t["weft_h"],), ()) if main == "weft_h" else sums_pulled(spec, t)
         arguments = [converted(t["weft_c"], addend.dtypes[0]), *(t[name] for name in spec.names[C_FN])]
-        return (*pull(addend, arguments, grads[:1])[0], *results)
+        held = (each if at in known else None for at, each in enumerate(results))
+        return (*pull(addend, arguments, grads[:1])[0], *held)
 
     count = 1 + len(spec.names[C_FN])
     fused = main != "weft_h" and spec.functions[EPILOGUE] is not None
@@ -116,11 +117,6 @@ def kept_type(spec: Spec) -> torch.dtype:
 
 def keeping(epilogue: Pointwise) -> Pointwise:
     """The epilogue with what it is given as one more result."""
-    return _keeping(epilogue, epilogue.inputs)
-
-
-@lru_cache(maxsize=256)
-def _keeping(epilogue: Pointwise, names: tuple[str, ...]) -> Pointwise:  # equal functions may have other names
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
         arguments = [t[name] for name in epilogue.inputs]
@@ -131,11 +127,7 @@ def _keeping(epilogue: Pointwise, names: tuple[str, ...]) -> Pointwise:  # equal
 
 def conjugated(function: Pointwise) -> Pointwise:
     """The conjugate of a function's values."""
-    return _conjugated(function, function.inputs)
 
-
-@lru_cache(maxsize=256)
-def _conjugated(function: Pointwise, names: tuple[str, ...]) -> Pointwise:
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
         (found,) = compute(function, [t[name] for name in function.inputs])
         return (torch.conj(found),)
@@ -143,6 +135,5 @@ def _conjugated(function: Pointwise, names: tuple[str, ...]) -> Pointwise:
     return recorded(body, dict(zip(function.inputs, function.dtypes, strict=True)), "b_fn")
 
 
-@lru_cache(maxsize=16)
 def real_part(dtype: torch.dtype) -> Pointwise:
     return trace(torch.real, (dtype,), hook="epilogue")

@@ -99,29 +99,3 @@ class Logarithm(Bare):
         spec = self.spec
         own, other = (spec.term_a, spec.term_b) if side == A else (spec.term_b, spec.term_a)
         return SignedSum((spec.term_d, other, own), (-1, 1, 1), torch.float64, spec.asked())
-
-
-class _TotalOfPairs(torch.autograd.Function):
-    """log sum exp of pairs along their last mode; the derivative of torch's own is NaN for minus infinity alone."""
-
-    @staticmethod
-    def forward(ctx: Any, pairs: Tensor) -> Tensor:
-        ctx.save_for_backward(pairs)
-        return torch.logsumexp(pairs, -1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (pairs,) = ctx.saved_tensors
-        numbers = torch.finfo(pairs.dtype)
-        largest = pairs.detach().amax(-1, keepdim=True).clamp_min(numbers.min)  # exponentials of nothing are 0
-        shares = torch.exp(pairs - largest)
-        return shares.div(shares.sum(-1, keepdim=True).clamp_min(numbers.tiny)).mul(grad.unsqueeze(-1))
-
-
-_apply: Any = super(torch.autograd.Function, _TotalOfPairs).apply  # without torch.func, as in `function`
-
-
-def total_of_pairs(pairs: Tensor) -> Tensor:
-    """log sum exp along the last mode, differentiable once and twice."""
-    found: Tensor = _apply(pairs)
-    return found

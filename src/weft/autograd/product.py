@@ -220,10 +220,12 @@ class Product(Rule):
         return found
 
     def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
+        """On a CPU a derivative takes longer to make than to read: it is made once where several steps read it."""
         found = self._made(pattern, needs, stored=False)
-        if any(isinstance(step, GradientStep) and step.prologue for step in found):
+        readers = sum(isinstance(step, GradientStep) and step.prologue for step in found)
+        if readers > 1 or (readers and self.device.type != "cpu"):
             stored = self._made(pattern, needs, stored=True)
-            if self._seconds(stored) < self._seconds(found):
+            if self.device.type == "cpu" or self._seconds(stored) < self._seconds(found):
                 return stored
         return found
 

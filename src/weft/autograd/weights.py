@@ -13,7 +13,7 @@ log|v| + y, for each sign by itself; exp(z + .) of those sums is added up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -22,8 +22,10 @@ import torch
 from torch import Tensor
 
 from weft.algebra import NAMED
+from weft.api.entry import contraction
+from weft.api.lookup import one_of
 from weft.autograd.spec import letters
-from weft.autograd.steps import ONE, GradientStep, with_modes
+from weft.autograd.steps import with_modes
 from weft.base.batched import each_of_batch
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
@@ -40,8 +42,6 @@ class SignedSum:
     signs: tuple[int, int, int]
     accumulate: torch.dtype
     options: Options  # of contractions
-    #: The contractions that make it, by signs and types: put together once.
-    steps: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def turned(self, *places: int) -> SignedSum:
         """The sum whose terms are these places of this one's."""
@@ -69,50 +69,42 @@ def logarithms(form: SignedSum, side: int, factor: Tensor | None, exponent: Tens
     sign, term = form.signs[side], form.terms[side]
     if factor is None:
         return [(1, exponent if sign > 0 else -exponent)]
-    step = form.steps.get((side, exponent.dtype))
-    if step is None:
-        function, kind = _logarithms(sign, form.accumulate, exponent.dtype), form.accumulate
-        how = replace(form.options, precision=kind, accumulate=kind, promote=False)
-        step = form.steps[side, exponent.dtype] = GradientStep(
-            "logarithms", f"{term},->{term}", "factor", ONE, (kind, kind), how, epilogue=function,
-            aux=(("weft_exponent", "exponent", term),),
-        )  # fmt: skip
-    above, below = step.run({"factor": factor, "exponent": exponent}, 1.0, 1.0)
-    return [(1, above), (-1, below)]
+    kind = form.accumulate
+    found = _pass(
+        form, term, factor, (kind, kind), _logarithms(sign, kind, exponent.dtype), weft_exponent=(term, exponent)
+    )
+    return list(zip((1, -1), found, strict=True))
 
 
 def summed(form: SignedSum, first: Signed, second: Signed, z: Tensor, out_dtype: torch.dtype) -> Tensor:
-    """Q of the logarithms of both sides."""
+    """Q of the logarithms of both sides; the last sum is made with all that follows, or in a pass before it."""
+    kind, core, term = form.accumulate, form.core, form.terms[2]
+    text = f"{form.terms[0]},{form.terms[1]}->{core}"
+    how = replace(form.options, algebra=NAMED["log"], accumulate=kind, out_dtype=kind, promote=True)
     pairs = list(product(first, second))
-    signs = tuple([one * other for (one, _), (other, _) in pairs])
-    each, last = form.steps.get((signs, z.dtype, out_dtype)) or _steps(form, signs, z.dtype, out_dtype)
-    sources = {"z": z}
-    for at, ((_, x), (_, y)) in enumerate(pairs[:-1]):
-        sources[f"sum {at}"] = each.run({"x": x, "y": y}, 1.0, 1.0)
-    (_, x), (_, y) = pairs[-1]
-    sources |= {"x": x, "y": y}
-    core, term = form.core, form.terms[2]
+    *_, (x, y) = values = [(x, y) for (_, x), (_, y) in pairs]
+    beside = {f"weft_{at}": (core, contraction(text, *pair, how)) for at, pair in enumerate(values[:-1])}
+    beside = {"weft_z": (term, z), **beside}
+    finish = _finish(form.signs[2], tuple(one * other for (one, _), (other, _) in pairs), kind, z.dtype)
     if core != term:
-        sources["last"] = with_modes(each.run(sources, 1.0, 1.0), core, term).expand(z.shape)
-    found: Tensor = last.run(sources, 1.0, 1.0)
+        last = with_modes(contraction(text, x, y, how), core, term).expand(z.shape)
+        found: Tensor = _pass(form, term, last, out_dtype, finish, **beside)
+    else:
+        how = replace(how, out_dtype=out_dtype, operands=beside)
+        found = contraction(text, x, y, how.having(epilogue=finish))
     return found
 
 
-def _steps(
-    form: SignedSum, signs: tuple[int, ...], exponent: torch.dtype, out_dtype: torch.dtype
-) -> tuple[GradientStep, GradientStep]:
-    """The sum of a pair of logarithms, and what makes Q: the last sum with all that follows, or a pass after it."""
-    kind, core, term = form.accumulate, form.core, form.terms[2]
-    how = replace(form.options, algebra=NAMED["log"], accumulate=kind, promote=True)
-    each = GradientStep("sum", f"{form.terms[0]},{form.terms[1]}->{core}", "x", "y", kind, how)
-    aux = (("weft_z", "z", term), *((f"weft_{at}", f"sum {at}", core) for at in range(len(signs) - 1)))
-    finish = _finish(form.signs[2], signs, kind, exponent)
-    last = replace(each, target="Q", out_dtype=out_dtype, epilogue=finish, aux=aux)
-    if core != term:
-        passing = replace(form.options, precision=kind, accumulate=kind, promote=False)
-        last = replace(last, text=f"{term},->{term}", left="last", right=ONE, options=passing)
-    form.steps[signs, exponent, out_dtype] = each, last
-    return each, last
+def _pass(
+    form: SignedSum, term: str, value: Tensor, out_dtype: Any, function: Pointwise, **beside: tuple[str, Tensor]
+) -> Any:
+    """A function of a tensor's elements and of what lies beside them."""
+    kind = form.accumulate
+    how = replace(
+        form.options, precision=kind, accumulate=kind, promote=False, out_dtype=out_dtype, operands=beside
+    )
+    one = one_of(value.dtype, value.device)
+    return contraction(f"{term},->{term}", value, one, how.having(epilogue=function))
 
 
 class _Weighted(torch.autograd.Function):

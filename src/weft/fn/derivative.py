@@ -170,8 +170,12 @@ def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook:
 def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
     """One value of a graph as a function of what it depends on; nodes of `cut` are inputs where that spares others."""
     offered = dict(zip((node for node in graph.nodes if node.op == "placeholder"), names, strict=True))
-    plain, read = _reads(wanted, offered, {}), _reads(wanted, offered, cut)
-    if not plain - set(cut.values()) > read - set(cut.values()):
+    behind, short = _behind(wanted, {}), _behind(wanted, cut)
+    plain = {offered[node] for node in behind if node in offered}
+    read = {cut.get(node) or offered[node] for node in short if node in cut or node in offered}
+    if plain - set(cut.values()) > read - set(cut.values()):
+        behind = short
+    else:
         cut, read = {}, plain
     new = fx.Graph()
     places: dict[fx.Node, fx.Node] = {}
@@ -181,30 +185,25 @@ def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[
             places[node] = by_name[name] = new.placeholder(f"x{len(by_name)}")
             by_name[name].meta.update(node.meta)
     for node, name in cut.items():
-        if name in by_name:
+        if node in behind:
             places[node] = _cast(new, by_name[name], node.meta["dtype"])
     for node in graph.nodes:
-        if node.op == "call_function" and node not in places and all(each in places for each in node.all_input_nodes):
+        if node.op == "call_function" and node in behind and node not in places:
             places[node] = new.node_copy(node, places.__getitem__)
     new.output(places[wanted])
-    new.eliminate_dead_code()
     return Derived(RecordedFunction(new, tuple(by_name)), tuple(by_name))
 
 
-def _reads(wanted: fx.Node, offered: Mapping[fx.Node, str], cut: Mapping[fx.Node, str]) -> set[str]:
-    """Names of the inputs that a node depends on; what lies behind a node that is cut does not count."""
-    found: set[str] = set()
+def _behind(wanted: fx.Node, cut: Mapping[fx.Node, str]) -> set[fx.Node]:
+    """A node and those that it depends on; what lies behind a node that is cut does not count."""
     seen: set[fx.Node] = set()
     stack = [wanted]
     while stack:
         node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if name := cut.get(node) or offered.get(node):
-            found.add(name)
-        stack.extend(() if node in cut else node.all_input_nodes)
-    return found
+        if node not in seen:
+            seen.add(node)
+            stack.extend(() if node in cut else node.all_input_nodes)
+    return seen
 
 
 def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
