@@ -38,6 +38,7 @@ STACK = torch.rand(4, 8, 8)
 EVEN = [(each, each) for each in STACK]
 UNEVEN = [(torch.rand(rows, 8), B) for rows in (3, 5, 8)]
 LEAF = torch.rand(8, 8, requires_grad=True)
+WIDE, LONG = torch.rand(3, 4, 5, 6, requires_grad=True), torch.rand(4, 2, 6, 3, requires_grad=True)
 # Made by the tests that call them: they compile kernels.
 plan = cache(lambda: weft.plan("mk,kn->mn", A, B))
 network = cache(lambda: weft.network("ij,jk,kl->il", A, B, C))
@@ -76,6 +77,9 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 115),
     "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 57),
     "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 58),
+    "gradient of four modes with an epilogue": (
+        lambda: weft.contract("acbd,cedf->abef", WIDE, LONG, epilogue=torch.nn.functional.gelu).sum().backward(), 90,
+    ),
     "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 66),
 }
 
@@ -138,6 +142,21 @@ def test_known_gradients_compute_anew() -> None:
         wanted = torch.sin(alpha * (a @ b) + beta * c)
         for first, second in zip(_twice(found, (a, b, c)), _twice(wanted, (a, b, c)), strict=True):
             assert torch.allclose(first, second, atol=1e-12)
+
+
+def test_a_first_backward_pass_plans_no_more_than_its_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of them, and one derivative: the gradient of the sums is made once on a CPU."""
+    monkeypatch.setenv("WEFT_TIERS", "1")
+
+    def entered(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        a, b = (torch.rand(shape, requires_grad=True) for shape in ((14, 15, 16, 17), (15, 16, 17, 13)))
+        found = weft.contract("acbd,cedf->abef", a, b, epilogue=function)
+        return frames(lambda: torch.autograd.grad(found, (a, b), torch.ones_like(found)))
+
+    entered(torch.sigmoid)  # imports
+    passes = [entered(torch.nn.functional.gelu) for _ in range(3)]
+    assert passes[0] <= 7000
+    assert passes[2] <= 150
 
 
 def _twice(value: torch.Tensor, leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -223,5 +223,5 @@ def test_a_schedule_that_was_tuned_serves(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert type(before.grad_fn).__name__ == "MmBackward0"
     weft.nn.tune(product)
     after = product()
-    assert type(after.grad_fn).__name__ == "RecordedBackward"
+    assert type(after.grad_fn).__name__ == "DifferentiatedBackward"
     torch.testing.assert_close(after, before)

@@ -20,7 +20,7 @@ from weft.autograd.function import apply
 from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import Permuted, Product, Shapes, product
-from weft.autograd.rule import Found, Rule, Tensors, Whole
+from weft.autograd.rule import Rule, Whole
 from weft.autograd.selection import Selection
 from weft.autograd.spec import (
     C_FN,
@@ -31,39 +31,14 @@ from weft.autograd.spec import (
     C,
     Plain,
     Spec,
-    check_differentiable,
     plain,
 )
 from weft.autograd.summation import Summation
-from weft.base.arrays import grad_mode
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import compute, converted, recorded
 from weft.planner.request import Request
-from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
-
-
-def plain_rule(
-    request: Request,
-    tensors: Sequence[Tensor | None],
-    needs: Needs,
-    *,
-    device: torch.device | None = None,
-    backend: str | None = None,
-    ahead: bool = False,
-    permutes: bool = False,
-) -> tuple[Plain, Rule]:
-    """A request's plain form and its rule, of tensors (or meta tensors) as a call gives them.
-
-    `tensors` are A, B, C (or None) and an operand for each of `request.named` that is no coordinate, in that order;
-    `needs` says of which of these a gradient may be requested. The rule takes what `Plain.of` makes of them.
-    """
-    if any(needs):
-        check_differentiable(request)
-    form, places = plain_form(request, tensors, backend)
-    shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
-    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, permutes)
 
 
 def plain_form(
@@ -78,7 +53,7 @@ def plain_form(
 
 def rule(
     spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, permutes: bool = False
-) -> Rule:
+) -> Rule | Composed:
     """The rule of a contraction. `needs`: which gradients may be requested; `ahead`: whether tangents may be."""
     if spec.algebra is None:
         return product(Permuted if permutes else Product, spec, needs, ahead, shapes, device)
@@ -86,7 +61,7 @@ def rule(
         return Whole(spec, needs, False)
     made = _kind(spec.algebra, spec.accumulate)
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
-        return Composed(spec, needs, ahead)
+        return Composed(spec, ahead)
     return made(spec, needs, ahead)
 
 
@@ -141,14 +116,18 @@ def _larger(algebra: Algebra, dtype: torch.dtype) -> bool | None:
     return None
 
 
-class Composed(Rule):
+class Composed:
     """A contraction of another algebra with functions, C or another type of result.
 
-    `call` is differentiable as it is. As a rule of its own it is called again in the backward pass.
+    `call` is differentiable as it is, by the rules of its parts.
     """
+
+    def __init__(self, spec: Spec, ahead: bool) -> None:
+        self.spec, self.ahead = spec, ahead
 
     def call(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec, accumulate = self.spec, self.spec.accumulate
+        assert spec.algebra is not None
         a, b = (self._values(side, tensors) for side in (A, B))
         product = torch.promote_types(a.dtype, b.dtype)
         a, b = a.to(value_type(a.dtype, product)), b.to(value_type(b.dtype, product))  # one may have a wider function
@@ -156,8 +135,8 @@ class Composed(Rule):
             spec.without(0, 1, 2, 3), term_c=None, storage=(a.dtype, b.dtype, accumulate), results=(accumulate,),
             arithmetic=replace(spec.arithmetic, product=product), several=False,
         )  # fmt: skip
-        shapes = (tuple(a.shape), tuple(b.shape), None)
-        value = apply(rule(core, (True, True, False), shapes, a.device, self.ahead), 1.0, 1.0, (a, b, None))[0]
+        bare = _kind(spec.algebra, accumulate)(core, (True, True, False), self.ahead)
+        value = apply(bare, 1.0, 1.0, (a, b, None))[0]
         if spec.functions[EPILOGUE] is None and spec.term_c is None:
             return (value.to(spec.results[0]),)
         return self._finished(value, tensors)
@@ -191,29 +170,6 @@ class Composed(Rule):
         text = f"{spec.term_d},->{spec.term_d}"
         found = contraction(text, value, one_of(value.dtype, value.device), options)
         return found if isinstance(found, tuple) else (found,)
-
-    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[Tensor, ...]:
-        return self.call(tensors)
-
-    def saved(self, tensors: Tensors, results: Sequence[Tensor]) -> Tensors:
-        return tuple(tensors)
-
-    def backward(self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs) -> Found:
-        with grad_mode(True):
-            inputs = [
-                each.detach().requires_grad_() if need and each is not None else each
-                for each, need in zip(saved, needs, strict=True)
-            ]
-            results = self.call(inputs)
-        pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
-        wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
-        found = iter(
-            torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
-        )
-        return tuple(next(found) if need else None for need in needs)
-
-    def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
-        raise UnsupportedError("a contraction of another algebra with functions is composed of parts with tangents")
 
 
 @kept_for_algebra

@@ -16,16 +16,16 @@ from weft.api.lookup import Terms, one_of, read_notation
 from weft.api.permute import find_permutation
 from weft.autograd.algebras import Composed, core, plain_form, rule
 from weft.autograd.backward import Needs
-from weft.autograd.explain import lines_of, lines_of_permutation
-from weft.autograd.factors import plan_with_factors, with_factors
+from weft.autograd.explain import explained as explained
+from weft.autograd.factors import with_factors
 from weft.autograd.function import apply
 from weft.autograd.graphs import Program
-from weft.autograd.handed import handed, handed_over, layouts_of, serves
+from weft.autograd.handed import Core, handed, handed_over, layouts_of, serves
 from weft.autograd.permutation import as_contraction, meta, meta_request
 from weft.autograd.rule import Rule
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C, Plain, check_differentiable, is_differentiable, is_smooth
-from weft.base.arrays import as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
+from weft.base.arrays import as_results, as_tensor, grad_mode, is_transformed, is_transforming, outside_transforms
 from weft.base.cached import cached_property
 from weft.errors import UnsupportedError
 from weft.planner.options import Options, options_of
@@ -50,7 +50,7 @@ class DifferentiableCall:
     """
 
     def __init__(
-        self, form: Plain, make: Callable[[], Rule] | None, program: Program | None, order: tuple[int, ...],
+        self, form: Plain, make: Callable[[], Rule | Composed] | None, program: Program | None, order: tuple[int, ...],
         new: Sequence[int] | None = None, needs: Needs = (),
     ) -> None:  # fmt: skip
         self._form = form if any(form.views) else None
@@ -61,7 +61,7 @@ class DifferentiableCall:
         self._new = new  # of a permutation: the extents of new modes, along which the one in place of B is repeated
 
     @cached_property
-    def _rule(self) -> Rule:
+    def _rule(self) -> Rule | Composed:
         assert self._make is not None
         with outside_transforms():
             return self._make()
@@ -155,24 +155,16 @@ def plan_call(
     operands: Mapping[str, Any] | None,
     validate: bool,
 ) -> tuple[Any, DifferentiableCall | None]:
-    """The result of a plan's call, on tensors of the planned layouts, and its entry of the call cache."""
+    """The result of a plan's call, on tensors of the planned layouts, and what to remember of it."""
     request, factors = plan.request, any_tensor(alpha, beta)
-    if not factors:
-        refuse_out(out)
     x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
     addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
     given = aux_tensors(operands, request.named) if operands is not None else {}
-    tensors = (x, y, addend, *given.values())
     if not is_transforming():
-        pair, third = (x.detach(), y.detach()), None if addend is None else addend.detach()
-        others = {name: each.detach() for name, each in given.items()}
-        plan.prepare(*pair, third, None, others)
-        if validate and not factors:
-            with grad_mode(False):
-                plan.run_validated(*pair, third, alpha, beta, None, others)
-    if factors:
-        return plan_with_factors(plan, x, y, addend, alpha, beta, out, given, validate), None
-    return called(request, tensors, tuple(given), alpha, beta, request.backend)
+        third = None if addend is None else addend.detach()
+        plan.prepare(x.detach(), y.detach(), third, None, {name: each.detach() for name, each in given.items()})
+    options = replace(options_of(request, given), schedule=None if factors else request.schedule)
+    return contract(request.notation, x, y, addend, alpha, beta, as_results(out), options, False, validate)
 
 
 def permute(
@@ -186,54 +178,34 @@ def permute(
     extents: Mapping[Label, int] | None,
 ) -> tuple[torch.Tensor, DifferentiableCall | None]:
     """The result of `weft.permute`, and what to remember of the call."""
-    factors = any_tensor(alpha, beta)
-    if not factors:
-        refuse_out(out)
     with outside_transforms():
         place = None if out is None else meta(out)
         plan = find_permutation(equation, meta(x), place, replace(options, backend="reference"), extents)
-    if factors:
-        return _permuted_with_factors(plan.request, options.backend, x, c, alpha, beta, out), None
-    return _permuted(plan.request, options.backend, x, c, alpha, beta)
+    return _permuted(plan.request, options.backend, x, c, alpha, beta, out)
 
 
 def permute_plan_call(
     plan: PermutePlan, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar, out: Any
 ) -> torch.Tensor:
     """The result of a permutation plan's call."""
-    factors = any_tensor(alpha, beta)
-    if not factors:
-        refuse_out(out)
     x = as_tensor("x", x).resolve_neg()
     if not is_transforming():
-        scalars = (1.0, 1.0) if factors else (alpha, beta)
+        scalars = (1.0, 1.0) if any_tensor(alpha, beta) else (alpha, beta)
         plan.prepare(x.detach(), None, *scalars, None if c is None else c.detach())
-    if factors:
-        return _permuted_with_factors(plan.request, plan.request.backend, x, c, alpha, beta, out)
-    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta)[0]
-
-
-def _permuted_with_factors(
-    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any
-) -> torch.Tensor:
-    """The permutation as a contraction with a one, where a factor is a tensor of no dimensions."""
-    asked, one = _with_one(request, x)
-    options = replace(options_of(asked, {}), backend=backend)
-    found: torch.Tensor = with_factors(asked.notation, x, one, c, alpha, beta, out, options, False, False)
-    return found
-
-
-def _with_one(request: Request, x: torch.Tensor) -> tuple[Request, torch.Tensor]:
-    """The request of a permutation as that of a contraction, and the one that it is with."""
-    with outside_transforms():
-        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
-        return asked, torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
+    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta, out)[0]
 
 
 def _permuted(
-    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
+    request: Request, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any
 ) -> tuple[torch.Tensor, DifferentiableCall | None]:
-    asked, one = _with_one(request, x)
+    """The permutation as a contraction with a one that is repeated along new modes."""
+    with outside_transforms():
+        asked = replace(as_contraction(request), device=x.device, target=target_of("reference", x.device))
+        one = torch.ones((), dtype=x.dtype, device=x.device).expand(request.b.shape)
+    if any_tensor(alpha, beta):
+        options = replace(options_of(asked, {}), backend=backend)
+        return with_factors(asked.notation, x, one, c, alpha, beta, out, options, False, False), None
+    refuse_out(out)
     return called(asked, (x, one, c), (), alpha, beta, backend, new=request.b.shape)
 
 
@@ -269,9 +241,7 @@ def called(
         metas = [None if each is None else meta(each) for each in ordered]
         form, places = plain_form(request, metas, backend)
         viewed, needed = form.of([metas[at] for at in places]), tuple([needs[at] for at in places])
-        program = None
-        if not (ahead or return_arg or is_overheard()) and handed_over(request, metas[C]):
-            program = handed(form.spec, layouts_of(viewed), new is not None, core)
+        program = None if ahead or return_arg else _program(request, form, viewed, metas[C], new is not None, core)
     shapes = tuple([None if each is None else tuple(each.shape) for each in viewed])
     make = partial(rule, form.spec, needed, shapes, a.device, ahead, new is not None)
     order = tuple(names.index(name) for name in form.given)
@@ -292,19 +262,29 @@ def written(
     """
     given = [operands[each.name] for each in request.named if each.layout is not None]
     metas = [None if each is None else meta(each) for each in (*tensors, *given)]
-    if not is_differentiable(request) or not handed_over(request, metas[C]) or is_overheard():
+    if not is_differentiable(request):
         return None
     form, places = plain_form(request, metas, "auto")
     # A bare contraction of an algebra would be itself within its program.
     inner = core if any(form.spec.functions) else None
-    program = handed(form.spec, layouts_of(form.of([metas[at] for at in places])), False, inner)
+    program = _program(request, form, form.of([metas[at] for at in places]), metas[C], False, inner)
     if program is None:
         return None
     names = list(operands)
     return DifferentiableCall(form, None, program, tuple([names.index(name) for name in form.given]))
 
 
-def _with_places(found: Rule, tensors: Sequence[torch.Tensor | None]) -> Any:
+def _program(
+    request: Request, form: Plain, tensors: Sequence[torch.Tensor | None], c: torch.Tensor | None, moves: bool,
+    inner: Core | None,
+) -> Program | None:  # fmt: skip
+    """The call in torch's operations, where they serve."""
+    if is_overheard() or not handed_over(request, c):
+        return None
+    return handed(form.spec, layouts_of(tensors), moves, inner)
+
+
+def _with_places(found: Rule | Composed, tensors: Sequence[torch.Tensor | None]) -> Any:
     """`return_arg`: the values of a contraction that selects, and their places."""
     if not isinstance(found, Selection):
         raise UnsupportedError("return_arg with a gradient is for algebras that select, without functions and C")
@@ -324,8 +304,3 @@ def _validated(
             equation, a.detach(), b.detach(), replace(options, operands=operands), None if c is None else c.detach(),
             alpha, beta, None, validate=True,
         )  # fmt: skip
-
-
-def explained(plan: Plan | PermutePlan, needs: tuple[bool, ...]) -> str:
-    """The backward pass in the text of `explain`."""
-    return lines_of(plan, needs) if isinstance(plan, Plan) else lines_of_permutation(plan)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from weft.autograd.algebras import plain_rule
+from weft.autograd.algebras import Composed, plain_form, rule
+from weft.autograd.backward import Needs
 from weft.autograd.hooks import kept_type
 from weft.autograd.permutation import as_contraction
 from weft.autograd.product import Product
 from weft.autograd.rule import Rule
-from weft.autograd.spec import Plain, is_smooth
+from weft.autograd.spec import Plain, check_differentiable, is_smooth
 from weft.autograd.steps import GradientStep
 from weft.base.figures import duration, si
 from weft.plans.contraction import Plan
@@ -20,25 +21,24 @@ from weft.plans.permutation import PermutePlan
 from weft.spec.dtypes import dtype_name
 
 
-def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
-    """The section of a plan that was made of tensors which require gradients; `needs` says which of them."""
-    request, c = plan.request, plan.contraction.c
+def explained(plan: Plan | PermutePlan, needs: Needs) -> str:
+    """The backward pass of a plan that was made of tensors which require gradients; `needs` says which of them."""
+    request = plan.request if isinstance(plan, Plan) else as_contraction(plan.request)
+    needs = needs if isinstance(plan, Plan) else (True,)
     tensors: list[torch.Tensor | None] = [_meta(each.shape, each.dtype) for each in (request.a, request.b)]
+    c = plan.contraction.c if isinstance(plan, Plan) else None
     tensors.append(_meta(c.shape, c.dtype) if c is not None else None)
     tensors += [_meta(each.layout.shape, each.dtype) for each in request.named if each.layout is not None]
-    asked = tuple(need and each is not None for need, each in zip(needs, tensors, strict=False))
-    asked = (*asked, *(False,) * (len(tensors) - len(asked)))
-    return "\n".join(section("backward", described(*plain_rule(request, tensors, asked))))
+    asked = [need and each is not None for need, each in zip(needs, tensors, strict=False)] + [False] * len(tensors)
+    check_differentiable(request)
+    form, places = plain_form(request, tensors, request.backend)
+    shapes = tuple([None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places])])
+    needed, permutes = tuple([asked[at] for at in places]), isinstance(plan, PermutePlan)
+    found = rule(form.spec, needed, shapes, request.device, False, permutes)
+    return "\n".join(section("backward", described(form, found)))
 
 
-def lines_of_permutation(plan: PermutePlan) -> str:
-    """The section of a plan that permutes."""
-    request = as_contraction(plan.request)
-    tensors = (*(_meta(each.shape, each.dtype) for each in (request.a, request.b)), None)
-    return "\n".join(section("backward", described(*plain_rule(request, tensors, (True, False, False), permutes=True))))
-
-
-def described(form: Plain, found: Rule) -> list[str]:
+def described(form: Plain, found: Rule | Composed) -> list[str]:
     """Lines on a rule: the steps of a full backward pass, and what is kept."""
     if not isinstance(found, Product):
         return [f"by the rule {type(found).__name__.lower()}: {(type(found).__doc__ or '').splitlines()[0]}"]
@@ -56,7 +56,7 @@ def described(form: Plain, found: Rule) -> list[str]:
 
 def _kept(found: Product) -> str:
     if found.kept:
-        size = si(found.kept_bytes, "B")
+        size = si(found.sums_bytes, "B")
         return f"kept besides operands and results: the sums, {size} in {dtype_name(kept_type(found.spec))}"
     if found.again:
         return "kept besides operands and results: nothing; the sums are made again"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,11 @@ import torch
 
 from weft.api.entry import contraction
 from weft.api.lookup import Terms, read_notation
-from weft.base.arrays import as_results, as_tensor
+from weft.base.arrays import as_tensor
 from weft.base.factors import check_dimensions, is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
 from weft.fn.binding import parameters
-from weft.planner.options import Options, options_of
-from weft.plans.contraction import Plan
+from weft.planner.options import Options
 from weft.spec.notation import expand
 
 
@@ -97,14 +96,3 @@ def _times(factor: Any, value: torch.Tensor) -> torch.Tensor:
     if isinstance(factor, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
         value = torch.where((factor == 0) & (value - value != 0), 0, value)
     return value * factor
-
-
-def plan_with_factors(
-    plan: Plan, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Mapping[str, torch.Tensor],
-    validate: bool,
-) -> Any:  # fmt: skip
-    """The results of a plan's call with tensor factors, on tensors of the planned layouts: those of `weft.contract`."""
-    request = plan.request
-    return with_factors(
-        request.notation, a, b, c, alpha, beta, as_results(out), options_of(request, operands), False, validate
-    )

@@ -32,21 +32,13 @@ def pushed(
     total: Tensor | None = None
     for hook in (A_FN, B_FN):
         total = _operand(spec, sources, tangents, hook, alpha, total)
-    total = _addend(spec, sources, tangents, beta, total)
-    moving = [name for name in spec.taken(EPILOGUE) if tangents[spec.place(name)] is not None]
+    if beta != 0 and spec.term_c is not None:
+        total = _addend(spec, sources, tangents, beta, total)
     sums = () if not kept else (None if total is None else total.to(hooks.kept_type(spec)),)
     if spec.functions[EPILOGUE] is None:
         return (None if total is None else total.to(spec.results[0]), *sums)
-    if total is None and not moving:
-        return (*(None for _ in spec.results), *sums)
-    held = sources[SUMS]
-    functions = _of_epilogue(spec, total is not None, tuple(moving), held.dtype)
-    given = {"weft_total": (spec.term_d, total), "weft_sums": (spec.term_d, held)} | _operands(spec, sources, tangents)
-    found = [
-        None if each is None else _over(spec, each, held, spec.term_d, spec.term_d, given, dtype)
-        for each, dtype in zip(functions, spec.results, strict=True)
-    ]
-    return (*found, *sums)
+    term = spec.term_d
+    return (*_through(spec, EPILOGUE, sources, tangents, (sources[SUMS], term), (total, term), spec.results), *sums)
 
 
 def _operand(
@@ -54,20 +46,15 @@ def _operand(
 ) -> Tensor | None:
     """The sums' tangent with the part of A, or of B, added."""
     own, name = ((spec.term_a, "A"), (spec.term_b, "B"))[hook]
-    tangent, function = tangents[hook], spec.functions[hook]
-    moving = [each for each in spec.taken(hook) if tangents[spec.place(each)] is not None]
-    if tangent is None and not moving:
+    tangent = tangents[hook]
+    if spec.functions[hook] is not None:
+        (tangent,) = _through(
+            spec, hook, sources, tangents, (sources[name], own), (tangent, own), (spec.accumulate,)
+        )
+    if tangent is None:
         return total
-    value, given = sources[name], _operands(spec, sources, tangents)
-    if function is not None:
-        given |= {"weft_x": (own, value), "weft_dx": (own, tangent)}
-        (pushed_,) = _of_function(spec, hook, tangent is not None, tuple(moving), value.dtype)
-        if pushed_ is None:
-            return total
-        tangent = _over(spec, pushed_, value, own, own, given, spec.accumulate)
-    assert tangent is not None
     other = B_FN if hook == A_FN else A_FN
-    taken = {each: given[each] for each in spec.taken(other)}
+    taken = {each: (spec.modes(each), sources[operand_source(each)]) for each in spec.taken(other)}
     indices = {each: label for each, label in spec.indices if each in spec.names[other]}
     a, b = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
     options = spec.asked(
@@ -81,88 +68,67 @@ def _addend(
     spec: Spec, sources: Mapping[str, Tensor], tangents: Tangents, beta: Scalar, total: Tensor | None
 ) -> Tensor | None:
     """The sums' tangent with the part of C added."""
-    moving = [each for each in spec.taken(C_FN) if tangents[spec.place(each)] is not None]
-    if spec.term_c is None or beta == 0 or (tangents[C] is None and not moving):
-        return total
-    tangent, term, value = tangents[C], spec.term_c, sources["C"]
+    tangent, term, shape = tangents[C], spec.term_c or "", (sources["D"] if total is None else total).shape
     if spec.functions[C_FN] is not None:
-        given = _operands(spec, sources, tangents) | {"weft_x": (term, value), "weft_dx": (term, tangent)}
-        (pushed_,) = _of_function(spec, C_FN, tangent is not None, tuple(moving), value.dtype)
-        if pushed_ is None:
-            return total
-        whole = with_modes(value, term, spec.term_d)
-        shape = total.shape if total is not None else sources["D"].shape
-        tangent = _over(spec, pushed_, whole.expand(shape), spec.term_d, spec.term_d, given, spec.accumulate)
-    else:
-        assert tangent is not None
+        whole = with_modes(sources["C"], term, spec.term_d).expand(shape)
+        (tangent,) = _through(
+            spec, C_FN, sources, tangents, (whole, spec.term_d), (tangent, term), (spec.accumulate,)
+        )
+    elif tangent is not None:
         tangent = with_modes(tangent, term, spec.term_d).to(spec.accumulate)
+    if tangent is None:
+        return total
     part = tangent * beta
-    if total is None:
-        return part.expand(sources["D"].shape)
-    return total + part
+    return part.expand(shape) if total is None else total + part
 
 
-def _operands(spec: Spec, sources: Mapping[str, Tensor], tangents: Tangents) -> dict[str, tuple[str, Tensor | None]]:
-    found: dict[str, tuple[str, Tensor | None]] = {}
-    for at, (name, modes) in enumerate(spec.operands):
-        found[name] = (modes, sources.get(operand_source(name)))
-        found[f"weft_d_{name}"] = (modes, tangents[FIRST_OPERAND + at])
-    return found
-
-
-def _over(
+def _through(
     spec: Spec,
-    function: Derived,
-    main: Tensor,
-    own: str,
-    term: str,
-    given: Mapping[str, tuple[str, Tensor | None]],
-    out: torch.dtype,
-) -> Tensor:
-    """A function of a tensor's elements."""
-    indices = {name: label for name, label in spec.indices if name in function.inputs}
-    operands = {name: given[name] for name in function.inputs[1:] if name not in indices}
-    functions = (function.function, None, None, None)
-    options = spec.passing(out_dtype=out, functions=functions, operands=operands, indices=indices)
-    found: Tensor = contraction(f"{own},->{term}", main, one_of(main.dtype, main.device), options)
+    hook: int,
+    sources: Mapping[str, Tensor],
+    tangents: Tangents,
+    value: tuple[Tensor, str],
+    tangent: tuple[Tensor | None, str],
+    types: Sequence[torch.dtype],
+) -> list[Tensor | None]:
+    """The tangent of each result of a function, of a value and its tangent with their modes."""
+    (main, own), (own_tangent, term) = value, tangent
+    moving = tuple(name for name in spec.taken(hook) if tangents[spec.place(name)] is not None)
+    if own_tangent is None and not moving:
+        return [None] * len(types)
+    given: dict[str, tuple[str, Tensor | None]] = {"weft_dx": (term, own_tangent)}
+    for at, (name, modes) in enumerate(spec.operands):
+        given[name] = (modes, sources.get(operand_source(name)))
+        given[f"weft_d_{name}"] = (modes, tangents[FIRST_OPERAND + at])
+    found: list[Tensor | None] = []
+    functions = _tangents(spec, hook, None if own_tangent is None else own_tangent.dtype, moving, main.dtype)
+    for function, out in zip(functions, types, strict=True):
+        if function is None:
+            found.append(None)
+            continue
+        indices = {name: label for name, label in spec.indices if name in function.inputs}
+        operands = {name: given[name] for name in function.inputs[1:] if name not in indices}
+        options = spec.passing(
+            out_dtype=out, functions=(function.function, None, None, None), operands=operands, indices=indices
+        )
+        found.append(contraction(f"{own},->{own}", main, one_of(main.dtype, main.device), options))
     return found
 
 
 @lru_cache(maxsize=1024)
-def _of_function(
-    spec: Spec, hook: int, itself: bool, moving: tuple[str, ...], storage: torch.dtype
+def _tangents(
+    spec: Spec, hook: int, tangent: torch.dtype | None, moving: tuple[str, ...], storage: torch.dtype
 ) -> tuple[Derived | None, ...]:
-    """The tangent of a_fn, b_fn or c_fn; the value is the operand, `weft_dx` its tangent if it has one (`itself`)."""
-    function = spec.functions[hook]
+    """The tangents of a function's results; its value is the main input, `weft_dx` the value's tangent if any."""
+    function, names = spec.functions[hook], spec.names[hook]
     assert function is not None
-    names = spec.names[hook]
     inputs = {"weft_x": value_type(storage, spec.accumulate)} | {name: spec.dtype_of(name) for name in names}
     inputs |= {f"weft_d_{name}": spec.dtype_of(name) for name in moving}
-    if itself:
-        inputs["weft_dx"] = storage
+    if tangent is not None:
+        inputs["weft_dx"] = tangent
 
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
         arguments = [converted(t["weft_x"], function.dtypes[0]), *(t[name] for name in names)]
         return push(function, arguments, [t.get("weft_dx"), *(t.get(f"weft_d_{name}") for name in names)])
 
     return derived(body, inputs, hooks.HOOKS[hook])
-
-
-@lru_cache(maxsize=1024)
-def _of_epilogue(
-    spec: Spec, summed: bool, moving: tuple[str, ...], held: torch.dtype
-) -> tuple[Derived | None, ...]:
-    """The tangent of each result; the value is the sums, `weft_total` their tangent if they have one (`summed`)."""
-    epilogue = spec.functions[EPILOGUE]
-    assert epilogue is not None
-    names = spec.names[EPILOGUE]
-    inputs = {"weft_sums": value_type(held, spec.accumulate)} | {name: spec.dtype_of(name) for name in names}
-    inputs |= {f"weft_d_{name}": spec.dtype_of(name) for name in moving}
-    if summed:
-        inputs["weft_total"] = spec.accumulate
-
-    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
-        arguments = [converted(t["weft_sums"], spec.accumulate), *(t[name] for name in names)]
-        return push(epilogue, arguments, [t.get("weft_total"), *(t.get(f"weft_d_{name}") for name in names)])
-
-    return derived(body, inputs, hooks.HOOKS[EPILOGUE])

@@ -25,8 +25,17 @@ class Differentiated(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        rule, alpha, beta, *tensors = inputs
-        _keep(ctx, rule, alpha, beta, tensors, output)
+        """Save what the derivatives of a call take."""
+        rule, ctx.alpha, ctx.beta, *tensors = inputs
+        ctx.rule = rule
+        ctx.set_materialize_grads(False)
+        saved = rule.saved(tensors, output)
+        ctx.save_for_backward(*saved)
+        if rule.ahead:
+            ctx.save_for_forward(*saved)
+            ctx.zeros = [_zeros_like(each) for each in output]
+        if whole := [each for each in output if not is_smooth(each.dtype)]:
+            ctx.mark_non_differentiable(*whole)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
@@ -54,35 +63,6 @@ class Differentiated(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-class Recorded(torch.autograd.Function):
-    """The call of a rule of which no tangent is requested, outside of transforms: one function less is called."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rule: Rule, alpha: Scalar, beta: Scalar, *tensors: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
-        found = rule.forward(alpha, beta, tensors)
-        _keep(ctx, rule, alpha, beta, tensors, found)
-        return found[: rule.yields]
-
-    backward = Differentiated.backward
-
-
-def _keep(
-    ctx: Any, rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors, results: tuple[torch.Tensor, ...]
-) -> None:
-    """Save what the backward pass of a call takes."""
-    ctx.rule, ctx.alpha, ctx.beta = rule, alpha, beta
-    ctx.set_materialize_grads(False)
-    saved = rule.saved(tensors, results)
-    ctx.save_for_backward(*saved)
-    if rule.ahead:
-        ctx.save_for_forward(*saved)
-        ctx.zeros = [_zeros_like(each) for each in results]
-    if whole := [each for each in results if not is_smooth(each.dtype)]:
-        ctx.mark_non_differentiable(*whole)
-
-
 def _zeros_like(result: torch.Tensor) -> Callable[[], torch.Tensor | None]:
     """The maker of the tangent of a result that does not move: torch wants one of each but whole numbers."""
     if not is_smooth(result.dtype):
@@ -91,8 +71,7 @@ def _zeros_like(result: torch.Tensor) -> Callable[[], torch.Tensor | None]:
 
 
 #: `Function.apply` without torch.func, straight to torch's C++: binding arguments by name costs more than the call.
-_ahead: Any = super(torch.autograd.Function, Differentiated).apply
-_plainly: Any = super(torch.autograd.Function, Recorded).apply
+_plainly: Any = super(torch.autograd.Function, Differentiated).apply
 _transforming: Any = torch._C._are_functorch_transforms_active
 
 
@@ -103,5 +82,5 @@ def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[to
             raise UnsupportedError("torch.func.functionalize does not take weft's calls: make_fx and torch.compile do")
         found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)
         return found
-    result: tuple[torch.Tensor, ...] = (_ahead if rule.ahead else _plainly)(rule, alpha, beta, *tensors)
+    result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
     return result

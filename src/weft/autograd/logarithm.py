@@ -34,8 +34,6 @@ from weft.planner.schedule import Scalar
 class Logarithm(Bare):
     """The rule of a bare contraction of `log`."""
 
-    yields: int | None = 1
-
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         super().__init__(spec, needs, ahead)
         self._wide = spec.asked(algebra=spec.algebra, out_dtype=torch.float64, accumulate=torch.float64)

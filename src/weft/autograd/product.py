@@ -4,9 +4,10 @@ With G the gradient of the sums, which the epilogue's derivative makes of that o
 
     dA = a_fn'(A) * sum_n conj(alpha) G conj(b_fn(B))      dC = c_fn'(C) * conj(beta) G      d bias = sum of its part
 
-in torch's convention of complex gradients. G is never stored where the cost model finds it cheaper to make it as the
-contractions read dD: then it is their prologue. a_fn' is fused into the epilogue. What G needs of the sums is read off
-D where that says it all (`relu`), else the sums are kept as one more result, or computed again.
+in torch's convention of complex gradients. G is made as the contractions read dD, by their prologue, or stored: on a
+CPU where several read it, elsewhere where the cost model finds it cheaper. a_fn' is fused into the epilogue. What G
+needs of the sums is read off D where that says it all (`relu`), else the sums are kept as one more result, or computed
+again.
 """
 
 from __future__ import annotations
@@ -105,9 +106,12 @@ class Product(Rule):
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """The sources that tensors and results are."""
-        operands = tuple(operand_source(name) for name, _ in self.spec.operands)
-        results = tuple(result_source(at) for at in range(len(self.spec.results)))
-        return ("A", "B", "C", *operands, *results, *((SUMS,) if self.kept else ()))
+        results = map(result_source, range(len(self.spec.results)))
+        return (*self._inputs, *results, *((SUMS,) if self.kept else ()))
+
+    @cached_property
+    def _inputs(self) -> tuple[str, ...]:
+        return ("A", "B", "C", *(operand_source(name) for name, _ in self.spec.operands))
 
     @cached_property
     def _grads(self) -> tuple[str, ...]:
@@ -115,18 +119,14 @@ class Product(Rule):
         return tuple(map(grad_source, range(len(self.spec.results) + 1)))
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes kept that are no operands and no results."""
-        return self._sums_bytes if self.kept else 0
-
-    @property
-    def _sums_bytes(self) -> int:
+    def sums_bytes(self) -> int:
+        """Bytes of the sums as they are kept."""
         return math.prod(self._shape(self.spec.term_d)) * hooks.kept_type(self.spec).itemsize
 
     def _is_kept(self) -> bool:
         """Whether the sums are kept, or made again: what the cost model finds cheaper, within the workspace limit."""
         limit = self.spec.how.workspace_limit
-        if limit is not None and self._sums_bytes > limit:
+        if limit is not None and self.sums_bytes > limit:
             return False
         try:
             _, again = sums_again(self.spec).chosen(self.metas(), self.device)
@@ -211,7 +211,7 @@ class Product(Rule):
         return torch.zeros(shape, dtype=self.spec.storage[at], device=self.device)
 
     def steps(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
-        """The contractions of a backward pass; the way the cost model expects to take less time."""
+        """The contractions of a backward pass."""
         key = (pattern, needs)
         found = self._steps.get(key)
         if found is None:
@@ -220,7 +220,10 @@ class Product(Rule):
         return found
 
     def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
-        """On a CPU a derivative takes longer to make than to read: it is made once where several steps read it."""
+        """The steps that are expected to take less time.
+
+        On a CPU a derivative takes longer to make than to read: it is stored where several steps read it.
+        """
         found = self._made(pattern, needs, stored=False)
         readers = sum(isinstance(step, GradientStep) and step.prologue for step in found)
         if readers > 1 or (readers and self.device.type != "cpu"):
@@ -279,7 +282,7 @@ class Product(Rule):
         spec = self.spec
         found = {
             name: torch.empty(shape, dtype=dtype, device="meta")
-            for name, shape, dtype in zip(self._inputs(), self.shapes, spec.storage, strict=True)
+            for name, shape, dtype in zip(self._inputs, self.shapes, spec.storage, strict=True)
             if shape is not None
         }
         shape = self._shape(spec.term_d)
@@ -287,9 +290,6 @@ class Product(Rule):
             found[grad_source(at)] = found[result_source(at)] = torch.empty(shape, dtype=dtype, device="meta")
         found[SUMS] = torch.empty(shape, dtype=hooks.kept_type(spec), device="meta")
         return found
-
-    def _inputs(self) -> tuple[str, ...]:
-        return ("A", "B", "C", *(operand_source(name) for name, _ in self.spec.operands))
 
 
 class Permuted(Product):

@@ -28,8 +28,6 @@ class Rule(ABC):
     `needs` says which gradients may be requested, `ahead` whether tangents may be: then everything is saved.
     """
 
-    yields: int | None = None  # how many results autograd sees where no tangent is requested; None for all
-
     def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
         self.spec, self.needs, self.ahead = spec, needs, ahead
 

@@ -44,39 +44,31 @@ class Selection(Bare):
         return (*tensors[:2], *places)
 
     def pulled(self, grad: Tensor, saved: Sequence[Any], needs: Needs) -> Found:
-        a, b, *places = saved
-        found: list[Tensor | None] = [None, None]
-        terms, slopes = (self.spec.term_a, self.spec.term_b), _slopes(self.spec.algebra, self.spec.accumulate)
-        extents, there = self._extents((a, b)), None
-        at = dict(zip(self.reduced, places, strict=True))
-        if any(extents[label] == 0 for label in self.reduced):  # else each result has selected something
-            there = next(iter(at.values())) >= 0
-            at = {label: place.clamp_min(0) for label, place in at.items()}
+        pair, (places, there) = saved[:2], self._selected(*saved)
+        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
         picked: tuple[Tensor | None, ...] = (None, None)
         if any(needs[side] and slope is not None and slope.inputs != ("grad",) for side, slope in enumerate(slopes)):
-            every, where = self._coordinates(places, (a, b))
-            picked = tuple(self._picked(x, term, every, where) for x, term in zip((a, b), terms, strict=True))
-        for side, (tensor, term, slope) in enumerate(zip((a, b), terms, slopes, strict=True)):
+            picked = tuple(map(self._picked, pair, places))
+        found: list[Tensor | None] = [None, None]
+        for side, (tensor, place, slope) in enumerate(zip(pair, places, slopes, strict=True)):
             if needs[side]:
                 part = _evaluated(slope, grad.to(self.spec.accumulate), *picked)
-                part = part if there is None else torch.where(there, part, 0)
-                found[side] = self._added_up(part, tensor, self._places_in(tensor, term, at, part.shape))
+                found[side] = self._added_up(part if there is None else torch.where(there, part, 0), tensor, place)
         return tuple(found)
 
     def forward_mode(self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors) -> Found:
         return (*super().forward_mode(alpha, beta, saved, tangents), *(None for _ in self.reduced))
 
     def pushed(self, saved: Sequence[Any], tangents: Tensors) -> Tensor:
-        a, b, *places = saved
-        at, there = self._coordinates(places, (a, b))
-        terms = (self.spec.term_a, self.spec.term_b)
-        picked = tuple(self._picked(x, term, at, there) for x, term in zip((a, b), terms, strict=True))
+        pair, (places, there) = saved[:2], self._selected(*saved)
+        picked, extents = tuple(map(self._picked, pair, places)), self._extents(pair)
+        shape = [extents[label] for label in self.spec.term_d]
+        total = torch.zeros(shape, dtype=self.spec.accumulate, device=pair[0].device)
         slopes = _slopes(self.spec.algebra, self.spec.accumulate)
-        total = torch.zeros((), dtype=self.spec.accumulate, device=a.device)
-        for side, tangent in enumerate(tangents):
+        for slope, tangent, place in zip(slopes, tangents, places, strict=True):
             if tangent is not None:
-                total = total + _evaluated(slopes[side], self._picked(tangent, terms[side], at, there), *picked)
-        return torch.where(there, total, 0).to(self.spec.results[0])
+                total = total + _evaluated(slope, self._picked(tangent, place).expand(shape), *picked)
+        return (total if there is None else torch.where(there, total, 0)).to(self.spec.results[0])
 
     def _extents(self, pair: Sequence[Tensor | None]) -> dict[str, int]:
         extents: dict[str, int] = {}
@@ -86,27 +78,23 @@ class Selection(Bare):
                 extents[label] = max(size, extents.get(label, 0))
         return extents
 
-    def _coordinates(
-        self, places: Sequence[Tensor], pair: tuple[Tensor, Tensor]
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Coordinates of the selected pair along each mode, to be broadcast to D's shape; and where there was one."""
-        extents, found, device = self._extents(pair), {}, pair[0].device
-        for label in self.spec.term_d:
-            shape = [-1 if each == label else 1 for each in self.spec.term_d]
-            found[label] = torch.arange(extents[label], device=device).reshape(shape)
-        for label, place in zip(self.reduced, places, strict=True):
-            found[label] = place.clamp_min(0).long()
-        if not places:  # nothing is reduced: every pair is selected
-            shape = [extents[label] for label in self.spec.term_d]
-            return found, torch.ones(shape, dtype=torch.bool, device=device)
-        return found, places[0] >= 0
+    def _selected(self, a: Tensor, b: Tensor, *places: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Where the selected elements stand in A and in B; and for which of D there are any, if not for all."""
+        extents, there = self._extents((a, b)), None
+        at = dict(zip(self.reduced, places, strict=True))
+        if any(extents[label] == 0 for label in self.reduced):
+            there = places[0] >= 0
+            at = {label: place.clamp_min(0) for label, place in at.items()}
+        shape, terms = [extents[label] for label in self.spec.term_d], (self.spec.term_a, self.spec.term_b)
+        first, second = (self._places_in(x, term, at, shape) for x, term in zip((a, b), terms, strict=True))
+        return (first, second), there
 
-    def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], there: Tensor) -> Tensor:
+    def _picked(self, tensor: Tensor, place: Tensor) -> Tensor:
         if not tensor.numel():
             return torch.zeros((), dtype=self.spec.accumulate, device=tensor.device)
         # Not tensor[...], which reads an index of no dimensions into Python.
-        found = torch.ops.aten.index(tensor, [at[label] for label in term]) if term else tensor
-        return found.to(self.spec.accumulate).expand(there.shape)
+        found: Tensor = torch.ops.aten.index(tensor.reshape(-1), [place])
+        return found.to(self.spec.accumulate)
 
     def _places_in(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], shape: Sequence[int]) -> Tensor:
         """Where the selected elements stand in a tensor, row by row; `at` are those along reduced modes."""
