@@ -75,12 +75,12 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "grouped evenly": (lambda: weft.grouped("mk,kn->mn", EVEN), 144),
     "network": (lambda: network()(A, B, C), 33),
     "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 115),
-    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 57),
-    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 58),
+    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 51),
+    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 52),
     "gradient of four modes with an epilogue": (
-        lambda: weft.contract("acbd,cedf->abef", WIDE, LONG, epilogue=torch.nn.functional.gelu).sum().backward(), 90,
+        lambda: weft.contract("acbd,cedf->abef", WIDE, LONG, epilogue=torch.nn.functional.gelu).sum().backward(), 72,
     ),
-    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 66),
+    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 56),
 }
 
 
@@ -148,15 +148,15 @@ def test_a_first_backward_pass_plans_no_more_than_its_contractions(monkeypatch: 
     """Three of them, and one derivative: the gradient of the sums is made once on a CPU."""
     monkeypatch.setenv("WEFT_TIERS", "1")
 
-    def entered(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
-        a, b = (torch.rand(shape, requires_grad=True) for shape in ((14, 15, 16, 17), (15, 16, 17, 13)))
-        found = weft.contract("acbd,cedf->abef", a, b, epilogue=function)
+    def entered(function: Callable[[torch.Tensor], torch.Tensor], rows: int) -> int:
+        a, b = (torch.rand(shape, requires_grad=True) for shape in ((rows, 15, 16, 17), (15, 16, 17, 13)))
+        found = weft.contract("mkpl,kqln->mpqn", a, b, epilogue=function)
         return frames(lambda: torch.autograd.grad(found, (a, b), torch.ones_like(found)))
 
-    entered(torch.sigmoid)  # imports
-    passes = [entered(torch.nn.functional.gelu) for _ in range(3)]
-    assert passes[0] <= 7000
-    assert passes[2] <= 150
+    entered(torch.sigmoid, 13)  # imports
+    passes = [entered(torch.nn.functional.gelu, 14) for _ in range(3)]
+    assert passes[0] <= 6600, passes
+    assert passes[2] <= 125, passes
 
 
 def _twice(value: torch.Tensor, leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
