@@ -27,11 +27,6 @@ def _network() -> Callable[[], Any]:
     return lambda: net(A.clone(), B, C)  # not the tensors of the last call, which are known as such
 
 
-def _blocks() -> Callable[[], Any]:
-    a, b = weft.blocks.BlockTensor({(0, 0): A}), weft.blocks.BlockTensor({(0, 0): B})
-    return lambda: weft.blocks.contract("ij,jk->ik", a, b)
-
-
 def _tree() -> Callable[[], Any]:
     import weft.hooks
 
@@ -71,8 +66,6 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "network: programs": _network,
     "grouped: plans": lambda: lambda: weft.grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
     "grouped: requests": lambda: lambda: weft.plan_grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
-    "blocks: plans": _blocks,
-    "ragged: plans": lambda: lambda: weft.contract("bij,bjk->bik", A, B[None], ragged={"i": [0, 6]}),
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,
     "cascades: plans": lambda: _cascade,

@@ -13,7 +13,7 @@ import torch
 import weft
 from support import Backend
 from weft.blocks import BlockTensor
-from weft.blocks.plan import BlockPlan
+from weft.groups.packed import PackedPlan
 from weft.testing import random_operand
 
 # Charges and their extents, by label; blocks are those whose charges add up to zero.
@@ -140,9 +140,7 @@ def test_gradients_may_be_negative_views() -> None:
 
 def test_the_precision_of_all_calls_is_that_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(
-        "weft.blocks.contraction.BlockPlan", lambda *given: made.append(given) or BlockPlan(*given)
-    )
+    monkeypatch.setattr("weft.groups.packed.PackedPlan", lambda *given: made.append(given) or PackedPlan(*given))
     a, b = (BlockTensor({(0, 0): torch.rand(2, 2)}) for _ in range(2))
     for mode in ("ieee", "ieee_bound", "ieee", "ieee_bound"):
         with weft.precision(mode):

@@ -165,3 +165,32 @@ def test_what_is_not_ragged() -> None:
         weft.contract("bjd,bde->bje", x, w, ragged={"j": OFFSETS["j"]}, return_arg=True)
     with pytest.raises(weft.ArgumentError, match=r"ragged is a mapping from labels to offsets, not list"):
         weft.contract("bjd,bde->bje", x, w, ragged=OFFSETS["j"])  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("leaf", [False, True])
+@pytest.mark.parametrize(
+    ("equation", "shapes", "shape", "value"),
+    [
+        ("bjd,bde->bje", ((0, 6), (0, 6, 4)), (0, 4), 0),
+        ("bqd,bkd->bqk", ((0, 6), (0, 6)), (0,), 0),
+        ("bjd,bje->bde", ((0, 6), (0, 3)), (0, 6, 3), 0),
+        ("bjd,bde->e", ((0, 6), (0, 6, 4)), (4,), 1),
+        ("bjd,bje->de", ((0, 6), (0, 3)), (6, 3), 1),
+    ],
+)
+def test_no_lists_at_all(
+    equation: str, shapes: tuple[tuple[int, ...], ...], shape: tuple[int, ...], value: float, leaf: bool
+) -> None:
+    """A result of no rows, or the function of a sum of nothing; gradients are zeros that are there."""
+    x, y = (torch.ones(each, dtype=torch.float64, requires_grad=leaf) for each in shapes)
+    offsets = {label: [0] for label in "jqk" if label in equation}
+    for _ in range(3):
+        found = weft.contract(equation, x, y, ragged=offsets, epilogue=torch.cos)
+        assert (found.dtype, found.requires_grad) == (torch.float64, leaf)
+        assert torch.equal(found, torch.full(shape, value, dtype=torch.float64))
+        if leaf:
+            assert all(map(torch.equal, torch.autograd.grad(found.sum(), (x, y)), (x, y)))
+    with pytest.raises(weft.ShapeError, match="a has 2 rows of 'bj', the offsets end at 0"):
+        weft.contract("bjd,bde->bje", torch.ones(2, 6), torch.ones(0, 6, 4), ragged={"j": [0]})
+    with pytest.raises(weft.ArgumentError, match="begin with 0 and do not fall"):
+        weft.contract("bjd,bde->bje", torch.ones(0, 6), torch.ones(0, 6, 4), ragged={"j": []})

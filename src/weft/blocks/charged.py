@@ -321,13 +321,19 @@ def _fusion_sign(parts: Sequence[Leg], sign: int, first: int) -> Callable[[Key],
     return found
 
 
-def result_legs(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> tuple[Leg, ...]:
-    """The legs of a contraction's result; an error that names the label whose legs do not meet."""
+def legs_of(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> tuple[Leg, ...]:
+    """The legs of a contraction's result."""
+    (first, second), output = notation.inputs, notation.output
+    legs = {**dict(zip(second, b.legs, strict=True)), **dict(zip(first, a.legs, strict=True))}
+    return tuple([legs[label] for label in output])
+
+
+def check_legs(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> None:
+    """An error that names the label whose legs do not meet."""
     first, second = notation.inputs
     for term, tensor in ((first, a), (second, b)):
         if len(term) != len(tensor.legs):
             raise ShapeError(f"'{term_text(term)}' has {len(term)} labels, the tensor {len(tensor.legs)} legs")
-    legs = {**dict(zip(second, b.legs, strict=True)), **dict(zip(first, a.legs, strict=True))}
     if a.symmetry != b.symmetry:
         raise ArgumentError("tensors of different symmetries do not meet")
     for label in dict.fromkeys((*first, *second)):
@@ -336,7 +342,6 @@ def result_legs(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> tuple
             raise UnsupportedError(f"label '{label_text(label)}' stands {places} times: of charges each stands twice")
         if label in first and label in second and a.legs[first.index(label)].sign == b.legs[second.index(label)].sign:
             raise ArgumentError(f"the legs of '{label_text(label)}' have one sign: a leg meets its dual")
-    return tuple([legs[label] for label in notation.output])
 
 
 def contraction_sign(notation: Notation, a: Sequence[Leg]) -> Callable[[Key, Key], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import torch
 
@@ -10,33 +10,20 @@ from weft.api.autocast import cast_by_autocast
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.base.arrays import any_autocast
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs
 from weft.base.figures import counted
-from weft.base.kept import is_capturing
-from weft.blocks.charged import ChargedTensor, allowed, contraction_sign, result_legs
-from weft.blocks.charges import Charge, Leg
-from weft.blocks.gradient import with_gradient
-from weft.blocks.meeting import check_sectors, products
-from weft.blocks.plan import BlockPlan
+from weft.blocks.charged import ChargedTensor, allowed, check_legs, contraction_sign, legs_of
+from weft.blocks.charges import Charge
+from weft.blocks.meeting import Sign, check_sectors, plus, products
 from weft.blocks.tensor import BlockTensor, Structure
-from weft.engine.memo import Memo
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
-from weft.fn.fingerprint import fingerprints
-from weft.planner.request import HOOKS
-from weft.plans.checks import check_storage
-from weft.plans.derivatives import asked as asked_of
-from weft.plans.keywords import refuse_unknown
+from weft.groups.packed import Products, packed_plan
+from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec import Notation
 from weft.spec.notation import term_text
 
-Graded = tuple[tuple[Leg, ...], tuple[Leg, ...]]  # legs of A and B, where fermions make signs
-
 Blocked = BlockTensor | ChargedTensor
-_RESULTS = BoundedCache(2048)  # legs, charge and structure by those of operands
-_PLANS = Memo("blocks: plans", 512)
-_SCALAR = Structure.of([()], [()])
 
 
 @overload
@@ -85,9 +72,40 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
         if any_autocast():
             buffers = cast_by_autocast((a.buffer, b.buffer), keywords.get("precision"))
             a, b = (_over(each, buffer) for each, buffer in zip((a, b), buffers, strict=True))
-        if charged:
-            return _of_charges(notation, a, b, given)
-        return BlockTensor.over(*_contracted(notation, a, b, None if like is None else like.structure, given))
+        options = read_options("blocks.contract", given)
+        if not charged:
+            d = None if like is None else like.structure
+            plan = packed_plan(
+                ("blocks", notation, a.structure, b.structure, d), a.buffer, b.buffer, options,
+                lambda: _of_blocks(notation, a, b, d),
+            )  # fmt: skip
+            return BlockTensor.over(cast(Structure, plan.products.d), plan.contract(a.buffer, b.buffer, options))
+        words = "charged", notation, a.legs, a.charge, b.legs, b.charge
+        plan = packed_plan(words, a.buffer, b.buffer, options, lambda: _of_charges(notation, a, b))
+        buffer, legs = plan.contract(a.buffer, b.buffer, options), legs_of(notation, a, b)
+        return ChargedTensor.over(legs, _charge(a, b), cast(Structure, plan.products.d), buffer) if legs else buffer[0]
+
+
+def _of_blocks(notation: Notation, a: Blocked, b: Blocked, d: Structure | None, sign: Sign = plus) -> Products:
+    """The products of two tensors, into the blocks of `d` or those that they make."""
+    _check(notation, a, b)
+    if d is not None and len(d.keys[0]) != len(notation.output):
+        modes, output = counted(len(d.keys[0]), "mode"), notation.output
+        raise ShapeError(f"the blocks of `like` have {modes}, '{term_text(output)}' {len(output)}")
+    return products(notation, a.structure, b.structure, d, sign)
+
+
+def _of_charges(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> Products:
+    """The products of two tensors that conserve charges."""
+    check_legs(notation, a, b)
+    legs = legs_of(notation, a, b)
+    d = allowed(legs, _charge(a, b)) if legs else Structure.of([()], [()])
+    sign = contraction_sign(notation, a.legs) if a.symmetry.has_fermions else plus
+    return _of_blocks(notation, a, b, d, sign)
+
+
+def _charge(a: ChargedTensor, b: ChargedTensor) -> Charge:
+    return a.symmetry.sum([(1, a.charge), (1, b.charge)])
 
 
 def _over(tensor: Blocked, buffer: torch.Tensor) -> Blocked:
@@ -95,59 +113,6 @@ def _over(tensor: Blocked, buffer: torch.Tensor) -> Blocked:
     if isinstance(tensor, BlockTensor):
         return BlockTensor.over(tensor.structure, buffer)
     return ChargedTensor.over(tensor.legs, tensor.charge, tensor.structure, buffer)
-
-
-def _of_charges(notation: Notation, a: ChargedTensor, b: ChargedTensor, keywords: dict[str, Any]) -> Any:
-    """The contraction of two tensors that conserve charges."""
-    key = (notation, a.legs, a.charge, b.legs, b.charge)
-    known: tuple[tuple[Leg, ...], Charge, Structure] | None = _RESULTS.get(key)
-    if known is None:
-        legs, charge = result_legs(notation, a, b), a.symmetry.sum([(1, a.charge), (1, b.charge)])
-        known = legs, charge, allowed(legs, charge) if legs else _SCALAR
-        _RESULTS.put(key, known)
-    legs, charge, structure = known
-    graded = (a.legs, b.legs) if a.symmetry.has_fermions else None
-    _, buffer = _contracted(notation, a, b, structure, keywords, graded)
-    return ChargedTensor.over(legs, charge, structure, buffer) if legs else buffer[0]
-
-
-def _contracted(
-    notation: Notation, a: Blocked, b: Blocked, d: Structure | None, given: dict[str, Any],
-    graded: Graded | None = None,
-) -> tuple[Structure, torch.Tensor]:  # fmt: skip
-    """The structure and the buffer of the result."""
-    check_storage("the buffer of a", a.buffer)
-    check_storage("the buffer of b", b.buffer)
-    if not asked_of(a.buffer, b.buffer):
-        plan = _plan(notation, a, b, d, given, graded)
-        return plan.products.d, plan(a.buffer, b.buffer)
-    backend = {name: given.pop(name) for name in ("backend",) if name in given}
-    plain = _plan(notation, a, b, d, backend, graded)
-    return plain.products.d, with_gradient(plain, a.buffer, b.buffer, given)
-
-
-def _plan(
-    notation: Notation, a: Blocked, b: Blocked, d: Structure | None, keywords: dict[str, Any],
-    graded: Graded | None,
-) -> BlockPlan:  # fmt: skip
-    """The plan of an earlier contraction of the same blocks, else a new one."""
-    prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
-    said = tuple([(name, value) for name, value in keywords.items() if name not in HOOKS])
-    try:
-        place = _PLANS.place((notation, a.structure, b.structure, d, graded, a.dtype, b.dtype, a.device, prints, said))
-    except TypeError:
-        raise ArgumentError("a keyword of blocks.contract has no hash") from None
-    plan: BlockPlan | None = _PLANS.get(place) if prints is not None else None
-    if plan is None:
-        _check(notation, a, b)
-        if d is not None and len(d.keys[0]) != len(notation.output):
-            modes, output = counted(len(d.keys[0]), "mode"), notation.output
-            raise ShapeError(f"the blocks of `like` have {modes}, '{term_text(output)}' {len(output)}")
-        signs = {} if graded is None else {"sign": contraction_sign(notation, graded[0])}
-        plan = BlockPlan(products(notation, a.structure, b.structure, d, **signs), a.buffer, b.buffer, keywords)
-        if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own
-            _PLANS.put(place, plan)
-    return plan
 
 
 def _check(notation: Notation, a: Blocked, b: Blocked) -> None:

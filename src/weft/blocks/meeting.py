@@ -4,62 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import NamedTuple
 
 from weft.blocks.tensor import Key, Structure
 from weft.errors import ShapeError
+from weft.groups.packed import Products
 from weft.spec import Notation
 from weft.spec.arguments import reads
 from weft.spec.notation import Label, Term
 
-Pair = tuple[int, int, int]
 Sign = Callable[[Key, Key], int]
 
 
-def _plus(first: Key, second: Key) -> int:
+def plus(first: Key, second: Key) -> int:
+    """The sign of products of numbers that commute."""
     return 1
 
 
-class Products(NamedTuple):
-    """A sum of products of blocks: D's block k is the sum over its pairs (i, j, weight) of the weight times A's block i
-    times B's block j."""
-
-    notation: Notation
-    a: Structure
-    b: Structure
-    d: Structure
-    pairs: tuple[tuple[int, tuple[Pair, ...]], ...]  # k, and its pairs
-
-    def derivative(self, side: int) -> Products:
-        """The products that make the gradient of A or B (`side` 0, 1), of D's gradient and the other operand."""
-        (first, second), output = self.notation.inputs, self.notation.output
-        found: dict[int, list[Pair]] = defaultdict(list)
-        for k, pairs in self.pairs:
-            for pair in pairs:
-                found[pair[side]].append((k, pair[1 - side], pair[2]))
-        own, other = ((first, self.a), (second, self.b)) if side == 0 else ((second, self.b), (first, self.a))
-        rows = tuple((at, tuple(found[at])) for at in sorted(found))
-        return Products(Notation((output, other[0]), own[0]), self.d, other[1], own[1], rows)
-
-    def weight(self, pair: Pair) -> int:
-        """The weight of a product of what the buffers hold."""
-        i, j, weight = pair
-        return weight * (self.a.signs[i] if self.a.signs else 1) * (self.b.signs[j] if self.b.signs else 1)
-
-    @property
-    def has_symmetries(self) -> bool:
-        """Whether blocks of any tensor are others, read otherwise."""
-        return bool(self.a.symmetry or self.b.symmetry or self.d.symmetry)
-
-    @property
-    def has_lone_modes(self) -> bool:
-        """Whether an operand has a mode that stands nowhere else: a gradient is the same all along it."""
-        (first, second), output = self.notation.inputs, self.notation.output
-        return bool(set(first) - {*second, *output} or set(second) - {*first, *output})
-
-
 def products(
-    notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = _plus
+    notation: Notation, a: Structure, b: Structure, d: Structure | None = None, sign: Sign = plus
 ) -> Products:
     """All products of two tensors, into the blocks of `d`, else into those that they make.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
@@ -19,6 +20,7 @@ from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, WeftError, call_context
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
+from weft.spec.group import contiguous_strides
 
 Sector = Hashable
 Key = tuple[Sector, ...]
@@ -82,6 +84,28 @@ class Structure:
         for at, start in enumerate(self.starts):
             first.setdefault(start, at)
         return list(first.values())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the buffer."""
+        return (self.size,)
+
+    def layout(self, strides: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The shapes and the strides of blocks, (blocks, rank) each, and where they begin."""
+        shapes = np.array(self.shapes, np.int64).reshape(len(self.starts), -1)
+        own = np.array(self.strides, np.int64) if self.strides else contiguous_strides(shapes)
+        return shapes, own, np.array(self.starts, np.int64)
+
+    def read(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The buffer in memory: a gradient may be any view."""
+        return buffer.resolve_conj().resolve_neg().contiguous()
+
+    def joined(self, found: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The buffer of some blocks; others are zero."""
+        one = next(iter(found.values()))
+        return torch.cat([
+            found[at].reshape(-1) if at in found else one.new_zeros(math.prod(self.shapes[at])) for at in self.stored
+        ])  # fmt: skip
 
     def block(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
         """The block of that number, a view; a copy where it is another one negated."""

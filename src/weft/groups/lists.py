@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,13 +13,13 @@ import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor, is_transformed, without_memory
-from weft.base.bounded_cache import BoundedCache
 from weft.base.cached import cached_property
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
 from weft.spec import Label, Notation
+from weft.spec.group import contiguous_strides
 from weft.spec.notation import Term, label_text, term_text
 
-_READ = BoundedCache(256)  # by equations and offsets
+Offsets = tuple[tuple[Label, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,7 @@ class Ragged:
     """
 
     lists: Label
-    offsets: tuple[tuple[Label, tuple[int, ...]], ...]
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Made once: every call asks for it, and there may be thousands of lists."""
-        return hash((self.lists, self.offsets))
+    offsets: Offsets
 
     @property
     def number(self) -> int:
@@ -68,7 +61,86 @@ class Ragged:
         return tuple([label for label in term if label != self.lists])
 
 
-def check_offsets(ragged: Ragged, x: Any) -> None:
+@dataclass(frozen=True)
+class Lists:
+    """The lists of a packed tensor, as parts of it."""
+
+    ragged: Ragged
+    term: Term
+    shape: tuple[int, ...]
+    signs: tuple[int, ...] = ()
+    symmetry: tuple[Any, ...] = ()
+
+    @cached_property
+    def dims(self) -> list[tuple[Label, ...]]:
+        """The labels of each dimension."""
+        return self.ragged.dims(self.term)
+
+    @cached_property
+    def _at(self) -> int | None:
+        """The dimension along which lists are; None where the tensor is the same in all."""
+        return next((at for at, dim in enumerate(self.dims) if dim[0] == self.ragged.lists), None)
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        """The extents of ragged modes in each list."""
+        inner = () if self._at is None else self.dims[self._at][1:]
+        return np.array([self.ragged.lengths(label) for label in inner]).reshape(len(inner), -1).T
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where lists end along their dimension."""
+        return np.cumsum(self._lengths.prod(1, dtype=np.int64))
+
+    @property
+    def stored(self) -> range:
+        """The numbers of the lists."""
+        return range(1 if self._at is None else self.ragged.number)
+
+    def layout(self, strides: tuple[int, ...] | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The shape and the strides of each list, (lists, rank), and where it begins in a tensor of those strides."""
+        if strides is None:
+            strides = tuple([math.prod(self.shape[at + 1 :]) for at in range(len(self.shape))])
+        count = len(self.stored)
+        shapes, steps, starts = [], [], np.zeros(count, np.int64)
+        for at, (extent, stride) in enumerate(zip(self.shape, strides, strict=True)):
+            if at != self._at:
+                shapes.append(np.full((count, 1), extent))
+                steps.append(np.full((count, 1), stride))
+            elif len(self.dims[at]) == 1:
+                starts = np.arange(count) * stride
+            else:
+                shapes.append(self._lengths)
+                steps.append(stride * contiguous_strides(self._lengths))
+                starts = (self._ends - self._lengths.prod(1)) * stride
+        nothing = np.zeros((count, 0), np.int64)
+        return np.concatenate([nothing, *shapes], 1), np.concatenate([nothing, *steps], 1), starts
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor whose memory is what it says."""
+        return tensor.resolve_conj().resolve_neg()
+
+    def block(self, tensor: torch.Tensor, at: int) -> torch.Tensor:
+        """The list of that number, a view."""
+        if self._at is None:
+            return tensor
+        if len(self.dims[self._at]) == 1:
+            return tensor.select(self._at, at)
+        lengths = self._lengths[at].tolist()
+        rows = math.prod(lengths)
+        return tensor.narrow(self._at, int(self._ends[at]) - rows, rows).unflatten(self._at, lengths)
+
+    def joined(self, found: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The packed tensor of all lists."""
+        at, parts = self._at, [found[k] for k in self.stored]
+        if at is None:
+            return parts[0]
+        if len(self.dims[at]) == 1:
+            return torch.stack(parts, at)
+        return torch.cat([each.flatten(at, at + len(self.dims[at]) - 2) for each in parts], at)
+
+
+def check_offsets(offsets: Offsets, x: Any) -> None:
     """`ShapeError` for a jagged tensor whose lists are not those of the offsets that a call names."""
     if x.layout is torch.jagged:
         if getattr(x, "_lengths", None) is not None:
@@ -77,13 +149,13 @@ def check_offsets(ragged: Ragged, x: Any) -> None:
         if place != 1:
             raise UnsupportedError(f"the lists of a jagged tensor lie along dimension {place}: transpose it, to 1")
         own = tuple(x.offsets().tolist())
-        if all(starts != own for _, starts in ragged.offsets):
+        if all(starts != own for _, starts in offsets):
             raise ShapeError(f"the lists of a jagged tensor begin at {_some(own)}, and ragged says otherwise")
 
 
-def offsets_of(ragged: Ragged, label: Label, nested: Sequence[Any]) -> Any:
+def offsets_of(offsets: Offsets, label: Label, nested: Sequence[Any]) -> Any:
     """The offsets of a ragged mode for a jagged result: those of an operand that has the same lists, where one does."""
-    starts = dict(ragged.offsets)[label]
+    starts = dict(offsets)[label]
     for x in nested:
         if tuple(x.offsets().tolist()) == starts:
             return x.offsets()
@@ -94,17 +166,12 @@ def _some(starts: tuple[int, ...]) -> str:
     return ", ".join(map(str, starts[:8])) + (", ..." if len(starts) > 8 else "")
 
 
-def read_ragged(notation: Notation, given: Any) -> Ragged:
-    """The ragged modes of an equation, from a mapping of labels to offsets; kept for others that are equal."""
+def read_offsets(given: Any) -> Offsets:
+    """The offsets of ragged modes, from a mapping of labels to them."""
     if not isinstance(given, Mapping) or not given:
         kind = type(given).__name__ if not isinstance(given, Mapping) else "an empty one"
         raise ArgumentError(f'ragged is a mapping from labels to offsets, not {kind}: {{"j": offsets}}')
-    said = tuple([(label, _starts(label, value)) for label, value in given.items()])
-    known: Ragged | None = _READ.get((notation, said))
-    if known is None:
-        known = _checked(notation, said)
-        _READ.put((notation, said), known)
-    return known
+    return tuple([(label, _starts(label, value)) for label, value in given.items()])
 
 
 def _starts(label: Label, given: Any) -> tuple[int, ...]:
@@ -121,10 +188,11 @@ def _starts(label: Label, given: Any) -> tuple[int, ...]:
         raise ArgumentError(f"the offsets of '{label_text(label)}' are whole numbers, not {given!r}") from None
 
 
-def _checked(notation: Notation, offsets: tuple[tuple[Label, tuple[Any, ...]], ...]) -> Ragged:
+def read_ragged(notation: Notation, offsets: Offsets) -> Ragged:
+    """The ragged modes of an equation."""
     given = [label for label, _ in offsets]
     for label, starts in offsets:
-        if len(starts) < 2 or starts[0] != 0 or any(x > y for x, y in pairwise(starts)):
+        if not starts or starts[0] != 0 or any(x > y for x, y in pairwise(starts)):
             text = f"the offsets of '{label_text(label)}'"
             raise ArgumentError(f"{text} begin with 0 and do not fall, one more than lists")
     if len({len(starts) for _, starts in offsets}) > 1:
