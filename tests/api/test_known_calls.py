@@ -37,6 +37,7 @@ BIAS = torch.rand(8)
 STACK = torch.rand(4, 8, 8)
 EVEN = [(each, each) for each in STACK]
 UNEVEN = [(torch.rand(rows, 8), B) for rows in (3, 5, 8)]
+BLOCKS = weft.blocks.BlockTensor({(0, 0): A, (1, 1): B})
 LEAF = torch.rand(8, 8, requires_grad=True)
 WIDE, LONG = torch.rand(3, 4, 5, 6, requires_grad=True), torch.rand(4, 2, 6, 3, requires_grad=True)
 # Made by the tests that call them: they compile kernels.
@@ -71,8 +72,11 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "permute by labels": (lambda: weft.permute(A, (("i", "j"), ("j", "i"))), 14),
     "permute with a function": (lambda: weft.permute(A, "ij->ji", fn=torch.relu), 17),
     "transpose_": (lambda: weft.transpose_(A), 8),
-    "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 98),
-    "grouped evenly": (lambda: weft.grouped("mk,kn->mn", EVEN), 144),
+    "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 13),
+    "grouped of forty": (lambda: weft.grouped("mk,kn->mn", EVEN * 10), 13),
+    "grouped with a function": (lambda: weft.grouped("mk,kn->mn", UNEVEN, epilogue=torch.relu), 82),
+    "lists": (lambda: weft.contract("bjd,bde->bje", A, STACK, ragged={"j": [0, 2, 3, 5, 8]}), 56),
+    "blocks": (lambda: weft.blocks.contract("ij,jk->ik", BLOCKS, BLOCKS), 50),
     "network": (lambda: network()(A, B, C), 33),
     "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 115),
     "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 51),

@@ -64,8 +64,6 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
     "network: programs": _network,
-    "grouped: plans": lambda: lambda: weft.grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
-    "grouped: requests": lambda: lambda: weft.plan_grouped("ij,jk->ik", [(A, B), (A[:2], B)]),
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,
     "cascades: plans": lambda: _cascade,

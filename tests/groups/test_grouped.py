@@ -301,6 +301,8 @@ A, B = torch.ones(2, 3), torch.ones(3, 4)
         ([(A, B), (A, torch.ones(4, 4))], weft.ShapeError, "pair 1: label 'k' of 'mk,kn->mn' has extents 3 and 4"),
         ([(A, B), (A[0], B)], weft.ShapeError, "a of pair 1 has 1 dimension, 'mk' 2 labels"),
         ([(A, B), (A, B.to("meta"))], weft.UnsupportedError, "b of pair 1 is on meta"),
+        ([(A, B), (A.to_sparse(), B)], weft.UnsupportedError, "a of pair 1 is torch.sparse_coo"),
+        ([(A, B), (A.double(), B.double())], weft.DTypeError, "a of pair 1 is float64, that of pair 0 float32"),
         ([(A, B), A], weft.ArgumentError, "pair 1 is not a pair"),
         (A, weft.ArgumentError, "a list of pairs"),
         ([(A.double(), B)], weft.DTypeError, "float64 and float32"),

@@ -66,7 +66,7 @@ class Calls:
     def find(self, words: Hashable, tensors: Sequence[Any]) -> tuple[Any, Place | None]:
         """The call of these words on tensors that are alike, or None and where it is to be kept.
 
-        There is no place within modes of torch, nor for arrays, nested tensors, and what has no memory of its own.
+        There is no place within modes of torch, nor for arrays, nested tensors, and elements that have no memory.
         """
         if dispatch_modes() or forward_ad._current_level >= 0:
             return None, None
@@ -74,8 +74,8 @@ class Calls:
         try:
             for tensor in tensors:
                 address = tensor.data_ptr()
-                if address < LOW or tensor.is_nested:  # torch's guards end the process on a nested tensor
-                    return None, None
+                if (address < LOW and tensor.numel()) or tensor.is_nested:
+                    return None, None  # torch's guards end the process on a nested tensor
                 bits |= address
                 parts.append(tensor.shape)
         except (AttributeError, RuntimeError, ValueError):  # of a lazy parameter
@@ -118,6 +118,8 @@ class Calls:
 
 #: Calls of every door; a plan has a table of its own, which goes with it.
 CALLS = Calls(4096)
+#: Those of lists, of which each has tables of its own.
+CALLS_OF_LISTS = Calls(256)
 
 
 def present(words: Hashable, a: Any, b: Any, c: Any, out: Any, beside: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:

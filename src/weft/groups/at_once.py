@@ -1,4 +1,4 @@
-"""Plain products of a few matrices on a CPU: a loop of torch's own products, which takes less than finding a plan.
+"""Plain products of a few matrices on a CPU: a loop of torch's own products, which takes less than a plan's call does.
 
 Products are those of torch: floating types whose sums are made as weft makes them, and no keywords. Whatever torch
 refuses goes to the plan, whose errors name the pair.
@@ -19,44 +19,41 @@ from weft.errors import WeftError
 from weft.machine.exactness import shortened
 from weft.spec.notation import parse
 
-Product = Callable[[Tensor, Tensor], Tensor]
-
 MOST = 64  # pairs of a group that a loop takes
 _ROUNDED = frozenset((torch.float32, torch.complex64))  # factors that torch may round; those of a plan never are
 _TYPES = _ROUNDED | {torch.float64, torch.complex128}
+_KINDS = frozenset((Tensor, torch.nn.Parameter))
+_DTYPE, _LAYOUT, _ON_CPU = attrgetter("dtype"), attrgetter("layout"), attrgetter("is_cpu")
+_STRIDED = {torch.strided}
 
 
 def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
     """The results of a group, a loop; None for what is for a plan."""
-    if len(operands) > 2 * MOST or type(equation) is not str or "." in equation:
+    if type(equation) is not str or not 0 < len(operands) <= 2 * MOST or (product := _product(equation)) is None:
         return None
-    product, first = _product(equation), operands[0]
-    if product is None or type(first) not in _KINDS or first.dtype not in _TYPES or not first.is_cpu:
-        return None
-    if dispatch_modes() or is_transforming() or any_autocast() or (first.dtype in _ROUNDED and shortened()):
+    dtype = operands[0].dtype if set(map(type, operands)) <= _KINDS else None
+    if dtype not in _TYPES or set(map(_LAYOUT, operands)) != _STRIDED or not all(map(_ON_CPU, operands)):
+        return None  # torch.mm of a tensor that holds numbers and one of meta returns memory as it is
+    if dispatch_modes() or is_transforming() or any_autocast() or (dtype in _ROUNDED and shortened()):
         return None
     try:
-        if not set(map(type, operands)) <= _KINDS or len(set(map(_ALIKE, operands))) > 1:
-            return None  # torch.mm of a tensor that holds numbers and one of meta returns memory as it is
-        return [product(a, b) for a, b in zip(operands[::2], operands[1::2], strict=True)]
+        products = [*map(product, operands[::2], operands[1::2])]
     except (RuntimeError, IndexError, TypeError):
         return None
-
-
-_ALIKE = attrgetter("dtype", "device")
-_KINDS = frozenset((Tensor, torch.nn.Parameter))
+    return products if set(map(_DTYPE, products)) == {dtype} else None
 
 
 @lru_cache(maxsize=256)
-def _product(equation: str) -> Product | None:
+def _product(equation: str) -> Callable[[Tensor, Tensor], Tensor] | None:
     """The function that contracts a pair of matrices; None for another equation."""
     try:
         notation = parse(equation)
     except WeftError:
         return None
-    if len(notation.inputs) != 2 or any(len(term) != 2 for term in (*notation.inputs, notation.output)):
+    terms = (*notation.inputs, notation.output)
+    if len(terms) != 3 or any(len(term) != 2 or Ellipsis in term for term in terms):
         return None
-    (a, b), output = notation.inputs, notation.output
+    a, b, output = terms
     shared = set(a) & set(b)
     if len({*a, *b, *output}) != 3 or len(shared) != 1 or shared & set(output):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from weft.planner.options import Options
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
 
-_USUAL = Options(specialize="auto")
+USUAL = Options(specialize="auto")
 Run = Callable[..., Sequence[torch.Tensor]]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -30,7 +31,7 @@ def with_gradient(
     one operand alone has, diagonals or broadcast extents, the pairs are contracted one by one, and differentiated so.
     """
     a, b = operands[::2], operands[1::2]
-    if options == _USUAL and _plain(notation, a, b):
+    if options == USUAL and _plain(notation, a, b):
         return list(_apply(run, notation, *a, *b))
     return one_by_one(notation, operands, options)
 
@@ -53,7 +54,7 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(run: Run, notation: Notation, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = run(notation, _pairs(tensors))
+        found = run(notation, [*chain.from_iterable(_pairs(tensors))])
         # Tangents of views, as results of one launch are, would have to lie as they do within all.
         return tuple(found) if forward_ad._current_level < 0 else tuple([each.clone() for each in found])
 
@@ -77,8 +78,8 @@ class _Grouped(torch.autograd.Function):
             places = range(side * count, (side + 1) * count)
             wanted = [at for at in places if ctx.needs_input_grad[2 + at] and grads[at % count] is not None]
             beside = [tensors[(at + count) % len(tensors)].conj() for at in wanted]
-            pairs = [(grads[at % count], one) for at, one in zip(wanted, beside, strict=True)]
-            for at, grad in zip(wanted, ctx.run(Notation((output, other), own), pairs), strict=True):
+            pairs = [one for at, each in zip(wanted, beside, strict=True) for one in (grads[at % count], each)]
+            for at, grad in zip(wanted, ctx.run(Notation((output, other), own), pairs) if pairs else (), strict=True):
                 found[at] = grad
         return None, None, *found
 
@@ -89,10 +90,9 @@ class _Grouped(torch.autograd.Function):
         totals: list[torch.Tensor | None] = [None] * half
         for side in range(2):
             moved = [at for at in range(half) if tangents[side * half + at] is not None]
-            both = [
-                (tangents[at], tensors[half + at]) if side == 0 else (tensors[at], tangents[half + at]) for at in moved
-            ]
-            for at, one in zip(moved, ctx.run(ctx.notation, both), strict=True):
+            lists = (tangents, tensors[half:]) if side == 0 else (tensors, tangents[half:])
+            both = [each[at] for at in moved for each in lists]
+            for at, one in zip(moved, ctx.run(ctx.notation, both) if both else (), strict=True):
                 before = totals[at]
                 totals[at] = one if before is None else before + one
         return tuple(totals)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -11,25 +10,16 @@ import torch
 from weft.api.autocast import cast_by_autocast, with_autocast
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.base.arrays import Array, any_autocast, dispatch_modes, is_transforming, like
+from weft.base.arrays import Array, any_autocast, like
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_traced, outside_graphs
-from weft.engine.memo import Memo, MemoPlace
-from weft.errors import ShapeError, UnsupportedError, call_context
+from weft.base.dispatch import as_operation, outside_graphs
+from weft.errors import ShapeError, call_context
 from weft.groups.at_once import at_once
-from weft.groups.gradient import with_gradient
-from weft.groups.one_by_one import check_added, one_by_one
-from weft.groups.operands import as_operands, read_pairs
-from weft.groups.plan import GroupedPlan
-from weft.planner.options import Options
-from weft.planner.promotion import begins_with_library
-from weft.plans.derivatives import asked_of_many
+from weft.groups.one_by_one import check_added
+from weft.groups.operands import read_pairs
+from weft.groups.plan import GroupedPlan, contract_pairs
+from weft.planner.validity import default_precision
 from weft.plans.keywords import read_options
-from weft.spec import Notation
-
-_PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
-_PLAIN = read_options("grouped", {})
-_PLAIN_SAID = _PLAIN.said()
 
 
 @overload
@@ -83,14 +73,17 @@ def grouped(
             results = grouped(equation, pairs, accumulate_into=accumulate_into, **keywords)
             each = [reductions.of(result) for result in results]
             return results, {name: [one[name] for one in each] for name in reductions.names}
-        options, out = read_options("grouped", keywords), keywords.get("out")
         operands = read_pairs(pairs)
+        if not (keywords or accumulate_into) and default_precision() == "ieee":
+            products = at_once(equation, operands)
+            if products is not None:
+                return products
+        options, out, notation = read_options("grouped", keywords), keywords.get("out"), read_notation(equation)
         if not operands:
-            read_notation(equation)
             return []
         if any_autocast() and all(isinstance(one, torch.Tensor) for one in operands):
             operands = cast_by_autocast(operands, keywords.get("precision"))
-        found = _results(equation, operands, check_added(accumulate_into, out), options, out)
+        found = contract_pairs(notation, operands, options, out, check_added(accumulate_into, out))
         if out is not None:
             return list(out)
         if isinstance(operands[0], torch.Tensor):
@@ -123,67 +116,5 @@ def plan_grouped(
         a, b = operands[:2]
         if any_autocast() and getattr(a, "dtype", None) == getattr(b, "dtype", None):  # else they are refused
             keywords = with_autocast(keywords, a, b, keywords.get("out"))
-        options = read_options("plan_grouped", keywords)
-        return _planned(equation, operands, accumulate_into, options, keywords.get("out"))
-
-
-def _planned(
-    equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
-) -> GroupedPlan:
-    derived = partial(with_gradient, grouped, read_notation(equation), options=options)
-    return GroupedPlan(equation, operands, add, options, derived, out)
-
-
-def _results(
-    equation: Equation | Notation, operands: list[Any], add: bool, options: Options, out: Any
-) -> Sequence[torch.Tensor]:
-    """The results, by the plan of an earlier group with the same layouts, else by a new one.
-
-    Which way a call goes, and with it the graph of its gradients, follows from the call alone: a checkpoint makes it
-    again and pairs what either saves.
-    """
-    if out is None and not add and begins_with_library("cpu") and options == _PLAIN:
-        products = at_once(equation, operands)
-        if products is not None:
-            return products
-    place = _place(equation, operands, add, options) if out is None else None
-    plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
-    found = plan.again(operands) if plan is not None else None
-    if found is None and is_traced(operands):
-        return one_by_one(read_notation(equation), operands, options, out, check_added(add, out))
-    if found is None:
-        tensors = as_operands(operands)
-        if asked_of_many(tensors):
-            if out is not None:
-                raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
-            return with_gradient(grouped, read_notation(equation), tensors, options)
-        plan = _planned(equation, operands, add, options, out)
-        found = plan.run()
-    if place is not None and plan is not None:
-        plan.forget()
-        _PLANS.put(place, plan)
-    return found
-
-
-def _place(equation: Equation | Notation, operands: list[Any], add: bool, options: Options) -> MemoPlace | None:
-    """The key by which a plan is remembered; None where a group is planned anew.
-
-    Only the first and the last pair are in it: `Likeness` checks the others. A plan's tables are in the memory of one
-    stream's device, where a copy waits for the kernel before it; a captured graph would read them after they changed.
-    """
-    ends = (*operands[:2], *operands[-2:])
-    if {*map(type, ends)} != {torch.Tensor} or is_transforming() or dispatch_modes():
-        return None
-    said = _PLAIN_SAID if options is _PLAIN else options.said()
-    stream, first = None, operands[0]
-    if first.is_cuda:
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        stream = torch._C._cuda_getCurrentRawStream(first.get_device())
-    if said is None:
-        return None
-    key = (equation, add, len(operands), tuple([one.shape for one in ends]), first.dtype, said, stream)
-    try:
-        return _PLANS.place(key)
-    except TypeError:  # an equation in lists
-        return None
+        options, out = read_options("plan_grouped", keywords), keywords.get("out")
+        return GroupedPlan(read_notation(equation), operands, options, out, accumulate_into)

@@ -17,7 +17,7 @@ from weft.base.arrays import outside_transforms
 from weft.base.batched import each_of_batch
 from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
-from weft.engine.calls import CALLS
+from weft.engine.calls import CALLS_OF_LISTS
 from weft.groups.launch import check_single, launch_of
 from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import Request
@@ -180,7 +180,7 @@ def packed_plan(
 ) -> Any:  # fmt: skip
     """The plan that served such a call before, else a new one; `read` checks the call."""
     said = options.said()
-    known, place = (None, None) if said is None else CALLS.find((*words, said), (x, y))
+    known, place = (None, None) if said is None else CALLS_OF_LISTS.find((*words, said), (x, y))
     if known is not None:
         return known
     check_storage("a", x)
@@ -189,7 +189,7 @@ def packed_plan(
     if isinstance(plan, Products):
         bare = read_options("blocks.contract", {"backend": options.backend}) if asked(x, y) else options
         plan = PackedPlan(plan, x, y, bare)
-    CALLS.keep(place, (x, y), plan)
+    CALLS_OF_LISTS.keep(place, (x, y), plan)
     return plan
 
 

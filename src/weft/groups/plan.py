@@ -13,24 +13,21 @@ import torch
 from torch.autograd import forward_ad
 
 from weft.api.entry import contraction
-from weft.api.keywords import Equation
-from weft.api.lookup import read_notation
 from weft.base.arrays import as_result, is_transforming, outside_transforms, written
 from weft.base.describe import describe_call, folded, table
 from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.engine.memo import Memo
+from weft.engine.calls import CALLS_OF_LISTS, Place, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
+from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import check_single, is_for_library, launch_of, multiplied
-from weft.groups.likeness import Likeness
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
 from weft.groups.results import Places, Results
 from weft.planner.options import Options
-from weft.planner.request import Request
 from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.resolving import resolved
 from weft.spec import Notation
@@ -38,32 +35,67 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
 from weft.spec.notation import new_label, term_text
 
-_REQUESTS = Memo("grouped: requests", 256)  # by equation, types and options
 
-Derived = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+def contract_pairs(
+    notation: Notation, operands: Sequence[Any], options: Options = USUAL, out: Any = None, add: bool = False
+) -> Sequence[torch.Tensor]:
+    """The results of a group, by the plan of an earlier one of tensors that are alike, else by a new one.
+
+    Which way a call goes, and with it the graph of its gradients, follows from the call alone: a checkpoint makes it
+    again and pairs what either saves.
+    """
+    plan, place = (None, None) if out is not None else _known(notation, operands, options)
+    if plan is not None:
+        return plan.again(operands)
+    if is_traced(operands):
+        return one_by_one(notation, operands, options, out, add)
+    tensors = as_operands(operands)
+    if asked_of_many(tensors):
+        if out is not None:
+            raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
+        return with_gradient(contract_pairs, notation, tensors, options)
+    plan = GroupedPlan(notation, operands, options, out, add)
+    found = plan.run()
+    if place is not None:
+        plan.forget()
+        CALLS_OF_LISTS.keep(place, operands, plan)
+    return found
+
+
+def _known(
+    notation: Notation, operands: Sequence[Any], options: Options
+) -> tuple[GroupedPlan | None, Place | None]:
+    """The plan of an earlier group, or where it is to be kept.
+
+    A plan's tables are in the memory of one stream's device, where a copy waits for the kernel before it; a captured
+    graph would read them after they changed.
+    """
+    said, stream = options.said(), None
+    if getattr(operands[0], "is_cuda", False):
+        if torch.cuda.is_current_stream_capturing():
+            return None, None
+        stream = torch._C._cuda_getCurrentRawStream(operands[0].get_device())
+    return (None, None) if said is None else CALLS_OF_LISTS.find(("grouped", notation, said, stream), operands)
 
 
 class GroupedPlan:
     """A group whose tables are made; see `plan_grouped`.
 
-    `operands` come as one list: a, b of the first pair, a, b of the second, and so on. `derived` contracts such a list
-    where gradients are requested.
+    `operands` come as one list: a, b of the first pair, a, b of the second, and so on.
     """
 
     def __init__(
-        self, equation: Equation | Notation, operands: Sequence[Any], accumulate_into: bool, options: Options,
-        derived: Derived, out: Any = None,
-    ) -> None:  # fmt: skip
-        self._notation, self._derived = read_notation(equation), derived
-        form = group_form(self._notation)
-        self._add = check_added(accumulate_into, out)
+        self, notation: Notation, operands: Sequence[Any], options: Options, out: Any = None, add: bool = False
+    ) -> None:
+        self._notation, form = notation, group_form(notation)
+        self._add = check_added(add, out)
         self._turn = RLock()  # calls of one plan take turns: each tells the launch where its tensors begin
         tensors = as_operands(operands)
         self._leaves = tensors if asked_of_many(tensors) else None
         x, y = self._sides = self._stacks([detached(one) for one in tensors] if self._leaves else tensors)
         if x.device != y.device:
             raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
-        self._lies = Likeness(operands)
+        self._guard(operands)
         self._out = None if out is None else self._read_out(out)
         strides = None if self._out is None else self._out.strides
         self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
@@ -71,7 +103,8 @@ class GroupedPlan:
         if self._out is not None and options.out_dtype is None:
             options = replace(options, out_dtype=self._out.dtype)
         self._options = options
-        self._request = self._requested(str(equation), self._options)
+        longest = int(self._table.sizes[:, SIDES.index("k")].max())
+        self._request = resolved(notation, str(notation), x.tensors[0], y.tensors[0], options, longest)
         raw = self._request.raw
         self._watched = Watched(raw, self._request.again) if any(raw) else None
         if self._watched is not None:
@@ -91,20 +124,6 @@ class GroupedPlan:
             self._multiplied = multiplied(self._table, self._request, self._sides[1].dtype)
         self._begun: tuple[bytes, ...] = ()  # the addresses that it has in its tables
         self._start()
-
-    def _requested(self, text: str, options: Options) -> Request:
-        """The request of such a group; it is one for all extents of sums of floating values."""
-        a, b = (side.tensors[0] for side in self._sides)
-        longest = int(self._table.sizes[:, SIDES.index("k")].max())
-
-        def make() -> Request:
-            return resolved(self._notation, text, a, b, options, longest)
-
-        said = None if any(each is not None for each in options.functions) else options.said()
-        if said is None or not (a.dtype.is_floating_point or a.dtype.is_complex):
-            return make()
-        found: Request = _REQUESTS.made((self._notation, text, a.dtype, b.dtype, a.device, said), make)
-        return found
 
     @outside_graphs
     def __call__(
@@ -131,7 +150,7 @@ class GroupedPlan:
                     return self.run()
                 if self._out is not None:
                     raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
-            return self._derived(leaves)
+            return with_gradient(contract_pairs, self._notation, leaves, self._options)
 
     def _follow(self) -> bool:
         """Whether the functions compute something else by now: what was made of them is forgotten."""
@@ -152,25 +171,35 @@ class GroupedPlan:
         return Results(buffer, self._places)
 
     def _takes(self, operands: list[Any]) -> bool:
-        """Whether operands have the plan's layouts, and no gradient is requested."""
-        return not is_transforming() and forward_ad._current_level < 0 and self._lies.holds(operands)
+        """Whether operands are known to have the plan's layouts, and no gradient is requested."""
+        if is_transforming() or forward_ad._current_level >= 0 or len(operands) != 2 * len(self.shapes):
+            return False
+        guards = self._guards if not (self._leaves and torch.is_grad_enabled()) else None
+        return guards is not None and bool(guards.check(*operands))
 
-    def _hold(self, operands: list[Any]) -> None:
+    def _guard(self, operands: Sequence[Any]) -> None:
+        """Note the layouts of operands, and whether some are views whose memory is not what they say."""
+        plain = all(isinstance(each, torch.Tensor) for each in operands)
+        self._guards = guards_of(operands) if plain else None
+        self._views = plain and any(each.is_conj() or each.is_neg() for each in operands)
+
+    def _hold(self, operands: Sequence[Any]) -> None:
         """Hold operands that have the plan's layouts in the place of those before."""
-        if self._lies.views:
+        if self._views:
             operands = without_views(operands)
         addresses, (x, y) = addresses_of(operands), self._sides
         self._sides = x.over(operands[::2], addresses[::2]), y.over(operands[1::2], addresses[1::2])
         self._leaves = None
 
-    def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
-        """The results of new operands with the same layouts, which are not retained; None where a layout differs."""
+    def again(self, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """The results of new operands with the same layouts, which are not retained."""
         with self._turn:
-            if not self._takes(operands):
-                return None
-            self._hold(operands)
-            self._start()
-            return self.run()
+            try:
+                self._hold(operands)
+                self._start()
+                return self.run()
+            finally:
+                self.forget()
 
     def forget(self) -> None:
         """Keep no tensor of the caller; the next call brings others."""
@@ -180,8 +209,8 @@ class GroupedPlan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as what it was made of, with the tensors that it holds now."""
-        terms, out = (*self._notation.inputs, self._notation.output), None if self._out is None else self._out.tensors
-        return type(self), (terms, self._held(), self._add, self._options, self._derived, out)
+        out = None if self._out is None else self._out.tensors
+        return type(self), (self._notation, self._held(), self._options, out, self._add)
 
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
@@ -251,7 +280,7 @@ class GroupedPlan:
         fit, none."""
         if operands is None and out is None:
             return
-        before = self._sides, self._leaves, self._lies, self._out
+        before = self._sides, self._leaves, self._guards, self._views, self._out
         try:
             if out is not None:
                 self._take_out(out)
@@ -259,7 +288,7 @@ class GroupedPlan:
                 self._hold(operands) if like else self._take(operands)
             self._start()
         except BaseException:
-            self._sides, self._leaves, self._lies, self._out = before
+            self._sides, self._leaves, self._guards, self._views, self._out = before
             raise
 
     def _take(self, operands: list[Any]) -> None:
@@ -273,7 +302,8 @@ class GroupedPlan:
         sides = self._stacks([detached(one) for one in tensors] if leaves else tensors)
         for name, old, new in zip("ab", self._sides, sides, strict=True):
             _check_alike(name, old, new)
-        self._sides, self._leaves, self._lies = sides, leaves, Likeness(operands)
+        self._sides, self._leaves = sides, leaves
+        self._guard(operands)
 
     def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
         """`ShapeError` where tensors inside a transform, which have no layout, have other shapes than planned."""
