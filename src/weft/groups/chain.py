@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from itertools import chain as chain_of
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 
 from weft.api.autocast import cast_by_autocast
-from weft.api.entry import contraction
 from weft.api.keywords import Equation, signed
-from weft.api.lookup import Terms
 from weft.base.arrays import Array, any_autocast, as_result, as_tensor, returned, written
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
+from weft.networks.many import einsum_of_many
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
 from weft.plans.checks import check_storage
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
 from weft.spec import Label, Layout, Notation, parse
@@ -62,9 +60,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
 
     On a GPU it is one launch where each of b, p, q, c, r is one mode (or none) and q has at most 128 indices: the
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
-    it is two contractions, in the order of fewer products; so it is where a gradient is required, and from 80 million
-    multiply-adds on in single or double precision without TF32, where two contractions are faster.
-    The product of the first two of float16 is in float32.
+    it is what `weft.einsum` makes of it; so it is where a gradient is required, and from 80 million multiply-adds on in
+    single or double precision without TF32, where two contractions are faster. Intermediates of float16 are in float32.
 
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
@@ -75,24 +72,26 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     out = keywords.get("out")
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         target = None if out is None else as_result(out)
-        options = read_options("chain", keywords, target)
-        said = options.said()
+        if not isinstance(equation, str):
+            equation = terms_of(equation)
+        said = read_options("chain", keywords, target).said()
         words, given = present(("chain", equation, said), g, x, None, target, (m,))
         served, place = (None, None) if said is None else CALLS.find(words, given)
-        if served is not None:
-            tensors = [g, x, m]
-        else:
+        tensors = [g, x, m]
+        if served is None:
             tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
             if any_autocast():
                 tensors = cast_by_autocast(tensors, keywords.get("precision"))
             for name, tensor in zip(("g", "x", "m"), tensors, strict=True):
                 check_storage(name, tensor)
-            served = _served(_read(equation), tensors, target, options)
+            served = _served(_read(equation), tensors, target, read_options("chain", keywords, target))
             if all(map(is_, tensors, (g, x, m))) and not any(map(torch.is_conj, tensors)):
                 CALLS.keep(place, given, served)
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
-        result = served.run(tensors, target)
+        if target is not None:
+            keywords["out"] = target
+        result = served(equation, tensors, keywords)
     return returned(g, out, result, False)
 
 
@@ -103,44 +102,36 @@ class OneLaunch(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, equation: Any, tensors: list[torch.Tensor], keywords: dict[str, Any]) -> torch.Tensor:
         g, x, m = tensors
+        out: torch.Tensor | None = keywords.get("out")
         y = new_tensor(self.shape, self.dtype, g.device) if out is None else out
         self.launch(g, x, m, y)
         written((y,))
         return y
 
 
-class TwoContractions(NamedTuple):
-    """A chain as the contraction of its first two tensors or its last two, and then of the third."""
-
-    from_left: bool
-    half: Terms
-    whole: Terms
-    options: tuple[Options, Options]
-
-    def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
-        g, x, m = tensors
-        of_half, of_whole = self.options
-        if self.from_left:
-            return contraction(self.whole, contraction(self.half, g, x, of_half), m, of_whole, out=out)
-        return contraction(self.whole, g, contraction(self.half, x, m, of_half), of_whole, out=out)
+def _by_einsum(equation: Any, tensors: list[torch.Tensor], keywords: dict[str, Any]) -> Any:
+    if isinstance(equation, str):
+        return einsum_of_many((equation, *tensors), keywords)
+    *terms, output = equation
+    return einsum_of_many((*chain_of.from_iterable(zip(tensors, terms, strict=True)), output), keywords)
 
 
 def _served(
     notation: Notation, tensors: list[torch.Tensor], out: torch.Tensor | None, options: Options
-) -> OneLaunch | TwoContractions:
-    """The launch or the contractions that serve a call. Raises for what is no chain."""
+) -> OneLaunch | Callable[[Any, list[torch.Tensor], dict[str, Any]], Any]:
+    """The kernel for chains, or `weft.einsum`, which serves a call. Raises for what is no chain."""
     for tensor in tensors:
         if tensor.dtype in FP8:
             kind = dtype_name(tensor.dtype)
             raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
     notation = expand(notation, [tensor.dim() for tensor in tensors])
-    roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
+    roles, _ = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
     found = None
     if not (asked_of(*tensors) or is_traced(tensors)):  # the kernel has no derivative, and torch does not see it
         found = _in_one_launch(notation, roles, tensors, out, options)
-    return found or _in_two(notation, roles, extents, tensors, options)
+    return found or _by_einsum
 
 
 def roles_of(notation: Notation) -> ChainRoles:
@@ -163,7 +154,7 @@ def roles_of(notation: Notation) -> ChainRoles:
 
 
 def _read(equation: Any) -> Notation:
-    notation = parse(equation) if isinstance(equation, str) else from_sequences(*terms_of(equation))
+    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
     if len(notation.inputs) != 3:
         raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
     return notation
@@ -205,31 +196,3 @@ def _in_one_launch(
         layouts.append(Layout((), tuple(steps), tensor.dtype, Layout.of(tensor).alignment))
     launch = ChainLaunch(extents, tuple(layouts), request.arithmetic, False, request.target)  # type: ignore[arg-type]
     return OneLaunch(launch, wanted, y.dtype)
-
-
-def _in_two(
-    notation: Notation, roles: ChainRoles, extents: dict[Label, int], tensors: list[torch.Tensor], options: Options
-) -> TwoContractions:
-    def size(*sides: tuple[Label, ...]) -> int:
-        found = 1
-        for label in (label for side in sides for label in side):
-            found *= extents[label]
-        return found
-
-    x = tensors[1]
-    first, middle, right = notation.inputs
-    halves = is_of_halves([tensor.dtype for tensor in tensors])
-    kept = intermediate_type(x.dtype, options.out_dtype, options.accumulate)
-    sums = last = options
-    if options.out_dtype is not None:
-        sums = replace(options, out_dtype=None)
-    if kept is not x.dtype:  # what it meets is of the operands' own type
-        sums, last = replace(options, out_dtype=kept), step_options(options, kept, x.dtype, halves)
-    if halves and last.out_dtype is None:
-        last = replace(last, out_dtype=torch.float16)
-    from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
-    if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
-        held = (*roles.b, *roles.p, *roles.c)
-        return TwoContractions(True, (first, middle, held), (held, right, notation.output), (sums, last))
-    held = (*roles.b, *roles.q, *roles.r)
-    return TwoContractions(False, (middle, right, held), (first, held, notation.output), (sums, last))

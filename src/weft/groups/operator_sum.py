@@ -95,45 +95,37 @@ class OperatorSum:
                 raise ShapeError("out overlaps the state in memory: the result would overwrite what is to be read")
             blocks = self._blocks
             if any_autocast():
-                x, blocks = self._cast(x)
-            if asked_of(x, *(stack for block in blocks for stack in block.operators if stack is not None)):
-                if target is not None:
-                    raise UnsupportedError("out is not for operands that require gradients: leave it out")
-                return returned(state, None, self._with_gradient(blocks, x, shape), False)
-            return returned(state, out, self._summed(blocks, x, shape, target), False)
+                x, blocks = self._cast(x), [TermBlock(tuple(map(self._cast, each)), terms) for each, terms in blocks]
+            derived = asked_of(x, *(stack for block in blocks for stack in block.operators if stack is not None))
+            if derived and target is not None:
+                raise UnsupportedError("out is not for operands that require gradients: leave it out")
+            parts = [part for block in blocks for part in self._parts(block, x)]
+            return returned(state, out, self._summed(parts, x, shape, target, derived), False)
 
-    def _cast(self, x: torch.Tensor) -> tuple[torch.Tensor, list[TermBlock]]:
-        """The state and the terms as autocast has them."""
-        operators = [stack for block in self._blocks for stack in block.operators]
-        cast = cast_by_autocast([x, *(stack for stack in operators if stack is not None)], self._precision)
-        x, *stacks = cast
-        left = iter(stacks)
-        found = [tuple(None if stack is None else next(left) for stack in block.operators) for block in self._blocks]
-        return x, [block._replace(operators=each) for block, each in zip(self._blocks, found, strict=True)]  # type: ignore[arg-type]
+    def _cast(self, tensor: Any) -> Any:
+        """The state or a stack of operators as autocast has it."""
+        return None if tensor is None else cast_by_autocast([tensor], self._precision)[0]
 
     def _summed(
-        self, blocks: Sequence[TermBlock], x: torch.Tensor, shape: tuple[int, ...], target: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The result, in `target` where there is one. Sums of half precision are kept in float32 until the last."""
-        parts = [part for block in blocks for part in self._parts(block, x)]
-        given = target if target is not None else new_tensor(shape, x.dtype, x.device)
-        y = given
-        if len(parts) > 1 and given.dtype in WIDER:
-            y = new_tensor(shape, WIDER[given.dtype], x.device)
-        for at, part in enumerate(parts):
-            self._apply(part, x, y, at > 0)
-        if not parts:
-            y.zero_()
-        return given if y is given else given.copy_(y)
-
-    def _with_gradient(self, blocks: Sequence[TermBlock], x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """The result by new tensors alone: intermediates are kept for the backward pass."""
-        kept = WIDER.get(x.dtype, x.dtype)
-        total = x.new_zeros(shape, dtype=kept)
-        for block in blocks:
-            for part in self._parts(block, x):
-                total = total + self._of_block(part, x, kept=kept)
-        return total.to(x.dtype)
+        self, parts: Sequence[TermBlock], x: torch.Tensor, shape: tuple[int, ...], target: torch.Tensor | None,
+        derived: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        """The result, in `target` where there is one; of new tensors alone where it is `derived`. Several parts of half
+        precision are added up in float32."""
+        kept = x.dtype if target is None else target.dtype
+        if len(parts) > 1:
+            kept = WIDER.get(kept, kept)
+        place = target if target is not None and target.dtype == kept else None
+        if place is None and not derived:
+            place = new_tensor(shape, kept, x.device)
+        total: torch.Tensor | None = None
+        for part in parts:
+            total = self._added(part, x, total, place, kept)
+        if total is None:
+            total = x.new_zeros(shape)
+        if target is None:
+            return total.to(x.dtype)
+        return target if total is target else target.copy_(total)
 
     def _check(self, x: torch.Tensor) -> tuple[int, ...]:
         if x.dim() != 3:
@@ -159,40 +151,30 @@ class OperatorSum:
             cut = tuple(None if stack is None else stack[start : start + many] for stack in block.operators)
             yield TermBlock(cut, min(many, block.terms - start))  # type: ignore[arg-type]
 
-    def _apply(self, block: TermBlock, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
-        """Add what the terms of a block make of `x` to `y`; write it where nothing has been."""
-        if any(operator is not None for operator in block.operators):
-            self._of_block(block, x, y, begun)
-        elif begun:
-            y.add_(x, alpha=block.terms)
-        else:
-            y.copy_(x).mul_(block.terms)
-
-    def _of_block(
-        self, block: TermBlock, x: torch.Tensor, out: torch.Tensor | None = None, added: bool = False,
-        kept: torch.dtype | None = None,
+    def _added(
+        self, block: TermBlock, x: torch.Tensor, total: torch.Tensor | None, out: torch.Tensor | None,
+        kept: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
-        """The sum of a block's terms applied to `x`, in `out`, or in the type `kept`; `added` to the values there."""
+        """The sum of a block's terms applied to `x`, and `total`, that of those before: in `out`, or new, as `kept`."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
-            return x.to(kept or x.dtype) * block.terms
+            found = x.to(kept) * block.terms
+            found = found if total is None else found + total
+            return found if out is None else out.copy_(found)
         labels, value, halves = [low for low, _ in LABELS], x, is_of_halves([x.dtype])
         for side in given:
             low, high = LABELS[side]
             here = tuple(labels) if side == given[0] else ("t", *labels)
             labels[side] = high
             ends = side == given[-1]
-            there = tuple(labels) if ends else ("t", *labels)
-            terms = (("t", high, low), here, there)
+            terms = (("t", high, low), here, tuple(labels) if ends else ("t", *labels))
             operator = block.operators[side]
             assert operator is not None
             options = step_options(self._options, operator.dtype, value.dtype, halves)
-            if ends and out is None:
-                options = replace(options, out_dtype=kept)
-            elif halves and not ends:
-                options = replace(options, out_dtype=torch.float32)
-            place = out if ends else None
-            value = contraction(terms, operator, value, options, place if added else None, out=place)
+            if ends or halves:
+                options = replace(options, out_dtype=kept if ends else torch.float32)
+            c, place = (total, out) if ends else (None, None)
+            value = contraction(terms, operator, value, options, c, out=place)
         return value
 
 
