@@ -58,7 +58,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
 @pytest.mark.parametrize("equation", ["mk,kn->mn", "km,nk->nm", "mk,nk->mn", "km,kn->nm"])
 def test_large_products_on_the_cpu(equation: str, dtype: torch.dtype, one_thread: None) -> None:
-    """Torch makes them; pairs with nothing to sum are among them."""
+    """Each is a contraction of its own; pairs with nothing to sum are among them."""
     sizes = ((150, 90, 130), (3, 0, 4), (160, 170, 1), (64, 99, 300))
     extents = [dict(zip("mkn", each, strict=True)) for each in sizes]
     terms = equation.partition("->")[0].split(",")
@@ -70,7 +70,7 @@ def test_large_products_on_the_cpu(equation: str, dtype: torch.dtype, one_thread
         for each in extents
     ]
     plan = weft.plan_grouped(equation, pairs)
-    assert "a product by torch for each pair" in plan.explain()
+    assert "pairs contracted one by one" in plan.explain()
     right = wanted(equation, pairs)
     doubled = plan([(2 * a, b) for a, b in pairs])
     assert all(torch.equal(found, 2 * expected) for found, expected in zip(doubled, right, strict=True))
@@ -79,7 +79,7 @@ def test_large_products_on_the_cpu(equation: str, dtype: torch.dtype, one_thread
     out = [torch.full_like(each, float("nan")) for each in right]
     weft.grouped(equation, pairs, out=out)
     assert all(map(torch.equal, out, right))
-    added = weft.grouped(equation, pairs, out=out, accumulate_into=True)  # which is the kernel's
+    added = weft.grouped(equation, pairs, out=out, accumulate_into=True)
     assert all(torch.equal(found, 2 * expected) for found, expected in zip(added, right, strict=True))
     negative = weft.grouped(equation, pairs, epilogue=torch.neg)
     assert all(torch.equal(found, -expected) for found, expected in zip(negative, right, strict=True))

@@ -86,13 +86,7 @@ class ChargedTensor:
         if tuple(tensor.shape) != shape:
             raise ShapeError(f"a tensor of shape {tuple(tensor.shape)}, legs of extents {shape}")
         structure = allowed(tuple(legs), _charge(legs, charge))
-        starts = [dict(zip(leg.extents, itertools.accumulate([0, *leg.extents.values()]), strict=False))
-                  for leg in legs]  # fmt: skip
-        blocks = [
-            tensor[tuple([slice(start[at], start[at] + extent)
-                          for start, at, extent in zip(starts, key, shape, strict=True)])]
-            for key, shape in zip(structure.keys, structure.shapes, strict=True)
-        ]  # fmt: skip
+        blocks = [tensor[place] for place in structure.slices([leg.extents for leg in legs])]
         made = cls(legs, torch.cat([block.reshape(-1) for block in blocks]), charge)
         if int(torch.count_nonzero(made.buffer)) != int(torch.count_nonzero(tensor)):
             raise ArgumentError(f"the tensor has elements that charge {made.charge} forbids")
@@ -241,31 +235,36 @@ class ChargedTensor:
         self, legs: Sequence[Leg], relaid: Callable[[BlockTensor], list[torch.Tensor]], words: tuple[Any, ...]
     ) -> ChargedTensor:
         """The elements in another order: that which `relaid` puts the blocks of their numbers into."""
-        device = self.buffer.device
-        key = (self.legs, self.charge, words, device)
-        index = _RELAID.get(key)
-        if index is None:
+
+        def numbers() -> torch.Tensor:
             kind = torch.int32 if self.structure.size < 2**31 else torch.int64
-            with outside_transforms():
-                numbers = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind, device="cpu"))
-                index = torch.cat([block.reshape(-1) for block in relaid(numbers)]).to(device)
-            _RELAID.put(key, index)
-        legs = tuple(legs)
+            blocks = BlockTensor.over(self.structure, torch.arange(self.structure.size, dtype=kind, device="cpu"))
+            return torch.cat([block.reshape(-1) for block in relaid(blocks)])
+
+        legs, index = tuple(legs), self._made(words, numbers)
         return self.over(legs, self.charge, allowed(legs, self.charge), self.buffer.index_select(0, index))
 
     def _signed(self, sign: Callable[[Key], int], words: tuple[Any, ...]) -> ChargedTensor:
         """The blocks times a sign each, which their charges say."""
         if not self.symmetry.has_fermions:
             return self
-        key = (self.legs, self.charge, "signs", words, self.buffer.device)
-        signs = _RELAID.get(key)
-        if signs is None:
+
+        def signs() -> torch.Tensor:
+            each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8, device="cpu")
+            sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes], device="cpu")
+            return each.repeat_interleave(sizes)
+
+        return self._with(self.buffer * self._made(("signs", *words), signs))
+
+    def _made(self, words: tuple[Any, ...], make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The indices or signs that go with such words, made once."""
+        key = (self.legs, self.charge, words, self.buffer.device)
+        known: torch.Tensor | None = _RELAID.get(key)
+        if known is None:
             with outside_transforms():
-                each = torch.tensor([sign(name) for name in self.structure.keys], dtype=torch.int8, device="cpu")
-                sizes = torch.tensor([math.prod(shape) for shape in self.structure.shapes], device="cpu")
-                signs = each.repeat_interleave(sizes).to(self.buffer.device)
-            _RELAID.put(key, signs)
-        return self._with(self.buffer * signs)
+                known = make().to(self.buffer.device)
+            _RELAID.put(key, known)
+        return known
 
 
 def _charge(legs: Sequence[Leg], charge: Charge | None) -> Charge:

@@ -69,6 +69,14 @@ class Structure:
                 mode[sector] = extent
         return found
 
+    def slices(self, modes: Sequence[Mapping[Sector, int]]) -> list[tuple[slice, ...]]:
+        """Where blocks are in the dense tensor whose modes have these sectors, in their order."""
+        starts = [dict(zip(mode, itertools.accumulate([0, *mode.values()]), strict=False)) for mode in modes]
+        return [
+            tuple([slice(start[at], start[at] + extent) for start, at, extent in zip(starts, key, shape, strict=True)])
+            for key, shape in zip(self.keys, self.shapes, strict=True)
+        ]
+
     @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
@@ -202,12 +210,9 @@ class BlockTensor:
         for mode, own in enumerate(self.sectors()):
             if len(modes) != self.rank or not own.items() <= modes[mode].items():
                 raise ShapeError(f"sectors has those of each of {self.rank} modes, those of the blocks among them")
-        starts = [dict(zip(mode, itertools.accumulate([0, *mode.values()]), strict=False)) for mode in modes]
         dense = self.buffer.new_zeros([sum(mode.values()) for mode in modes])
-        for key, block in self.items():
-            at = tuple(slice(start[sector], start[sector] + extent)
-                       for start, sector, extent in zip(starts, key, block.shape, strict=True))  # fmt: skip
-            dense[at] = block
+        for at, place in enumerate(self.structure.slices(modes)):
+            dense[place] = self.structure.block(self.buffer, at)
         return dense
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from weft.base.kept import is_capturing
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import TritonFunction
-from weft.machine.exactness import guarded
 from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.group import GroupTable
-
-Matrices: TypeAlias = Iterable[tuple[torch.Tensor, ...]]  # of each pair A, B and D
-
 
 #: Products of a pair, for each thread, from which on a CPU's library, called for each pair, is done sooner than the
 #: kernel for groups, which shares out pairs.
@@ -62,38 +57,14 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
 
 
 def is_for_library(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> bool:
-    """Whether the pairs of a group on a GPU are contracted one by one, as the library is done with them sooner."""
+    """Whether pairs are contracted one by one, as libraries of products are done with them sooner."""
+    if request.backend == "cpu" and not any(request.raw):
+        return bool(table.sizes.astype(float).prod(1).mean() >= LARGE * request.target.processors)
     if request.backend != "triton" or request.target.kind != "cuda":
         return False
     from weft.gpu.grouped.launch import loop_is_faster
 
     return loop_is_faster(_kernel(table, request, b_dtype, add), table, request.target)
-
-
-def multiplied(table: GroupTable, request: Request, b_dtype: torch.dtype) -> Callable[[Matrices], None] | None:
-    """Large products of matrices on a CPU, by its library: a call for each pair; None where that is no gain."""
-    functions, arithmetic, dtype = request.functions, request.arithmetic, request.d_dtype
-    if request.backend != "cpu" or functions.a or functions.b or functions.epilogue or table.has_factors:
-        return None
-    if not dtype.is_floating_point and not dtype.is_complex:
-        return None
-    if {request.a.dtype, b_dtype, arithmetic.product, arithmetic.accumulate} != {dtype} or dtype.itemsize < 4:
-        return None
-    sides, (first, second), output = table.form.sides, table.form.notation.inputs, table.form.notation.output
-    absent = [side == (None,) for side in sides]
-    plain = absent == [True, False, False, False] and {len(first), len(second), len(output)} == {2}
-    if not plain or table.sizes.astype(float).prod(1).mean() < LARGE * request.target.processors:
-        return None
-    (m,), (n,) = sides[1:3]
-    turned = first[0] != m, second[1] != n, output[0] != m
-    multiply = guarded(torch.mm, dtype, dtype, "cpu")
-
-    def run(matrices: Matrices) -> None:
-        for x, y, d in matrices:
-            x, y, d = (each.mT if turn else each for each, turn in zip((x, y, d), turned, strict=True))
-            multiply(x, y, out=d)
-
-    return run
 
 
 def _kernel(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> Any:

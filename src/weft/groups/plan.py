@@ -23,7 +23,7 @@ from weft.engine.calls import CALLS_OF_LISTS, Place, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
 from weft.groups.gradient import USUAL, with_gradient
-from weft.groups.launch import check_single, is_for_library, launch_of, multiplied
+from weft.groups.launch import check_single, is_for_library, launch_of
 from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, addresses_of, as_operands, read_pairs, stack_of, without_views
 from weft.groups.results import Places, Results
@@ -119,9 +119,6 @@ class GroupedPlan:
         self._apart = options.backend == "auto" and is_for_library(
             self._table, self._request, self._sides[1].dtype, self._add
         )
-        self._multiplied = None
-        if options.backend == "auto" and not self._add:
-            self._multiplied = multiplied(self._table, self._request, self._sides[1].dtype)
         self._begun: tuple[bytes, ...] = ()  # the addresses that it has in its tables
         self._start()
 
@@ -330,7 +327,7 @@ class GroupedPlan:
         x, y = (side.starts() for side in self._sides)
         places = self._places.starts if self._out is None else self._out.starts()
         self._table.rows[:, 0], self._table.rows[:, 1], self._table.outputs[:, 0] = x, y, places
-        self._launch = self._batched(stacks) or self._by_library() or (None if self._apart else self._moved())
+        self._launch = self._batched(stacks) or (None if self._apart else self._moved())
         if self._launch is None:
             self._launch = _Described(self._one_by_one, "pairs contracted one by one")
         elif self._launch is self._own:
@@ -367,18 +364,6 @@ class GroupedPlan:
             contraction(terms, views[0], views[1], self._options, out=target)
 
         return _Described(run, "one contraction with a batch mode")
-
-    def _by_library(self) -> Any | None:
-        """Large products of matrices on a CPU, by the library."""
-        multiplied = self._multiplied
-        if multiplied is None:
-            return None
-
-        def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-            places = self._out.tensors if self._out is not None else self._places.all(d)
-            multiplied(zip(*(side.tensors for side in self._sides), places, strict=True))
-
-        return _Described(run, "a product by torch for each pair")
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         places = self._out.tensors if self._out is not None else self._places.all(d)
