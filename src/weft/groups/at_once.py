@@ -17,19 +17,21 @@ from torch import Tensor
 from weft.base.arrays import any_autocast, dispatch_modes, is_transforming
 from weft.errors import WeftError
 from weft.machine.exactness import shortened
-from weft.spec.notation import parse
+from weft.spec.notation import Notation, parse
 
 MOST = 64  # pairs of a group that a loop takes
 _ROUNDED = frozenset((torch.float32, torch.complex64))  # factors that torch may round; those of a plan never are
 _TYPES = _ROUNDED | {torch.float64, torch.complex128}
 _KINDS = frozenset((Tensor, torch.nn.Parameter))
 _DTYPE, _LAYOUT, _ON_CPU = attrgetter("dtype"), attrgetter("layout"), attrgetter("is_cpu")
+_EQUATIONS = frozenset((str, Notation))
 _STRIDED = {torch.strided}
 
 
-def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
+def at_once(equation: Any, operands: Sequence[Any], most: int = MOST) -> list[Tensor] | None:
     """The results of a group, a loop; None for what is for a plan."""
-    if type(equation) is not str or not 0 < len(operands) <= 2 * MOST or (product := _product(equation)) is None:
+    known = type(equation) in _EQUATIONS and 0 < len(operands) <= 2 * most
+    if not known or (product := product_of(equation)) is None:
         return None
     dtype = operands[0].dtype if set(map(type, operands)) <= _KINDS else None
     if dtype not in _TYPES or set(map(_LAYOUT, operands)) != _STRIDED or not all(map(_ON_CPU, operands)):
@@ -44,10 +46,10 @@ def at_once(equation: Any, operands: Sequence[Any]) -> list[Tensor] | None:
 
 
 @lru_cache(maxsize=256)
-def _product(equation: str) -> Callable[[Tensor, Tensor], Tensor] | None:
+def product_of(equation: str | Notation) -> Callable[[Tensor, Tensor], Tensor] | None:
     """The function that contracts a pair of matrices; None for another equation."""
     try:
-        notation = parse(equation)
+        notation = parse(equation) if isinstance(equation, str) else equation
     except WeftError:
         return None
     terms = (*notation.inputs, notation.output)

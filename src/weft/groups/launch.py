@@ -9,6 +9,7 @@ import torch
 from weft.base.kept import is_capturing
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import TritonFunction
+from weft.groups.at_once import product_of
 from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.spec.dtypes import FP8, dtype_name
@@ -58,8 +59,10 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
 
 def is_for_library(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> bool:
     """Whether pairs are contracted one by one, as libraries of products are done with them sooner."""
-    if request.backend == "cpu" and not any(request.raw):
-        return bool(table.sizes.astype(float).prod(1).mean() >= LARGE * request.target.processors)
+    if request.backend == "cpu":
+        types = {request.a.dtype, b_dtype, request.d_dtype, request.arithmetic.product, request.arithmetic.accumulate}
+        plain = len(types) == 1 and not any(request.raw) and product_of(table.form.notation) is not None
+        return plain and bool(table.sizes.astype(float).prod(1).mean() >= LARGE * request.target.processors)
     if request.backend != "triton" or request.target.kind != "cuda":
         return False
     from weft.gpu.grouped.launch import loop_is_faster

@@ -63,15 +63,12 @@ class OperatorSum:
             self._options, self._precision = read_options("OperatorSum", keywords), keywords.get("precision")
             check_limit(workspace_limit)
             self._limit = workspace_limit
-            read = _read(terms)
+            read, first = _read(terms)
             self.count = len(read)
-            self.extents: tuple[tuple[int, int] | None, ...] = tuple(
-                next((tuple(term[side].shape) for term in read if term[side] is not None), None)  # type: ignore[union-attr]
-                for side in range(3)
-            )
-            first = next((one for term in read for one in term if one is not None), None)
-            self.dtype = None if first is None else first.dtype
-            self.device = None if first is None else first.device
+            self.extents = tuple([None if one is None else tuple(one[1].shape) for one in first])
+            some = next((one[1] for one in first if one is not None), None)
+            self.dtype = None if some is None else some.dtype
+            self.device = None if some is None else some.device
             self._blocks = [_stacked(read, pattern) for pattern in dict.fromkeys(map(_pattern, read))]
 
     def __repr__(self) -> str:
@@ -210,8 +207,8 @@ def operator_sum(
 Term = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
-def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
-    """The terms as tensors, alike in type, device and extents."""
+def _read(terms: Iterable[Sequence[Any]]) -> tuple[list[Term], list[tuple[int, torch.Tensor] | None]]:
+    """The terms as tensors, alike in type, device and extents; and the first of each side, with its place."""
     read: list[Term] = []
     first: list[tuple[int, torch.Tensor] | None] = [None, None, None]
     any_tensor: torch.Tensor | None = None
@@ -243,13 +240,12 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
         read.append(tuple(found))  # type: ignore[arg-type]
     if any_tensor is not None:
         _check_type(any_tensor.dtype)
-    for name, known in zip(NAMES, first, strict=True):
-        side = NAMES.index(name)
+    for side, (name, known) in enumerate(zip(NAMES, first, strict=True)):
         if known is not None and known[1].shape[0] != known[1].shape[1]:
             missing = next((at for at, term in enumerate(read) if term[side] is None), None)
             if missing is not None:
                 raise ShapeError(f"{name} of term {missing} is the identity, but that of term {known[0]} is oblong")
-    return read
+    return read, first
 
 
 def _check_type(dtype: torch.dtype) -> None:

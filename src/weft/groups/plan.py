@@ -22,6 +22,7 @@ from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS_OF_LISTS, Place, guards_of
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.fn.watched import Watched
+from weft.groups.at_once import at_once
 from weft.groups.gradient import USUAL, with_gradient
 from weft.groups.launch import check_single, is_for_library, launch_of
 from weft.groups.one_by_one import check_added, check_places, one_by_one
@@ -367,7 +368,12 @@ class GroupedPlan:
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         places = self._out.tensors if self._out is not None else self._places.all(d)
-        one_by_one(self._notation, self._held(), self._options, places, self._add)
+        products = at_once(self._notation, self._held(), len(places)) if self._apart and not self._add else None
+        if products is None:
+            one_by_one(self._notation, self._held(), self._options, places, self._add)
+            return
+        for place, product in zip(places, products, strict=True):
+            place.copy_(product)
 
 
 class _Described:

@@ -30,19 +30,15 @@ from weft.spec.notation import label_text, term_text
 
 Extents = dict[Label, int]
 
-_USUAL = {"c": None, "alpha": 1.0, "beta": None, "out": None, "c_fn": None, "return_arg": False, "validate": False,
-          "specialize": "auto"}  # fmt: skip
+_USUAL = {"alpha": 1.0, "return_arg": False, "validate": False, "specialize": "auto"}
 
 
 @outside_graphs
 def contract_ragged(equation: Any, a: Any, b: Any, given: Any, keywords: Mapping[str, Any]) -> Any:
     """``contract(equation, a, b, ragged=given, **keywords)``."""
     with call_context(lambda: describe_call("contract", equation)):
-        said = {name: value for name, value in keywords.items() if value is not None and value is not _USUAL.get(name)}
-        for name in said:
-            if name in _USUAL and said[name] != _USUAL[name]:
-                raise UnsupportedError(f"{name} is not for ragged modes: contract the lists one by one")
-        words = {name: value for name, value in said.items() if name not in _USUAL}
+        words = {name: value for name, value in keywords.items() if value is not None}
+        words = {name: value for name, value in words.items() if name not in _USUAL or value != _USUAL[name]}
         refuse_unknown("contract", words)
         for name in words:
             if name not in TAKEN["blocks.contract"]:

@@ -1,4 +1,4 @@
-"""Results stored in one tensor, each made a view when it is read."""
+"""Results stored in one tensor, of which they become views when they are read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import overload
 import numpy as np
 import torch
 
+from weft.base.cached import cached_property
 from weft.spec.group import contiguous_strides
 
 
@@ -24,13 +25,6 @@ class Places:
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def at(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
-        shape = self.shapes[at].tolist()
-        start, size = int(self.starts[at]), 1
-        for extent in shape:
-            size *= extent
-        return buffer[start : start + size].view(shape)
-
     def all(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """All results as views; their shapes and strides are kept for the next buffer."""
         if self._views is None:
@@ -39,24 +33,24 @@ class Places:
 
 
 class Results(Sequence[torch.Tensor]):
-    """Tensors in one `buffer`, at their `places`."""
+    """Tensors in one `buffer`, at their `places`: views, made when the first is read."""
 
     def __init__(self, buffer: torch.Tensor, places: Places) -> None:
         self.buffer, self._places = buffer, places
+
+    @cached_property
+    def _views(self) -> list[torch.Tensor]:
+        return self._places.all(self.buffer)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self._places.all(self.buffer))
+        return iter(self._views)
 
     @overload
     def __getitem__(self, at: int) -> torch.Tensor: ...
     @overload
     def __getitem__(self, at: slice) -> list[torch.Tensor]: ...
     def __getitem__(self, at: int | slice) -> torch.Tensor | list[torch.Tensor]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(f"result {at} of {len(self)}")
-        return self._places.at(self.buffer, at)
+        return self._views[at]

@@ -113,8 +113,8 @@ def group_table(
     d_shapes = joined.take(read.output, 1)
     if d_strides is None:
         d_strides = contiguous_strides(d_shapes)
-    constants = _constants(count)
-    rows = np.concatenate((constants, joined, steps, d_strides), 1).take(read.words, 1)
+    constants = np.array([[0, ONE, 1]])
+    rows = np.concatenate((constants.repeat(count, 0), joined, steps, d_strides), 1).take(read.words, 1)
     modes = rows[:, HEAD:].reshape(count, -1, EACH)
     reach = (np.abs(modes[:, :, 1:]) * np.maximum(modes[:, :, :1] - 1, 0)).sum(1).max(initial=0)
     sizes = np.multiply.reduceat(modes[:, :, 0], read.sides, 1)
@@ -188,14 +188,6 @@ def _reading(form: GroupForm) -> _Reading:
         tuple(diagonals), np.array([known[label] for label in notation.output], np.int64),
         np.cumsum([0, *form.counts[:-1]]),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def _constants(count: int) -> Numbers:
-    """Columns of 0, of the factor 1 and of 1."""
-    found = np.zeros((count, 3), np.int64)
-    found[:, 1:] = ONE, 1
-    return found
 
 
 def tiles_of(table: GroupTable, m: int, n: int) -> Numbers:
