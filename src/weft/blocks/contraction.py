@@ -68,21 +68,17 @@ def contract(equation: Equation, a: Any, b: Any, *, like: BlockTensor | None = N
             raise ArgumentError("like is for BlockTensor: charges say which blocks the result has")
         if a.device != b.device:
             raise UnsupportedError(f"a is on {a.device}, b on {b.device}")
-        notation = read_notation(equation)
+        notation, options, x, y = read_notation(equation), read_options("blocks.contract", given), a.buffer, b.buffer
         if any_autocast():
-            buffers = cast_by_autocast((a.buffer, b.buffer), keywords.get("precision"))
-            a, b = (_over(each, buffer) for each, buffer in zip((a, b), buffers, strict=True))
-        options = read_options("blocks.contract", given)
+            x, y = cast_by_autocast((x, y), keywords.get("precision"))
         if not charged:
             d = None if like is None else like.structure
-            plan = packed_plan(
-                ("blocks", notation, a.structure, b.structure, d), a.buffer, b.buffer, options,
-                lambda: _of_blocks(notation, a, b, d),
-            )  # fmt: skip
-            return BlockTensor.over(cast(Structure, plan.products.d), plan.contract(a.buffer, b.buffer, options))
+            words: tuple[Any, ...] = "blocks", notation, a.structure, b.structure, d
+            plan = packed_plan(words, x, y, options, lambda: _of_blocks(notation, a, b, d))
+            return BlockTensor.over(cast(Structure, plan.products.d), plan.contract(x, y, options))
         words = "charged", notation, a.legs, a.charge, b.legs, b.charge
-        plan = packed_plan(words, a.buffer, b.buffer, options, lambda: _of_charges(notation, a, b))
-        buffer, legs = plan.contract(a.buffer, b.buffer, options), legs_of(notation, a, b)
+        plan = packed_plan(words, x, y, options, lambda: _of_charges(notation, a, b))
+        buffer, legs = plan.contract(x, y, options), legs_of(notation, a, b)
         return ChargedTensor.over(legs, _charge(a, b), cast(Structure, plan.products.d), buffer) if legs else buffer[0]
 
 

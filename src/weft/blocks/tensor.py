@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.base.arrays import as_tensor
 from weft.base.bounded_cache import BoundedCache
 from weft.base.cached import cached_property
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
-from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, WeftError, call_context
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.groups.operands import as_operands, without_views
 from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import contiguous_strides
@@ -221,43 +221,19 @@ def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
     with call_context(lambda: "BlockTensor"):
         if not isinstance(blocks, Mapping) or not len(blocks):
             raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
-        tensors = list(blocks.values())
-        plain = _are_plain(tensors)
-        if not plain:
-            tensors = [_read(key, value) for key, value in blocks.items()]
-        keys, shapes = tuple(blocks), tuple(map(_SHAPE, tensors))
+        keys = tuple(blocks)
+        tensors = without_views(as_operands([*blocks.values()], lambda at: f"block {keys[at]}"))
+        shapes = tuple(map(_SHAPE, tensors))
         structure: Structure | None = _STRUCTURES.get((keys, shapes))
         if structure is None:
             structure = _checked(keys, shapes)
             _STRUCTURES.put((keys, shapes), structure)
-        if not plain:
-            _check_alike(keys, tensors)
-    buffer = torch._C._nn.flatten_dense_tensors(tensors)
+        _check_alike(keys, tensors)
+    buffer = torch._C._nn.flatten_dense_tensors(list(tensors))
     return structure, buffer.clone() if len(tensors) == 1 else buffer  # one tensor is flattened where it lies
 
 
-_SHAPE, _KIND = attrgetter("shape"), attrgetter("dtype", "device", "layout", "is_nested")
-_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
-_PLAIN_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
-
-
-def _are_plain(tensors: Sequence[Any]) -> bool:
-    """Whether these are torch's own tensors, of one type and device, that need no reading."""
-    if not set(map(type, tensors)) <= _PLAIN_TYPES or torch._C._get_tracing_state() is not None:
-        return False
-    kinds = set(map(_KIND, tensors))
-    (dtype, _, layout, nested), *others = kinds
-    if others or dtype not in _PLAIN_DTYPES or layout is not torch.strided or nested:
-        return False
-    return not any(map(torch.Tensor.is_neg, tensors)) and not any(map(torch.Tensor.is_conj, tensors))
-
-
-def _read(key: Key, value: Any) -> torch.Tensor:
-    try:
-        tensor = as_tensor("block", value)
-    except WeftError:
-        tensor = as_tensor(f"block {key}", value)  # the error says which
-    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+_SHAPE, _KIND = attrgetter("shape"), attrgetter("dtype", "device")
 
 
 def _checked(keys: tuple[Key, ...], shapes: Sequence[torch.Size]) -> Structure:
@@ -287,6 +263,8 @@ def _laid_out(keys: Sequence[Key], shapes: Sequence[Sequence[int]]) -> Structure
 def _check_alike(keys: tuple[Key, ...], tensors: Sequence[torch.Tensor]) -> None:
     """One type and one device for all."""
     dtype, device = tensors[0].dtype, tensors[0].device
+    if set(map(_KIND, tensors)) == {(dtype, device)}:
+        return
     for key, tensor in zip(keys, tensors, strict=True):
         if tensor.dtype != dtype:
             raise DTypeError(f"block {key} is {dtype_name(tensor.dtype)}, {keys[0]} is {dtype_name(dtype)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -20,7 +20,8 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Term, term_text
 
 _KIND = attrgetter("dtype", "device", "ndim", "requires_grad")
-_LAYOUT = attrgetter("layout")
+_STORED = attrgetter("layout", "is_nested")
+_TYPES = {torch.Tensor, torch.nn.Parameter}
 
 
 class Stack(NamedTuple):
@@ -88,11 +89,13 @@ def read_pairs(pairs: Iterable[Any]) -> list[Any]:
     return list(chain.from_iterable(found))
 
 
-def as_operands(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors of a flat list of pairs; errors name the pair by its place."""
-    if set(map(type, values)) == {torch.Tensor} and set(map(_LAYOUT, values)) == {torch.strided}:
+def as_operands(values: Sequence[Any], name: Callable[[int], str] | None = None) -> list[torch.Tensor]:
+    """Values as tensors; errors name one by `name`, by default as that of a pair in a flat list of them."""
+    plain = set(map(type, values)) <= _TYPES and torch._C._get_tracing_state() is None
+    if plain and set(map(_STORED, values)) <= {(torch.strided, False)}:
         return list(values)
-    return [as_tensor(f"{'ab'[at % 2]} of pair {at // 2}", value) for at, value in enumerate(values)]
+    name = name or (lambda at: f"{'ab'[at % 2]} of pair {at // 2}")
+    return [as_tensor(name(at), value) for at, value in enumerate(values)]
 
 
 def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
@@ -102,8 +105,7 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     alike = {(*kind, False)} if torch.is_grad_enabled() else {(*kind, False), (*kind, True)}
     if not alike.issuperset(map(_KIND, tensors)):
         _refuse_mixed(name, tensors, term)
-    if any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors)):
-        tensors = without_views(tensors)
+    tensors = without_views(tensors)
     shapes, strides = (
         np.fromiter(chain.from_iterable(map(read, tensors)), np.int64, len(tensors) * rank).reshape(-1, rank)
         if rank else np.zeros((len(tensors), 0), np.int64)
@@ -113,8 +115,10 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     return Stack(tensors, shapes, strides, addresses_of(tensors), same)
 
 
-def without_views(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def without_views(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Tensors whose memory is what they say: of conjugate and negative views, copies."""
+    if not (any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors))):
+        return tensors
     return [tensor.resolve_neg().resolve_conj() for tensor in tensors]
 
 

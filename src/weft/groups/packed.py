@@ -111,10 +111,11 @@ class PackedPlan:
         self._derivatives: dict[int, PackedPlan] = {}
         self._launches: dict[Any, Any] = {}  # by strides
         x, y = products.a.read(x), products.b.read(y)
-        self._table = _table(products, x, y) if products.pairs else None
-        self._strides = x.stride(), y.stride()
-        longest = 0 if self._table is None else int(self._table.sizes[:, SIDES.index("k")].sum())  # of all, no less
+        table = _table(products, x, y) if products.pairs else None
+        longest = 0 if table is None else int(table.sizes[:, SIDES.index("k")].sum())  # of all, which is no less
         self._request = _request(products, x, y, options, longest)
+        if not is_traced((x, y)):
+            self._launch(x, y, table)
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, options: Options) -> torch.Tensor:
         """The packed result, without derivatives. `options` has the functions of this call."""
@@ -130,19 +131,16 @@ class PackedPlan:
             launch(x, y, made)
         return made
 
-    def _launch(self, x: torch.Tensor, y: torch.Tensor) -> Any | None:
+    def _launch(self, x: torch.Tensor, y: torch.Tensor, table: GroupTable | None = None) -> Any | None:
         """The launch for tensors of those strides; None for types and functions that no kernel for groups takes."""
         key = x.stride(), y.stride()
-        if self._table is None:
-            return None
-        if key not in self._launches:
-            table = self._table if key == self._strides else _table(self.products, x, y)
+        if key not in self._launches and self.products.pairs:
             with outside_transforms():
-                launch = launch_of(table, self._request, y.dtype, False)
+                launch = launch_of(table or _table(self.products, x, y), self._request, y.dtype, False)
             if is_capturing(x.device):  # where no group has a launch of its own
                 return launch
             self._launches[key] = launch
-        return self._launches[key]
+        return self._launches.get(key)
 
     def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> PackedPlan:
         """The plan that makes the gradient of A or B (`side` 0, 1) from D's and the other operand; made once."""

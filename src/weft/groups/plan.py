@@ -138,8 +138,12 @@ class GroupedPlan:
             with self._turn:
                 changed = self._follow()
                 like = operands is not None and self._takes(operands)
-                if is_traced(() if operands is None or like else operands):  # a plan holds plain tensors
-                    return self._as_operations(self._held() if operands is None else operands, out)
+                brought = [] if operands is None or like else as_operands(operands)  # a plan holds plain tensors
+                if is_traced(brought) or (brought and is_transforming()):
+                    tensors, places = brought or self._held(), self._out if out is None else None
+                    self._check_shapes(tensors)
+                    out = out if places is None else places.tensors
+                    return contract_pairs(self._notation, tensors, self._options, out, self._add)
                 self._take_all(operands, out, like)
                 if changed and operands is None and out is None:
                     self._start()
@@ -265,14 +269,6 @@ class GroupedPlan:
             return list(self._leaves)
         return list(chain.from_iterable(zip(*(side.tensors for side in self._sides), strict=True)))
 
-    def _as_operations(self, operands: list[Any], out: Sequence[Any] | None) -> list[torch.Tensor]:
-        """The results of a call that torch wants to see, one pair at a time; nothing of it is kept."""
-        tensors = as_operands(operands)
-        self._check_shapes(tensors)
-        if out is None and self._out is not None:
-            out = self._out.tensors
-        return one_by_one(self._notation, tensors, self._options, out, self._add)
-
     def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None, like: bool) -> None:
         """Take other operands, which may be known to be `like` those before, and places: all, or, where one does not
         fit, none."""
@@ -293,10 +289,6 @@ class GroupedPlan:
         """Other tensors with the layouts of the first ones, each of them read."""
         tensors = as_operands(operands)
         leaves = tensors if asked_of_many(tensors) else None
-        if leaves is not None and is_transforming():
-            self._check_shapes(tensors)
-            self._leaves = leaves
-            return
         sides = self._stacks([detached(one) for one in tensors] if leaves else tensors)
         for name, old, new in zip("ab", self._sides, sides, strict=True):
             _check_alike(name, old, new)
