@@ -15,7 +15,8 @@ jnp = jax.numpy
 
 import weft  # noqa: E402
 import weft.jax  # noqa: E402
-from weft.jax.contraction import _PLANS  # noqa: E402
+from weft.api import lookup  # noqa: E402
+from weft.plans.resolving import resolved  # noqa: E402
 
 VALUES = (
     np.nan, np.inf, -np.inf, 3e9, -3e9, 2.0**31, 2.0**63, -(2.0**63), 1e19, -1e19, 200.0, -200.0, 300.7, 127.0, 127.9,
@@ -76,11 +77,12 @@ def test_first_run_within_a_state_of_torch(name: str, moment: str) -> None:
         assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
-def test_a_precision_of_the_moment_is_none_of_a_program() -> None:
+def test_a_precision_of_the_moment_is_none_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = []
+    monkeypatch.setattr(lookup, "resolved", lambda *given: requests.append(resolved(*given)) or requests[-1])
     a = np.ones((38, 38), np.float32)
     made = jax.jit(lambda a: weft.jax.contract(EQUATION, a, a)).lower(a).compile()
     with weft.precision("ieee_bound"):
         made(a)
-    places = [place for place in list(_PLANS._entries.keys()) if place.key[1][0] == (38, 38)]
-    (plan,) = map(_PLANS.get, places)
-    assert not plan.contraction.arithmetic.split
+    (request,) = requests
+    assert not request.arithmetic.split

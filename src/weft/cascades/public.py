@@ -78,7 +78,7 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return as_operation("cascade")(equation, a, b, c, keywords)
     given = (a, b) if c is None else (a, b, c)
     if is_traced(given):
-        return as_operation("cascade")(equation, a, b, c, keywords)
+        return as_operation("traced cascade")(equation, a, b, c, keywords)
     from weft.cascades.transforms import transformed
 
     with call_context(lambda: describe_many("cascade", equation, given)):

@@ -1,6 +1,7 @@
 """The public calls as operations. Dynamo reads these functions in place of the calls' own: they stay simple.
 
-Everything but tensors and numbers goes through `spelled`, which dynamo runs while it reads.
+Everything but tensors and numbers goes through `spelled`, which dynamo runs while it reads. Calls that torch traces
+otherwise, on tensors without memory and within its modes, come to `contraction`, `permutation` and those named so.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from weft.api.contract import contract as public_contract
 from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
-from weft.base.dispatch import is_dynamo_compiling, outside, taken_by
+from weft.base.dispatch import outside, taken_by
 from weft.base.factors import addition, factor_again
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade
+from weft.compiled.contraction import spelled, spelled_options, spelled_plan, types_seen
 from weft.compiled.moves import move_of_options, spelled_move, spelled_move_plan
 from weft.compiled.operations import CASCADE, CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
-from weft.compiled.spelling import spelled, spelled_options, spelled_plan, steps_of_einsum, types_seen
+from weft.compiled.paths import steps_of_einsum
 from weft.errors import DTypeError, FunctionError, ShapeError
 from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
@@ -36,86 +38,68 @@ _OF_CALLS = ("c", "alpha", "beta", "out", "return_arg", "validate")
 
 
 def contract(
-    equation: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    functions: Any,
-    return_arg: bool,
-    validate: bool,
-    options: dict[str, Any],
-    instead: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None,
-) -> Any:
+    equation: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, functions: Any, return_arg: bool,
+    validate: bool, options: dict[str, Any], instead: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Any:  # fmt: skip
     """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords.
 
     `instead`: the call that this one is part of, where that is to be made if dynamo cannot read a function.
     """
-    tensors = [a, b] if c is None else [a, b, c]
-    said, operands = [("validate", validate)], []
-    algebra: Any = "plus_times"
-    for name, value in options.items():
-        if name == "operands":
-            for each, (modes, tensor) in (value or {}).items():
-                operands.append((each, modes, (tensor.dtype, tensor.dim())))
-                tensors.append(tensor)
-        elif name == "algebra":
-            algebra = _parts(value)
-        else:
-            said.append((name, value))
+    call, arguments, keywords = instead or (public_contract, (equation, a, b), {
+        "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "return_arg": return_arg,
+        "validate": validate, **dict(zip(HOOKS, functions, strict=True)), **options,
+    })  # fmt: skip
+    if _are_tensors(alpha, beta):
+        return outside(call, *arguments, **keywords)
+    given, operands, said = _apart(options, "algebra")
+    said = (("validate", validate), *said)
+    algebra = _parts(options.get("algebra", "plus_times"))
     several = out is not None and isinstance(out, (tuple, list))
     types = None if out is None else tuple([place.dtype for place in out]) if several else out.dtype
     # Dynamo guards on all that is read here: nothing is that need not be.
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
-    taken, combining = functions, algebra
-    if is_dynamo_compiling():
-        hooks = dict(zip(HOOKS, functions, strict=True))
-        if _are_tensors(alpha, beta):
-            return outside(
-                public_contract, equation, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
-                return_arg=return_arg, validate=validate, **hooks, **options,
-            )  # fmt: skip
-        own = isinstance(algebra, tuple)
-        seen = types_seen(stored, kind, tuple(said), "one of the caller's" if own else algebra, types is not None)
-        beside = [(each, dtype) for each, _, (dtype, _) in operands]
-        beside += [(each, torch.int32) for each in options.get("indices") or ()]
-        taken = captured_all(functions, seen, beside)
-        if own:
-            combining = captured_algebra(algebra, seen[-1])
-        if taken is None or combining is None:
-            if instead is not None:
-                return unread(instead[0], *instead[1], **instead[2])
-            return unread(
-                public_contract, equation, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
-                return_arg=return_arg, validate=validate, **hooks, **options,
-            )  # fmt: skip
-    a_fn, b_fn, c_fn, epilogue = taken
-    text, structure = spelled(
-        equation, stored, kind, tuple(operands), tuple(said), types, c is not None, return_arg, a_fn, b_fn, c_fn,
-        epilogue, combining,
-    )  # fmt: skip
-    return _performed(text, structure, tensors, alpha, beta, out)
+    own = isinstance(algebra, tuple)
+    seen = types_seen(stored, kind, said, "one of the caller's" if own else algebra, types is not None)
+    taken = captured_all(functions, seen, _beside(operands, options))
+    if own:
+        algebra = captured_algebra(algebra, seen[-1])
+    if taken is None or algebra is None:
+        return unread(call, *arguments, **keywords)
+    text, structure = spelled(equation, stored, kind, operands, said, types, c is not None, return_arg, taken, algebra)
+    return _performed(text, structure, _listed(a, b, c, given), alpha, beta, out)
 
 
 def contraction(
-    equation: Any,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    options: Options,
-    return_arg: bool,
-    validate: bool,
-) -> Any:
+    equation: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, out: Any,
+    options: Options, return_arg: bool, validate: bool,
+) -> Any:  # fmt: skip
     """`weft.contract` of options that are read. Dynamo does not read it."""
     stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
     text, structure = spelled_options(equation, stored, kind, options, c is not None, return_arg, validate)
-    tensors = [a, b, *(() if c is None else (c,)), *options.tensors.values()]
-    return _performed(text, structure, tensors, alpha, beta, out)
+    return _performed(text, structure, _listed(a, b, c, options.tensors.values()), alpha, beta, out)
+
+
+def _apart(keywords: Any, *without: str) -> Any:
+    """The tensors among a call's keywords, what stands for them in a text, and all other keywords but those named."""
+    tensors, operands, said = [], [], []
+    for name, value in keywords.items():
+        if name == "operands":
+            for each, (modes, tensor) in (value or {}).items():
+                operands.append((each, modes, (tensor.dtype, tensor.dim())))
+                tensors.append(tensor)
+        elif name not in without:
+            said.append((name, value))
+    return tensors, tuple(operands), tuple(said)
+
+
+def _beside(operands: Any, keywords: Any) -> Any:
+    """Names and types of what functions take beside their values."""
+    beside = [(each, dtype) for each, _, (dtype, _) in operands]
+    return beside + [(each, torch.int32) for each in keywords.get("indices") or ()]
+
+
+def _listed(a: Any, b: Any, c: Any, others: Any) -> Any:
+    return [a, b, *others] if c is None else [a, b, c, *others]
 
 
 def _are_tensors(alpha: Any, beta: Any) -> bool:
@@ -139,34 +123,34 @@ def _performed(text: str, structure: str, tensors: list[torch.Tensor], alpha: An
     return value, (found[1] if structure == "place" else tuple(found[1:]))
 
 
-def plan(
-    planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool
-) -> Any:
+def plan(planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool) -> Any:
     """A call of a `weft.Plan`."""
-    if is_dynamo_compiling() and _are_tensors(alpha, beta):
-        return outside(
-            planned, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out, operands=operands,
-            validate=validate,
-        )  # fmt: skip
-    taken, algebra = None, None
-    if is_dynamo_compiling() and planned.follows:
-        taken = captured_all(planned.request.functions.raw, *planned.functions_seen())
-        algebra = planned.request.raw_algebra
-        if algebra is not None:
-            algebra = captured_algebra(
-                (algebra.combine, algebra.reduce, algebra.identity, algebra.name, algebra.requires),
-                planned.request.arithmetic.accumulate,
-            )
-        if taken is None or (algebra is None and planned.request.raw_algebra is not None):
-            return unread(
-                planned, a, b, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out, operands=operands,
-                validate=validate,
-            )  # fmt: skip
-    text, structure, names, layouts = planned.text_of_call(c is not None, validate, taken, algebra)
+    again = {
+        "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "operands": operands,
+        "validate": validate,
+    }  # fmt: skip
+    if _are_tensors(alpha, beta):
+        return outside(planned, a, b, **again)
+    functions, algebra = None, None
+    if planned.follows:
+        functions = captured_all(planned.request.functions.raw, *planned.functions_seen())
+        algebra = _parts(planned.request.raw_algebra)
+        own = isinstance(algebra, tuple)
+        algebra = captured_algebra(algebra, planned.request.arithmetic.accumulate) if own else None
+        if functions is None or (own and algebra is None):
+            return unread(planned, a, b, **again)
+    return traced_plan(planned, a, b, c, alpha, beta, out, operands, validate, functions, algebra)
+
+
+def traced_plan(
+    planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool,
+    functions: Any = None, algebra: Any = None,
+) -> Any:  # fmt: skip
+    """A call of a `weft.Plan`; `functions` and `algebra`: the caller's as dynamo has read them."""
+    text, structure, names, layouts = planned.text_of_call(c is not None, validate, functions, algebra)
     for name, tensor, layout in (("a", a, layouts[0]), ("b", b, layouts[1])):
         _check_planned(name, tensor, layout)
-    given = dict(operands or {})
-    tensors = [a, b] if c is None else [a, b, c]
+    given, tensors = dict(operands or {}), []
     for name in names:
         if name not in given:
             raise FunctionError(f"operand '{name}' is missing: pass operands={{{name!r}: tensor}}")
@@ -174,7 +158,7 @@ def plan(
         tensors.append(each[1] if isinstance(each, (tuple, list)) else each)
     if given:
         raise FunctionError(f"the plan has no operand '{next(iter(given))}': its operands are {', '.join(names)}")
-    return _performed(text, structure, tensors, alpha, beta, out)
+    return _performed(text, structure, _listed(a, b, c, tensors), alpha, beta, out)
 
 
 def permute(
@@ -183,21 +167,15 @@ def permute(
     """`weft.permute`."""
     if isinstance(equation, torch.Tensor):
         x, equation = equation, x
-    given = dict(extents or {})
-    place = None if out is None else (out.dtype, out.dim())
-    taken = fn
-    if is_dynamo_compiling():
-        if _are_tensors(alpha, beta):
-            return outside(
-                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
-                extents=extents, **options,
-            )  # fmt: skip
-        taken = capture(fn, (), (x.dtype,))
-        if is_unread(taken):
-            return unread(
-                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out,
-                extents=extents, **options,
-            )  # fmt: skip
+    again = {
+        "fn": fn, "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "extents": extents, **options
+    }  # fmt: skip
+    if _are_tensors(alpha, beta):
+        return outside(public_permute, x, equation, **again)
+    taken = capture(fn, (), (x.dtype,))
+    if is_unread(taken):
+        return unread(public_permute, x, equation, **again)
+    given, place = dict(extents or {}), None if out is None else (out.dtype, out.dim())
     text, by_place = spelled_move(
         equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, taken
     )
@@ -209,8 +187,7 @@ def permutation(
     options: Options,
 ) -> Any:  # fmt: skip
     """`weft.permute` of options that are read. Dynamo does not read it."""
-    given = dict(extents or {})
-    place = None if out is None else (out.dtype, out.dim())
+    given, place = dict(extents or {}), None if out is None else (out.dtype, out.dim())
     with outside_tracing():
         text, by_place = move_of_options(equation, (x.dtype, x.dim()), x.device.type, tuple(given), options, place)
     return _moved(text, x, c, alpha, beta, [*given.values(), *[out.shape[at] for at in by_place]], out)
@@ -226,46 +203,43 @@ def _moved(text: str, x: Any, c: Any, alpha: Any, beta: Any, extents: list[Any],
 
 def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
     """A call of a `weft.PermutePlan`."""
-    if is_dynamo_compiling() and _are_tensors(alpha, beta):
-        return outside(planned, x, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out)
-    taken = None
-    if is_dynamo_compiling() and planned.follows:
-        taken = capture(planned.request.functions.raw[0], (), (x.dtype,))
-        if is_unread(taken):
-            return unread(planned, x, c=c, alpha=alpha, beta=factor_again(c, beta, out), out=out)
-    text, extents, layout = planned.text_of_call(taken)
+    again = {"c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out}
+    if _are_tensors(alpha, beta):
+        return outside(planned, x, **again)
+    fn = capture(planned.request.functions.raw[0], (), (x.dtype,)) if planned.follows else None
+    if is_unread(fn):
+        return unread(planned, x, **again)
+    return traced_permutation_plan(planned, x, c, alpha, beta, out, fn)
+
+
+def traced_permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any, fn: Any = None) -> Any:
+    """A call of a `weft.PermutePlan`; `fn`: the caller's function as dynamo has read it."""
+    text, extents, layout = planned.text_of_call(fn)
     _check_planned("x", x, layout)
     return _moved(text, x, c, alpha, beta, list(extents), out)
 
 
 def cascade(equation: Any, a: Any, b: Any, c: Any, keywords: dict[str, Any]) -> Any:
     """`weft.cascade`: `keywords` are all but the tensors A, B and C."""
-    tensors, between, said, operands = [a, b] if c is None else [a, b, c], None, [], []
+    _, operands, said = _apart(keywords, "between")
+    beside = _beside(operands, keywords)
+    sums = sums_of_cascade(((a.dtype, a.dim()),), a.device.type, said)
+    names, types = tuple([name for name, _ in beside]), [dtype for _, dtype in beside]
+    between = capture(keywords.get("between"), names, (sums, *types))
+    if is_unread(between) or isinstance(keywords.get("algebra"), Algebra):
+        return unread(public_cascade, equation, a, b, c, **keywords)
+    return traced_cascade(equation, a, b, c, {**keywords, "between": between})
+
+
+def traced_cascade(equation: Any, a: Any, b: Any, c: Any, keywords: dict[str, Any]) -> Any:
+    """`weft.cascade`, whose function dynamo has read where it reads the call."""
+    given, operands, said = _apart(keywords, "between")
+    tensors = [a, b] if c is None else [a, b, c]
     stored = tuple([(each.dtype, each.dim()) for each in tensors])
-    count, kind = len(tensors), a.device.type
-    for name, value in keywords.items():
-        if name == "between":
-            between = value
-        elif name == "operands":
-            for each, (modes, tensor) in (value or {}).items():
-                operands.append((each, modes, (tensor.dtype, tensor.dim())))
-                tensors.append(tensor)
-        else:
-            said.append((name, value))
-    if is_dynamo_compiling():
-        names = [each for each, _, _ in operands]
-        types = [dtype for _, _, (dtype, _) in operands]
-        for each in keywords.get("indices") or ():
-            names.append(each)
-            types.append(torch.int32)
-        sums = sums_of_cascade(stored, kind, tuple(said))
-        between = capture(between, tuple(names), (sums, *types))
-        if is_unread(between) or isinstance(keywords.get("algebra"), Algebra):
-            return unread(public_cascade, equation, a, b, c, **keywords)
-    text, several, wanted = spelled_cascade(equation, stored, kind, tuple(operands), tuple(said), between)
+    text, several, wanted = spelled_cascade(equation, stored, a.device.type, operands, said, keywords.get("between"))
     if wanted is not None:
-        tensors = [each.to(wanted) if at < count else each for at, each in enumerate(tensors)]
-    found = CASCADE(text, tensors)
+        tensors = [each.to(wanted) for each in tensors]
+    found = CASCADE(text, [*tensors, *given])
     return tuple(found) if several else found[0]
 
 
@@ -283,9 +257,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         shapes.append(tuple([extent if has_static_value(extent) else None for extent in operand.shape]))
     asked_of_each = tuple([(name, _parts(keywords[name])) for name in _OF_PATHS if keywords.get(name) is not None])
     place = operands[0].device
-    steps = steps_of_einsum(
-        equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
-    )
+    steps = steps_of_einsum(equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each)
     asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
     halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
     halves = halves and asked("precision") in EXACT
@@ -321,7 +293,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 def _parts(value: Any) -> Any:
     """An algebra of the user's by its parts: made within compiled code it is no object yet."""
     if isinstance(value, Algebra) and NAMED.get(value.name) is not value:
-        return (value.combine, value.reduce, value.identity, value.name, value.requires)
+        return (value.combine, value.reduce, value.identity, value.name, value.requires, value.vjp)
     return value
 
 
@@ -356,10 +328,10 @@ def _check_planned(name: str, tensor: Any, planned: Any) -> None:
 
 
 for _name, _operation in (
-    ("contract", contract), ("contraction", contraction), ("plan", plan), ("permute", permute),
-    ("permutation", permutation), ("permutation plan", permutation_plan), ("einsum", einsum), ("cascade", cascade),
+    ("contract", contract), ("contraction", contraction), ("plan", plan), ("traced plan", traced_plan),
+    ("permute", permute), ("permutation", permutation), ("permutation plan", permutation_plan),
+    ("traced permutation plan", traced_permutation_plan), ("einsum", einsum), ("cascade", cascade),
+    ("traced cascade", traced_cascade), ("planned cascade", planned_cascade),
+    ("text of a plan's call", spelled_plan), ("text of a permutation plan's call", spelled_move_plan),
 ):  # fmt: skip
     taken_by(_name, _operation)
-taken_by("planned cascade", planned_cascade)
-taken_by("text of a plan's call", spelled_plan)
-taken_by("text of a permutation plan's call", spelled_move_plan)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import fx
@@ -24,6 +25,8 @@ from weft.fn.binding import parameters
 from weft.fn.fingerprint import TRACED
 from weft.fn.triton_function import is_triton_function
 
+Call = TypeVar("Call", bound=Callable[..., Any])
+
 #: Stands for a function that dynamo cannot read: the call is made outside of its graph.
 UNREAD = ("unread", 0)
 _SHAPE = (5, 7)  # of stand-ins
@@ -32,6 +35,22 @@ _PYTHON = (types.FunctionType, types.MethodType, functools.partial, torch.nn.Mod
 _serial = count()
 _captured = BoundedCache(256)  # by number, until the call that they are given to is spelled
 _latest: list[Captured | None] = []  # what `_take` found, until `_number` takes it
+
+
+def constant_of_graph(call: Call) -> Call:
+    """Let dynamo run this while it reads the code, and take what it returns for a constant."""
+    setattr(call, "_dynamo_marked_constant", True)  # noqa: B010  # as torch.compiler.assume_constant_result does
+    return call
+
+
+def undisturbed(call: Call) -> Call:
+    """The call as dynamo does not read it: where it could not read the arguments of a call it runs such functions."""
+    return _unread(call) if "torch._dynamo" in sys.modules else call
+
+
+@functools.cache
+def _unread(call: Call) -> Call:
+    return cast(Call, torch._dynamo.disable(call))
 
 
 class _Step(NamedTuple):
@@ -111,11 +130,14 @@ def captured_all(functions: Any, seen: Any, beside: Any) -> Any:
 
 
 def captured_algebra(algebra: Any, dtype: torch.dtype) -> Any:
-    """The parts of an algebra, `combine` and `reduce` first; None where dynamo cannot read one. Dynamo reads this."""
-    combine, reduce = [capture(part, None, (dtype, dtype)) for part in algebra[:2]]
-    if is_unread(combine) or is_unread(reduce):
-        return None
-    return (combine, reduce, *algebra[2:])
+    """The parts of an algebra, in the order of its fields; None where dynamo cannot read one. Dynamo reads this."""
+    combine, reduce, identity, name, requires, vjp = algebra
+    taken = [capture(part, None, (dtype, dtype)) for part in (combine, reduce)]
+    taken.append(capture(vjp, None, (dtype, dtype, dtype, dtype)))
+    for part in taken:
+        if is_unread(part):
+            return None
+    return (taken[0], taken[1], identity, name, requires, taken[2])
 
 
 def is_unread(taken: Any) -> bool:
@@ -145,6 +167,7 @@ def _parameters(function: Any) -> Any:
     return _names_of(function)
 
 
+@constant_of_graph
 def _names_in(code: types.CodeType) -> tuple[str, ...] | None:
     """None where there are more than it names."""
     if code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS):
@@ -152,6 +175,7 @@ def _names_in(code: types.CodeType) -> tuple[str, ...] | None:
     return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
+@constant_of_graph
 def _names_of(function: Any) -> tuple[str, ...]:
     return parameters(function) or ()
 
@@ -161,6 +185,7 @@ def function_of(constant: Any) -> Any:
     return _captured.take(constant[1]) if type(constant) is tuple else constant
 
 
+@constant_of_graph
 def _runs_python(function: Any) -> bool:
     """Whether an object that is called runs Python that may do something else the next time."""
     if is_triton_function(function) or hasattr(type(function), TRACED):
@@ -168,6 +193,7 @@ def _runs_python(function: Any) -> bool:
     return isinstance(getattr(type(function), "__call__", None), types.FunctionType)  # noqa: B004
 
 
+@constant_of_graph
 def _number(names: tuple[str, ...] | None) -> tuple[str, int]:
     """The stand-in for the function that was taken last."""
     captured = _latest.pop()
@@ -178,10 +204,6 @@ def _number(names: tuple[str, ...] | None) -> tuple[str, int]:
     number = next(_serial)
     _captured.put(number, captured)
     return "captured", number
-
-
-for _constant in (_runs_python, _number, _names_in, _names_of):  # as torch.compiler.assume_constant_result does
-    setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 def _take(context: Any) -> None:

@@ -1,57 +1,55 @@
-"""`weft.cascade` as an operation: the texts that describe cascades, and the calls that they describe.
+"""Cascades as texts describe them, and the way from a call of `weft.cascade` to its text.
 
 Gradients are an operation of their own, which makes the cascade again: nothing but its operands is kept for it.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from weft.algebra import NAMED, find
-from weft.base.arrays import grad_mode, outside_tracing
+from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned
-from weft.compiled.captured import function_of
+from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.flops import FORMULAS, announce_flops
-from weft.compiled.text import plain_of, read_plain, types_text
-from weft.errors import UnsupportedError, call_context
-from weft.fn import portable
+from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
+from weft.errors import call_context
 from weft.fn.pointwise import RecordedFunction
 from weft.planner.options import Options
-from weft.planner.target import resolve_backend
 from weft.plans.keywords import read_options
 from weft.spec import Label
 from weft.spec.arguments import read_real
-from weft.spec.dtypes import dtype_name, resolve
+from weft.spec.dtypes import resolve
 
 if TYPE_CHECKING:
     from weft.cascades.plan import CascadePlan
     from weft.cascades.transforms import Terms
 
-Stored = tuple[torch.dtype, int]  # a tensor's type and rank
 
-
+@has_text
 @dataclass(frozen=True, eq=False)
-class DescribedCascade:
-    """A cascade that a text describes: all but the tensors."""
+class CascadeCall:
+    """A cascade: all but the tensors."""
 
-    text: str
-    notation: CascadeNotation
-    aux: tuple[tuple[str, tuple[str, ...]], ...]  # operands of the function, in the order of the tensors: name, modes
+    notation: CascadeNotation  # whose labels are texts
     between: Any
-    options: Options  # but for the tensors of operands
+    options: Options  # but for the tensors of operands, which are in their order
     alpha: float
     outputs: tuple[tuple[tuple[str, ...], torch.dtype], ...]  # modes and types of the results
+
+    @property
+    def terms(self) -> Terms:
+        """Names and modes of the operands of the function, in the order of the tensors."""
+        pairs: Any = self.options.operands.items()
+        return tuple((name, modes) for name, (modes, _) in pairs)
 
     @property
     def count(self) -> int:
@@ -68,8 +66,8 @@ class DescribedCascade:
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results, differentiable."""
         given, operands = tensors[: self.count], tensors[self.count :]
-        plan = self.plan(self.notation, self.aux, tensors)
-        found = plan.run(given, dict(zip([name for name, _ in self.aux], operands, strict=True)))
+        plan = self.plan(self.notation, self.terms, tensors)
+        found = plan.run(given, dict(zip(self.options.operands, operands, strict=True)))
         return [each.contiguous() for each in (found if isinstance(found, tuple) else (found,))]
 
     def plan(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
@@ -85,7 +83,7 @@ class DescribedCascade:
         """The results within transforms of `torch.func`."""
         from weft.cascades.transforms import Transformed, TransformedCall
 
-        return list(Transformed.apply(TransformedCall(self.notation, self.aux, self.plan), *tensors))
+        return list(Transformed.apply(TransformedCall(self.notation, self.terms, self.plan), *tensors))
 
     def gradients(
         self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
@@ -103,6 +101,43 @@ class DescribedCascade:
             made = torch.autograd.grad(values, places, given, allow_unused=True, materialize_grads=True)
         return [grad.contiguous() for grad in made]
 
+    def gradient_results(
+        self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None], wanted: Sequence[int]
+    ) -> list[Tensor]:
+        """Empty tensors as gradients will be."""
+        places = [tensors[at] for at in wanted]
+        return [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in places]
+
+
+def derived(text: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The results of a cascade where a gradient is requested, or within transforms."""
+    call: CascadeCall = read(text)
+    if is_transforming():
+        return call.transformed(tensors)
+    if not dispatch_modes() and not any(map(without_memory, tensors)):
+        return call.run(tensors)  # which keeps what it has made
+    return list(_TracedCascade.apply(text, *tensors))
+
+
+class _TracedCascade(torch.autograd.Function):
+    """A cascade and its gradients as two operations, for those who trace."""
+
+    @staticmethod
+    def forward(ctx: Any, text: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.text = text
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        found = tuple(torch.ops.weft.cascade.default(text, list(tensors)))
+        ctx.mark_non_differentiable(*(each for each in found if not each.is_floating_point()))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        wanted = [at for at, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
+        made = torch.ops.weft.cascade_backward.default(ctx.text, list(ctx.saved_tensors), list(grads), wanted)
+        found = iter(made)
+        return (None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:]))
+
 
 @contextmanager
 def autograd_within() -> Iterator[None]:
@@ -116,7 +151,7 @@ def autograd_within() -> Iterator[None]:
 
 def flops(call: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> int:
     """Flops of `torch.ops.weft.cascade` on these arguments: those of its two contractions."""
-    described = read_cascade(call)
+    described = read(call)
     notation = described.notation
     extents = extents_of(notation, [tuple(map(int, each.shape)) for each in tensors[: described.count]])
     first, second = {*notation.a, *notation.b}, {*notation.s, *notation.c} if notation.c is not None else set()
@@ -131,14 +166,16 @@ def backward_flops(*arguments: Any, **named: Any) -> int:
 FORMULAS |= {"cascade": flops, "cascade_backward": backward_flops}
 
 
+@constant_of_graph
 def sums_of_cascade(stored: tuple[Stored, ...], kind: str, options: tuple[tuple[str, Any], ...]) -> torch.dtype:
-    """The type of the sums that the function of a cascade sees. Dynamo takes it for a constant."""
+    """The type of the sums that the function of a cascade sees."""
     keywords = {name: value for name, value in options if name != "alpha"}
     read = read_options("cascade", keywords)
     dtype = autocast_type(kind, stored[0][0]) or stored[0][0]
     return resolve(dtype, dtype, read.precision, read.accumulate).accumulate
 
 
+@constant_of_graph
 def spelled_cascade(
     equation: Any,
     stored: tuple[Stored, ...],
@@ -150,7 +187,7 @@ def spelled_cascade(
     """The text of a call of `weft.cascade`, whether it has several results, and the type that autocast asks for.
 
     Raises what the call would raise. `stored`: types and ranks of A, B and C, which are on a `kind` of device. Dynamo
-    runs it once, while it reads the code, and takes what it returns for constants.
+    runs it once, while it reads the code.
     """
     from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
 
@@ -158,63 +195,39 @@ def spelled_cascade(
     with outside_tracing(), call_context(lambda: describe_call("cascade", equation)):
         keywords = dict(options)
         alpha = read_real("alpha", keywords.pop("alpha", 1.0))
-        keywords["operands"] = {name: (modes, _stand_in(*each)) for name, modes, each in operands}
-        read = read_options("cascade", keywords)
-        if kind != "meta":
-            resolve_backend(read.backend, torch.device(kind))
+        keywords["operands"] = {name: (modes, stand_in(*each)) for name, modes, each in operands}
+        asked = read_options("cascade", keywords)
+        check_backend_of(asked, kind)
         cast = autocast_type(kind, stored[0][0])
-        tensors = [_stand_in(cast or dtype, rank) for dtype, rank in stored]
+        tensors = [stand_in(cast or dtype, rank) for dtype, rank in stored]
         function = function_of(between)
-        asked = replace(read, backend="auto", specialize="never")
-        plan = CascadePlan(described(equation, tensors, asked, function), function, asked, alpha, planned)
-        return text_of(plan, read, alpha), plan.several, cast
-
-
-for _constant in (sums_of_cascade, spelled_cascade):  # as torch.compiler.assume_constant_result does
-    setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
-
-
-def text_of(plan: CascadePlan, options: Options, alpha: float) -> str:
-    """The text of a checked cascade; `options`: those of the call that are plain."""
-    said, written = plan.said, plan.written
-    names = _names(plan.notation)
-    if options.algebra is not None and NAMED.get(options.algebra.name) is not options.algebra:
-        raise UnsupportedError("within compiled code the algebra of a cascade is one of weft's own")
-    labels = (plan.notation.a, plan.notation.b, plan.notation.s, plan.notation.c, plan.notation.d)
-    return json.dumps({
-        "terms": [[names[label] for label in term] for term in labels if term is not None],
-        "operands": [[name, [names[label] for label in modes]] for name, (modes, _, _) in said.operands.items()],
-        "indices": {name: names[label] for name, label in said.indices.items()},
-        "between": portable.written(RecordedFunction(written.graph, ("value", *written.names))),
-        "alpha": alpha.hex(),
-        "results": [[[names[label] for label in modes], dtype_name(dtype)] for modes, dtype in plan.described_results],
-        "out_dtype": dtype_name(plan.result_type),
-        "algebra": None if options.algebra is None else options.algebra.name,
-        **types_text(plan.types, said.dtype),
-        **plain_of(options),
-    }, sort_keys=True)  # fmt: skip
+        bare = replace(asked, backend="auto", specialize="never")
+        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha, planned)
+        return plan_text(plan, asked, alpha), plan.several, cast
 
 
 def planned_cascade(plan: CascadePlan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The results of a plan on tensors that torch sees operations on."""
-    return tuple(torch.ops.weft.cascade.default(text_of(plan, plan.options, plan.alpha), list(tensors)))
+    return tuple(torch.ops.weft.cascade.default(plan_text(plan, plan.options, plan.alpha), list(tensors)))
 
 
-@lru_cache(maxsize=1024)
-def read_cascade(text: str) -> DescribedCascade:
-    """The cascade that a text describes."""
-    said = json.loads(text)
-    terms = [tuple(term) for term in said["terms"]]
-    options = read_plain(
-        said, out_dtype=getattr(torch, said["out_dtype"]), indices=said["indices"],
-        algebra=None if said["algebra"] is None else find(said["algebra"]),
-        **{name: getattr(torch, said[name], said[name]) for name in ("accumulate", "precision") if name in said},
+def plan_text(plan: CascadePlan, options: Options, alpha: float) -> str:
+    """The text of a checked cascade; `options`: those of the call, whose types are settled here."""
+    said, written, names = plan.said, plan.written, _names(plan.notation)
+
+    def texts(labels: Iterable[Label]) -> tuple[str, ...]:
+        return tuple([names[label] for label in labels])
+
+    asked = replace(
+        options, out_dtype=plan.result_type, algebra=settled_algebra(options.algebra, plan.types.accumulate),
+        operands={name: (texts(modes), None) for name, (modes, _, _) in said.operands.items()},
+        indices={name: names[label] for name, label in said.indices.items()},
     )  # fmt: skip
-    return DescribedCascade(
-        text, CascadeNotation(*terms), tuple((name, tuple(modes)) for name, modes in said["operands"]),
-        portable.read(said["between"]), options, float.fromhex(said["alpha"]),
-        tuple((tuple(modes), getattr(torch, dtype)) for modes, dtype in said["results"]),
-    )  # fmt: skip
+    given = plan.notation
+    terms = [texts(term) for term in (given.a, given.b, given.s, given.c, given.d) if term is not None]
+    between = RecordedFunction(written.graph, ("value", *written.names))
+    outputs = tuple([(texts(labels), dtype) for labels, dtype in plan.described_results])
+    return text_of(CascadeCall(CascadeNotation(*terms), between, asked, alpha, outputs))
 
 
 def _names(notation: CascadeNotation) -> dict[Label, str]:
@@ -226,7 +239,3 @@ def _names(notation: CascadeNotation) -> dict[Label, str]:
     for at, label in enumerate(others):
         names.setdefault(label, f"not of S {at}")
     return names
-
-
-def _stand_in(dtype: torch.dtype, rank: int) -> Tensor:
-    return torch.empty((1,) * rank, dtype=dtype, device="cpu")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from weft.compiled.text import read
 from weft.machine.counts import contraction_work
-from weft.plans.resolving import resolved
 from weft.spec import Layout
 
 _COUNTER = "torch.utils.flop_counter"
@@ -24,10 +22,7 @@ _COUNTER = "torch.utils.flop_counter"
 
 def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **named: Any) -> int:
     """Flops of `torch.ops.weft.contract` on these arguments."""
-    described = read(call)
-    bare = [_bare(tensor) for tensor in tensors]
-    options = replace(described.asked(bare), backend="reference", schedule=None)
-    request = resolved(described.notation, described.equation, bare[0], bare[1], options)
+    request = read(call).request([_bare(tensor) for tensor in tensors])
     shape = [request.extents[label] for label in request.notation.output]
     return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops
 

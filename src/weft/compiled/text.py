@@ -1,156 +1,121 @@
-"""Texts that describe contractions to their operations, and the calls that they describe.
+"""Calls as text, and the calls again: JSON of the fields of what describes a call, whatever fields it has.
 
-The text is JSON. It is made of a checked request, so that what cannot be computed is refused where the program is
-traced, with the message that the call itself would give.
+A field that has its default is left out. Functions are written as what they compute (`weft.fn.portable`), an algebra of
+weft's own by its name, a schedule as its text; all else that holds values is written field by field.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from weft.algebra import NAMED, Algebra, find
-from weft.base.figures import counted
-from weft.compiled.letters import letters, spelled_equation
-from weft.errors import DTypeError, ShapeError
-from weft.fn import portable
-from weft.fn.algebra import TracedAlgebra
+from weft.cascades.notation import CascadeNotation
+from weft.fn import portable, trace
 from weft.planner.options import Options
-from weft.planner.request import HOOKS, Request
+from weft.planner.request import Request
 from weft.planner.target import resolve_backend
-from weft.spec import Layout, Notation, parse
-from weft.spec.contraction import Arithmetic, mode_extents, output_shape
-from weft.spec.dtypes import FP8, dtype_name, storage_type
+from weft.spec import Layout
 
-#: Options that go into the text as they are, and what they are where it says nothing.
-PLAIN = ("workspace_limit", "tune", "specialize", "promote", "kept_dtype", "backend", "schedule")
-USUAL = Options(specialize="auto")
+Stored = tuple[torch.dtype, int]  # a tensor's type and rank
+Kind = TypeVar("Kind", bound=type)
 
-
-@dataclass(frozen=True, eq=False)
-class DescribedCall:
-    """A contraction that a text describes: all but the tensors, alpha and beta."""
-
-    text: str
-    notation: Notation  # two inputs, no ellipsis
-    added: bool  # whether there is a C
-    aux: tuple[tuple[str, str], ...]  # operands of functions, in the order of the tensors: name, modes
-    options: Options  # but for the tensors of operands
-    types: tuple[torch.dtype, ...]  # of the results
-    places: int | None = None  # how many indices `return_arg` finds; None without it
-    validate: bool = False
-
-    @property
-    def equation(self) -> str:
-        return str(self.notation)
-
-    def extents(self, tensors: list[torch.Tensor]) -> dict[Any, int]:
-        return mode_extents(self.notation, (tensors[0].shape, tensors[1].shape))
-
-    def results(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Empty tensors as the results will be: contiguous, in their types."""
-        shape, device = output_shape(self.notation, self.extents(tensors)), tensors[0].device
-        types = (*self.types, *(torch.int64 for _ in range(self.places or 0)))
-        return [torch.empty(shape, dtype=dtype, device=device) for dtype in types]
-
-    def check_out(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
-        """Raise `ShapeError` or `DTypeError` where a place does not fit its result."""
-        shape = output_shape(self.notation, self.extents(tensors))
-        if len(out) != len(self.types):
-            raise ShapeError(f"out has {counted(len(out), 'tensor')}, the call {counted(len(self.types), 'result')}")
-        for place, dtype in zip(out, self.types, strict=True):
-            if place.dim() != len(shape) or any(have != want for have, want in zip(place.shape, shape, strict=True)):
-                raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")
-            if place.dtype != dtype:
-                raise DTypeError(f"out is {dtype_name(place.dtype)}, the result is {dtype_name(dtype)}")
-
-    def split(
-        self, tensors: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
-        """A, B, C and the operands of functions."""
-        first = 3 if self.added else 2
-        return tensors[0], tensors[1], tensors[2] if self.added else None, tensors[first:]
-
-    def asked(self, tensors: list[torch.Tensor]) -> Options:
-        """The options of a call of these tensors."""
-        given = zip(self.aux, self.split(tensors)[3], strict=True)
-        return replace(self.options, operands={name: (modes, tensor) for (name, modes), tensor in given})
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (Algebra, CascadeNotation, Options)}
 
 
-def text_of(
-    request: Request, options: Options, order: tuple[str, ...], added: bool, *, places: int | None = None,
-    validate: bool = False,
-) -> str:  # fmt: skip
-    """The text of a checked call. `order`: the operands' names; `options`: those of `PLAIN` are read."""
-    named = {found.name: found for found in request.named}
-    terms = [(*request.notation.inputs, request.notation.output), [found.term for found in request.named]]
-    names = letters(term for group in terms for term in group)
-    functions = request.functions
-    graphs = zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True)
-    types = (request.d_dtype, *(request.outputs or ()))
-    said: dict[str, Any] = {
-        "equation": spelled_equation(request.notation, names),
-        "c": added,
-        "operands": [[name, "".join(names[label] for label in named[name].term)] for name in order],
-        "indices": {name: names[found.term[0]] for name, found in named.items() if found.layout is None},
-        "functions": {hook: portable.written(graph) for hook, graph in graphs if graph is not None},
-        "invariant": [names[label] for label in request.invariant],
-        "results": [dtype_name(dtype) for dtype in types],
-        "several": request.outputs is not None,
-        "places": places,
-        **types_text(request.arithmetic, storage_of(request)),
-        **plain_of(options),
-        "validate": validate,
-    }
-    if request.raw_algebra is not None:
-        said["algebra"] = _algebra(request.raw_algebra, request.algebra)
-    return json.dumps(_short(said), sort_keys=True, separators=(",", ":"))
+def has_text(kind: Kind) -> Kind:
+    """A dataclass whose values `text_of` writes and `read` makes."""
+    _KINDS[kind.__name__] = kind
+    return kind
+
+
+def text_of(call: Any) -> str:
+    """The text of what describes a call, whose functions are traced, or were read from a text."""
+    return json.dumps(_data(call), sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=4096)
-def read(text: str) -> DescribedCall:
+def read(text: str) -> Any:
     """The call that a text describes; `FunctionError` where a function of it is not to be had here."""
-    said = json.loads(text)
-    functions = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
-    types = tuple(getattr(torch, name) for name in said["results"])
-    options = read_plain(
-        said, out_dtype=types if said.get("several") else types[0],
-        functions=tuple(map(functions.get, HOOKS)), indices=said.get("indices", {}),
-        invariant=tuple(said.get("invariant", ())),
-        algebra=_read_algebra(said["algebra"]) if "algebra" in said else None,
-        **{name: getattr(torch, said[name], said[name]) for name in ("accumulate", "precision") if name in said},
-    )  # fmt: skip
-    operands = tuple((name, modes) for name, modes in said.get("operands", ()))
-    notation, validate = parse(said["equation"]), said.get("validate", False)
-    return DescribedCall(text, notation, said.get("c", False), operands, options, types, said.get("places"), validate)
+    return _value(json.loads(text))
 
 
-def plain_of(options: Options) -> dict[str, Any]:
-    """The options of `PLAIN` that say something, as JSON has them."""
-    found = {}
-    for name in PLAIN:
-        value = getattr(options, name)
-        if value != getattr(USUAL, name):
-            plain = isinstance(value, (int, str))
-            found[name] = value if plain else dtype_name(value) if isinstance(value, torch.dtype) else str(value)
-    return found
+def _data(value: Any) -> Any:
+    """A value as JSON holds it."""
+    if portable.is_written(value):
+        return {"function": portable.written(value)}
+    if isinstance(value, Algebra) and NAMED.get(value.name) is value:
+        return {"algebra": value.name}
+    if type(value).__name__ in _KINDS and is_dataclass(value):
+        said = {each.name: getattr(value, each.name) for each in fields(value) if not _is_default(value, each)}
+        return {"is": type(value).__name__, **{name: _data(each) for name, each in said.items()}}
+    if isinstance(value, Mapping):
+        return {"items": [[_data(key), _data(each)] for key, each in value.items()]}
+    if isinstance(value, (tuple, list)):
+        return [_data(each) for each in value]
+    return str(value) if hasattr(value, "family") else portable.constant(value)
 
 
-def read_plain(said: Mapping[str, Any], **others: Any) -> Options:
-    """The options of `PLAIN` that a text says, and others."""
-    plain = {name: said[name] for name in PLAIN if name in said}
-    if "kept_dtype" in plain:
-        plain["kept_dtype"] = getattr(torch, plain["kept_dtype"])
-    return replace(USUAL, **plain, **others)
+def _is_default(value: Any, field: Any) -> bool:
+    usual = field.default if field.default_factory is MISSING else field.default_factory()
+    found = getattr(value, field.name)
+    return type(found) is type(usual) and bool(found == usual)
 
 
-def storage_of(request: Request) -> torch.dtype:
-    return storage_type(request.a.dtype, request.b.dtype, request.algebra is not None, request.promote)
+def _value(data: Any) -> Any:
+    """The value that `_data` wrote, its functions as Python's."""
+    if isinstance(data, list):
+        return tuple(map(_value, data))
+    if not isinstance(data, dict):
+        return data
+    if "is" in data:
+        return _KINDS[data["is"]](**{name: _value(each) for name, each in data.items() if name != "is"})
+    if "function" in data:
+        return portable.read(data["function"])
+    if "items" in data:
+        return {_value(key): _value(each) for key, each in data["items"]}
+    return find(data["algebra"]) if "algebra" in data else portable.read_constant(data)
+
+
+# -- what texts are made of --------------------------------------------------------------------------------------------
+
+
+def stand_in(dtype: torch.dtype, rank: int) -> torch.Tensor:
+    """A tensor of one element: all that a text says holds for any extents."""
+    return torch.empty((1,) * rank, dtype=dtype, device="cpu")
+
+
+def settled_algebra(given: Algebra | None, dtype: torch.dtype) -> Algebra | None:
+    """An algebra as what it computes in this type; one of weft's own as it is."""
+    if given is None or NAMED.get(given.name) is given:
+        return given
+    traced, vjp = given.traced(dtype), given.vjp
+    if vjp is not None:
+        hook = f"vjp of the algebra {given.name}"
+        vjp = trace(_of_four(vjp), (dtype,) * 4, names=("y", "total", "grad"), hook=hook)
+    return Algebra(traced.combine, traced.reduce, traced.identity, given.name, None, vjp)
+
+
+def _of_four(function: Any) -> Any:
+    """`function` called by position, as its parameters may have any names; a gradient that is None is zero."""
+
+    def of_four(x: Any, y: Any, total: Any, grad: Any) -> Any:
+        found = function(x, y, total, grad)
+        several = isinstance(found, (tuple, list))
+        return tuple([torch.zeros_like(x) if each is None else each for each in found]) if several else found
+
+    return of_four
+
+
+def check_backend_of(options: Options, kind: str) -> None:
+    """Raise what a call on such a device would: stand-ins are on none."""
+    if kind != "meta":
+        resolve_backend(options.backend, torch.device(kind))
 
 
 def lies(layout: Layout) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
@@ -162,38 +127,3 @@ def backend_of(request: Request) -> str:
     """The backend as a call names it: by name only where it is not what the device gets anyway."""
     usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
     return "auto" if usual else request.backend
-
-
-def types_text(arithmetic: Arithmetic, storage: torch.dtype) -> dict[str, str]:
-    """The types of products and sums as `precision` and `accumulate`."""
-    found = {"accumulate": dtype_name(arithmetic.accumulate)}
-    if arithmetic.three:
-        found["precision"] = "3m"
-    elif arithmetic.split:
-        found["precision"] = "ieee_bound"
-    elif arithmetic.precision != "ieee":
-        found["precision"] = arithmetic.precision
-    elif arithmetic.product != (torch.float16 if storage in FP8 else storage):
-        found["precision"] = dtype_name(arithmetic.product)
-    return found
-
-
-def _algebra(given: Algebra, traced: TracedAlgebra | None) -> Any:
-    """A ready algebra by its name, another one by what it computes in this type."""
-    if NAMED.get(given.name) is given:
-        return given.name
-    assert traced is not None
-    parts = [portable.written(traced.combine), portable.written(traced.reduce)]
-    return {"name": given.name, "parts": parts, "identity": portable.constant(traced.identity)}
-
-
-def _read_algebra(said: Any) -> Algebra | None:
-    if isinstance(said, str):
-        return find(said)
-    combine, reduce = map(portable.read, said["parts"])
-    return Algebra(combine, reduce, portable.read_constant(said["identity"]), said["name"])
-
-
-def _short(said: dict[str, Any]) -> dict[str, Any]:
-    """The entries that say something: none that is empty or false, but zeros."""
-    return {name: value for name, value in said.items() if value or type(value) is int}

@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib import import_module
 from itertools import count
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -31,8 +31,13 @@ _serial = count()
 _live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written
 
 
-def written(function: Pointwise) -> dict[str, Any]:
-    """`function` as data that JSON holds. Raises `FunctionError` for a constant that has no such form."""
+def written(function: Any) -> dict[str, Any]:
+    """A traced function, or one that `read` has made, as data that JSON holds.
+
+    Raises `FunctionError` for a constant that has no such form.
+    """
+    if (known := _known_as(function)) is not None:
+        return known
     if isinstance(function, TritonFunction):
         return _named(function)
     assert isinstance(function, RecordedFunction), "a function is recorded or written in Triton"
@@ -48,6 +53,15 @@ def written(function: Pointwise) -> dict[str, Any]:
             does.append([str(node.target), [_data(each, places) for each in node.args], named])
         places[node] = len(places)
     return {"takes": list(function.inputs), "does": does, "gives": gives}
+
+
+def is_written(function: Any) -> bool:
+    """Whether `written` takes it."""
+    return isinstance(function, Pointwise) or _known_as(function) is not None
+
+
+def _known_as(function: Any) -> Any:
+    return getattr(function, "__weft_written__", None)
 
 
 def read(data: Mapping[str, Any]) -> Callable[..., Any]:
@@ -76,8 +90,9 @@ def _read(text: str) -> Callable[..., Any]:
     lines.append(f"    return {_source(data['gives'], values, known)}")
     source = "\n".join([f"def rebuilt({', '.join(names)}):", *lines, ""])
     exec(_compiled(source), known)
-    function: Callable[..., Any] = known["rebuilt"]
-    return function
+    function: Any = known["rebuilt"]
+    function.__weft_written__ = data
+    return cast(Callable[..., Any], function)
 
 
 def _compiled(source: str) -> CodeType:
@@ -155,9 +170,8 @@ def _operation(text: str) -> Any:
 
 def _named(function: TritonFunction) -> dict[str, Any]:
     jit = function.jit
-    data = {"triton": f"{jit.fn.__module__}:{jit.fn.__qualname__}", "key": function.identity}
     _live[function.identity] = jit
-    return data
+    return {"triton": f"{jit.fn.__module__}:{jit.fn.__qualname__}", "key": function.identity}
 
 
 def _found(name: str, key: str) -> Any:

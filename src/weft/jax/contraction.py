@@ -16,24 +16,21 @@ import jax.numpy as jnp
 import torch
 
 import jax
-from weft.api.contract import plan
-from weft.api.lookup import read_notation
+from weft.api.lookup import find_plan
 from weft.base.describe import describe_call
-from weft.compiled.letters import letters, spelled_equation
-from weft.engine.memo import Memo
+from weft.compiled.contraction import ContractCall, spelled_options
+from weft.compiled.letters import letters
+from weft.compiled.text import read, stand_in, text_of
 from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
-from weft.jax.functions import TorchFunction, as_torch
-from weft.jax.operation import apply, by_torch, given_operands, name_of, said_keywords, spec_of
-from weft.planner.options import read_indices
+from weft.jax.functions import as_torch
+from weft.jax.operation import apply, by_torch, given_operands, name_of, said_keywords, spec_of, with_mode
+from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options, refuse_unknown
-from weft.plans.resolving import resolved
-from weft.spec import parse
-from weft.spec.aux_operands import read_modes
 from weft.spec.contraction import output_shape
-from weft.spec.notation import expand
+from weft.spec.type_names import read_dtype
 
 Function = Callable[..., Any]
 _BATCH = ("batch",)  # a label that no user has
@@ -41,93 +38,76 @@ _BATCH = ("batch",)  # a label that no user has
 
 @dataclass(frozen=True)
 class ContractOperation:
-    """A contraction of two arrays and of what its functions take beside their values."""
+    """A contraction of two arrays and of what its functions take beside their values, as its text says it."""
 
-    equation: str  # of letters, without ellipsis
-    functions: tuple[TorchFunction | None, ...] = (None, None, None)  # of A, B and the sums
-    operands: tuple[tuple[str, str], ...] = ()  # name and modes, in the order of the arrays
-    indices: tuple[tuple[str, str], ...] = ()
-    keywords: tuple[tuple[str, Any], ...] = ()
+    text: str
     recorded = True  # what it launches goes into XLA's CUDA graphs
 
+    @staticmethod
+    def of(equation: Any, arrays: Sequence[Spec], options: Options) -> ContractOperation:
+        """The contraction of such arrays, and with options whose operands stand for others."""
+        a, b = ((each.dtype, len(each.shape)) for each in arrays[:2])
+        return ContractOperation(spelled_options(equation, (a, b), "meta", options, False, False, False)[0])
+
     @property
-    def text(self) -> str:
-        functions = [each and each.text for each in self.functions]
-        return f"contract {self.equation} {functions} {self.operands} {self.indices} {self.keywords}"
+    def call(self) -> ContractCall:
+        found: ContractCall = read(self.text)
+        return found
 
     @property
     def linear(self) -> bool:
         """Whether it is linear in each operand."""
-        return not any(self.functions) and dict(self.keywords).get("algebra", "plus_times") == "plus_times"
+        return not any(self.call.options.functions) and self.call.options.algebra is None
 
     @property
     def terms(self) -> tuple[str, str, str]:
-        inputs, d = self.equation.split("->")
+        inputs, d = self.call.equation.split("->")
         a, b = inputs.split(",")
         return a, b, d
 
-    def words(self, operands: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """The keywords of a call; `operands` beside A and B."""
-        given = {name: (modes, tensor) for (name, modes), tensor in zip(self.operands, operands, strict=True)}
-        a_fn, b_fn, epilogue = (each and each.of_torch for each in self.functions)
-        functions = {"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue}
-        return {**functions, "operands": given or None, "indices": dict(self.indices) or None, **dict(self.keywords)}
-
     def request(self, operands: Sequence[Spec]) -> Request:
         """All of it resolved, of tensors without memory; raises what is wrong."""
-        a, b, *rest = [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in operands]
-        options = replace(read_options("plan", self.words(rest)), backend="reference")
-        return resolved(parse(self.equation), self.equation, a, b, options)
+        return self.call.request([each.empty() for each in operands])
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         request = self.request(operands)
         shape = output_shape(request.notation, request.extents)
-        return tuple(Spec(shape, dtype) for dtype in (request.d_dtype, *(request.outputs or ())))
+        return tuple(Spec(shape, dtype) for dtype in self.call.types)
 
     def run(self, operands: Tensors, results: Tensors) -> None:
-        a, b, *rest = operands
-        found, given = self._plan(operands), dict(zip((name for name, _ in self.operands), rest, strict=True))
-        found(a, b, out=tuple(results) if len(results) > 1 else results[0], operands=given or None)
+        self.call.run(operands, 1.0, 1.0, results)
 
     def bound(self, operands: Tensors, results: Tensors) -> Callable[[], object]:
-        a, b, *rest = operands
-        found, given = self._plan(operands), dict(zip((name for name, _ in self.operands), rest, strict=True))
-        return found.bind(a, b, tuple(results) if len(results) > 1 else results[0], operands=given or None)
+        a, b, _, options = self.call.split(operands)
+        out = tuple(results) if len(results) > 1 else results[0]
+        return find_plan(self.call.equation, a, b, options).bind(a, b, out, operands=options.tensors or None)
 
-    def _plan(self, operands: Tensors) -> Any:
-        a, b, *rest = operands
-        key = (self, *((tuple(each.shape), each.dtype, each.device) for each in operands))
-        return _PLANS.made(key, lambda: plan(self.equation, a, b, **self.words(rest)))
-
-    def computed(self, operands: Tensors) -> tuple[torch.Tensor, ...]:
-        a, b, *rest = operands
-        found = plan(self.equation, a.detach(), b.detach(), **self.words([each.detach() for each in rest]))
-        given = {name: tensor for (name, _), tensor in zip(self.operands, rest, strict=True)}
-        result: Any = found(a, b, operands=given or None)
-        return result if isinstance(result, tuple) else (result,)
+    def computed(self, operands: Tensors) -> Tensors:
+        return self.call.run(operands, 1.0, 1.0)
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> ContractOperation | None:
-        terms: list[str] = [*self.terms[:2], *(modes for _, modes in self.operands)]
+        options = self.call.options
+        beside = {name: str(modes) for name, (modes, _) in options.operands.items()}
+        terms = [*self.terms[:2], *beside.values()]
         letter = letters([*terms, self.terms[2], (_BATCH,)])[_BATCH]
-        a, b, *aux = [
-            term if at is None else f"{term[:at]}{letter}{term[at:]}" for term, at in zip(terms, places, strict=True)
-        ]
+        a, b, *others = ["".join(with_mode(letter, term, at)) for term, at in zip(terms, places, strict=True)]
         if letter not in a + b:
             return None
-        named = tuple((name, modes) for (name, _), modes in zip(self.operands, aux, strict=True))
-        return replace(self, equation=f"{a},{b}->{letter}{self.terms[2]}", operands=named)
+        named = {name: (modes, None) for name, modes in zip(beside, others, strict=True)}
+        equation = f"{a},{b}->{letter}{self.terms[2]}"
+        return ContractOperation(
+            text_of(replace(self.call, equation=equation, options=replace(options, operands=named)))
+        )
 
     def transposed(self, at: int, cotangent: Any, other: Any, aval: Any) -> Any:
         """The gradient of an operand, of a contraction without functions."""
         term, with_other, d = self.terms[at], self.terms[1 - at], self.terms[2]
         left = "".join(dict.fromkeys(label for label in term if label in d + with_other))
-        keywords = {**dict(self.keywords), "out_dtype": _gradient_type(cotangent, other, aval), "promote": True}
-        keywords.pop("invariant", None)
-        operation = ContractOperation(f"{d},{with_other}->{left}", keywords=tuple(sorted(keywords.items())))
+        dtype = read_dtype("out_dtype", _gradient_type(cotangent, other, aval))
+        options = replace(self.call.options, out_dtype=dtype, promote=True, invariant=())
+        specs = [spec_of(cotangent), spec_of(other)]
+        operation = ContractOperation.of(f"{d},{with_other}->{left}", specs, options)
         return _spread(apply(operation, cotangent, other)[0], left, term, aval)
-
-
-_PLANS = Memo("jax: plans", 1024)
 
 
 def _gradient_type(cotangent: Any, other: Any, aval: Any) -> str:
@@ -183,12 +163,15 @@ def contract(
         check_keywords("jax.contract", keywords)
         functions = dict(zip(("a_fn", "b_fn", "epilogue"), (a_fn, b_fn, epilogue), strict=True))
         given = given_operands(operands)
-        plain, order = _read(equation, (a, b), given, read_indices(indices), keywords)
-        arrays = (a, b, *(given[name][1] for name in order))
+        arrays = (a, b, *(array for _, array in given.values()))
+        specs = [spec_of(each) for each in arrays]
+        stand_ins = {name: (modes, stand_in(spec_of(x).dtype, x.ndim)) for name, (modes, x) in given.items()}
+        options = read_options("jax.contract", {
+            "specialize": "now", **said_keywords(keywords, (a, b)), "operands": stand_ins, "indices": indices,
+        })  # fmt: skip
         if not any(functions.values()):
-            bind({}, [*given, *(name for name, _ in plain.indices)])  # refuses what no function takes
-            return _one(_apply(plain, *arrays))
-        fused, taken = _fused(plain, arrays, functions)
+            return _one(_apply(ContractOperation.of(equation, specs, options), *arrays))
+        fused, taken = _fused(equation, specs, options, functions)
         return _one(_differentiable(fused, functions, taken)(*arrays))
 
 
@@ -208,50 +191,30 @@ def check_keywords(call: str, keywords: Mapping[str, Any]) -> None:
     refuse_unknown(call, keywords)
 
 
-def _read(
-    equation: Any, arrays: Sequence[Any], operands: Mapping[str, tuple[Any, Any]], indices: Mapping[str, Any],
-    keywords: Mapping[str, Any],
-) -> tuple[ContractOperation, tuple[str, ...]]:  # fmt: skip
-    """The contraction without its functions, in letters, and the order of what they take beside their values."""
-    notation = expand(read_notation(equation), tuple(each.ndim for each in arrays))
-    named = {name: read_modes(name, modes, array.ndim) for name, (modes, array) in operands.items()}
-    names = letters((*notation.inputs, notation.output, *named.values(), tuple(indices.values())))
-    spelled = tuple((name, "".join(names[label] for label in term)) for name, term in named.items())
-    said = said_keywords(keywords, arrays)
-    if isinstance(said.get("invariant"), (str, tuple)):
-        said["invariant"] = "".join(names.get(label, str(label)) for label in said["invariant"])
-    found = ContractOperation(
-        spelled_equation(notation, names), operands=spelled, keywords=tuple(sorted(said.items())),
-        indices=tuple((name, names[label]) for name, label in indices.items()),
-    )  # fmt: skip
-    return found, tuple(named)
-
-
 def _fused(
-    plain: ContractOperation, arrays: Sequence[Any], functions: Mapping[str, Function | None]
+    equation: Any, specs: Sequence[Spec], options: Options, functions: Mapping[str, Function | None]
 ) -> tuple[ContractOperation, dict[str, tuple[str, ...]]]:
     """The contraction with its functions as torch has them, and the names that each of them takes."""
-    specs = [spec_of(each) for each in arrays]
-    keywords, asked = dict(plain.keywords), dict(plain.keywords).get("out_dtype")
-    if isinstance(asked, tuple):  # of several results
-        keywords["out_dtype"] = asked[0]
-    bare = replace(plain, operands=(), indices=(), keywords=tuple(keywords.items())).request(specs[:2])
-    types = dict(zip(HOOKS, hook_types((specs[0].dtype, specs[1].dtype), bare.arithmetic), strict=True))
-    beside = {name: spec.dtype for (name, _), spec in zip(plain.operands, specs[2:], strict=True)}
-    beside |= {name: torch.int32 for name, _ in plain.indices}
+    first = options.out_dtype[0] if isinstance(options.out_dtype, tuple) else options.out_dtype  # of several results
+    bare = ContractOperation.of(equation, specs, replace(options, out_dtype=first, operands={}, indices={}))
+    arithmetic = bare.request(specs[:2]).arithmetic
+    types = dict(zip(HOOKS, hook_types((specs[0].dtype, specs[1].dtype), arithmetic), strict=True))
+    beside = {name: tensor.dtype for name, tensor in options.tensors.items()}
+    beside |= dict.fromkeys(options.indices, torch.int32)
     taken = bind(functions, list(beside))
-    found = tuple(
-        None if function is None else as_torch(hook, function, types[hook], taken[hook], beside).traced()
-        for hook, function in functions.items()
-    )
-    return replace(plain, functions=found), taken
+    found = {
+        hook: as_torch(hook, function, types[hook], taken[hook], beside)
+        for hook, function in functions.items() if function is not None
+    }  # fmt: skip
+    options = replace(options.having(**found), accumulate=arithmetic.accumulate)
+    return ContractOperation.of(equation, specs, options), taken
 
 
 def _differentiable(
     fused: ContractOperation, functions: Mapping[str, Function | None], taken: Mapping[str, tuple[str, ...]]
 ) -> Callable[..., tuple[Any, ...]]:
     """The call, whose derivatives are those of the same computation with its functions apart."""
-    if dict(fused.keywords).get("algebra", "plus_times") != "plus_times":
+    if fused.call.options.algebra is not None:
         return partial(by_torch, fused)
 
     @jax.custom_jvp
@@ -282,10 +245,11 @@ def _apart(
             made = function(value.astype(name_of(types[at])), **named)
             value = jnp.broadcast_to(made, value.shape).astype(name_of(types[at]))
         factors.append(value)
-    keywords = {**dict(fused.keywords), "accumulate": name_of(request.arithmetic.accumulate)}
+    options = replace(fused.call.options, functions=NO_FUNCTIONS, operands={}, indices={})
     if epilogue is not None:
-        keywords["out_dtype"] = name_of(request.arithmetic.accumulate)
-    sums = apply(ContractOperation(fused.equation, keywords=tuple(sorted(keywords.items()))), *factors)[0]
+        options = replace(options, out_dtype=request.arithmetic.accumulate)
+    operation = ContractOperation.of(fused.call.equation, [spec_of(each) for each in factors], options)
+    sums = apply(operation, *factors)[0]
     if epilogue is None:
         return (sums,)
     found = epilogue(sums, **_beside(fused, taken["epilogue"], terms[2], sums.shape, arrays[2:]))
@@ -299,13 +263,13 @@ def _beside(
 ) -> dict[str, Any]:
     """Arrays that a function takes beside a value with the labels of `term`, along the value's dimensions."""
     found: dict[str, Any] = {}
-    for (name, modes), array in zip(fused.operands, arrays, strict=True):
+    options: Any = fused.call.options  # whose modes are letters
+    for (name, (modes, _)), array in zip(options.operands.items(), arrays, strict=True):
         if name in names:
             order = sorted(range(len(modes)), key=lambda at: term.index(modes[at]))
             absent = [at for at, label in enumerate(term) if label not in modes]
             found[name] = jnp.expand_dims(jnp.transpose(array, order), absent)
-    for name, label in fused.indices:
+    for name, label in options.indices.items():
         if name in names:
             found[name] = jax.lax.broadcasted_iota(jnp.int32, tuple(shape), term.index(label))
     return found
-

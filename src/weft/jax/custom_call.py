@@ -45,6 +45,10 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def empty(self, device: str | torch.device = "meta") -> torch.Tensor:
+        """A tensor without values."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
 
 class _Words(ctypes.Structure):
     """The words of a call frame that are read; sizes and extensions of nested structures between them."""

@@ -6,8 +6,7 @@ A function is traced by JAX on one element, and its jaxpr is run again on torch'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,38 +17,17 @@ from jax.interpreters import mlir
 
 import jax
 from weft.errors import FunctionError
-from weft.fn import reductions, trace
+from weft.fn import reductions
 from weft.spec.type_names import read_dtype
 
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class TorchFunction:
-    """A function as torch has it; two are equal where they compute the same."""
-
-    of_torch: Function
-    text: str
-    types: tuple[torch.dtype, ...]  # of the value, and of what comes beside it
-    names: tuple[str, ...]
-    hook: str
-
-    def traced(self) -> TorchFunction:
-        """The function as weft's graph, which no call traces again."""
-        return replace(self, of_torch=trace(self.of_torch, self.types, names=self.names, hook=self.hook))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TorchFunction) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-
 def as_torch(
     hook: str, function: Function, value: torch.dtype, names: Sequence[str], types: Mapping[str, torch.dtype]
-) -> TorchFunction:
-    """A function of a value of this type, and of what it takes beside it by name; `FunctionError` for what torch has
-    no operation for."""
+) -> Function:
+    """A function of a value of this type, and of what it takes beside it by name, as torch has it; `FunctionError` for
+    what torch has no operation for."""
     avals = [_one(value), *(_one(types[name]) for name in names)]
 
     def of_jax(value: Any, *beside: Any) -> Any:
@@ -75,10 +53,7 @@ def as_torch(
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     of_torch.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("value", *names)])  # type: ignore[attr-defined]
-    kinds = (value, *(types[name] for name in names))
-    within = [_number(hook, each) for each in _constants_within(closed.jaxpr)]
-    text = f"{closed.jaxpr} {constants} {within} {kinds} {tuple(names)}"
-    return TorchFunction(of_torch, text, kinds, tuple(names), hook)
+    return of_torch
 
 
 def _one(dtype: torch.dtype) -> Any:
@@ -101,15 +76,6 @@ def _check(hook: str, jaxpr: Any) -> None:
             _check(hook, inner.jaxpr)
         elif name not in _OPERATIONS:
             raise FunctionError(f"{hook} takes JAX's primitive '{name}', which weft has no operation for")
-
-
-def _constants_within(jaxpr: Any) -> Iterator[Any]:
-    """The constants of functions that a function calls, which its text does not say."""
-    for equation in jaxpr.eqns:
-        inner = _inner(equation)
-        if inner is not None:
-            yield from inner.consts
-            yield from _constants_within(inner.jaxpr)
 
 
 #: Primitives that call a function once, as it is.

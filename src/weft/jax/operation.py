@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, reduce
 from typing import Any, Protocol
 
 import jax.extend
@@ -14,13 +14,14 @@ import torch
 from jax.interpreters import ad, batching, mlir
 
 import jax
-from weft.algebra import Algebra
+from weft.algebra import NAMED, Algebra
 from weft.base.arrays import grad_mode, without_autocast
-from weft.errors import DTypeError, UnsupportedError
-from weft.jax.algebras import fixed
+from weft.compiled.text import settled_algebra
+from weft.errors import DTypeError, UnsupportedError, WeftError
 from weft.jax.custom_call import Spec, Tensors, register
 from weft.planner.options import operand_pairs
 from weft.planner.validity import default_precision
+from weft.spec.dtypes import read_types, resolve
 from weft.spec.type_names import read_dtype
 
 
@@ -90,21 +91,46 @@ def given_operands(operands: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (modes, jax.numpy.asarray(array)) for name, (modes, array) in operand_pairs(operands)}
 
 
+_TYPES = ("out_dtype", "precision", "accumulate")
+
+
 def said_keywords(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
-    """Keywords of a call of these arrays as text says them: what they say when JAX traces it."""
+    """Keywords of a call of these arrays, but those that are None, with types and algebras as weft has them: what they
+    say when JAX traces it."""
     found = {name: _said(name, value) for name, value in keywords.items() if value is not None}
     found.setdefault("precision", default_precision())
-    if isinstance(found.get("algebra"), Algebra):
-        found["algebra"] = fixed(found["algebra"], [spec_of(each).dtype for each in arrays], found)
+    if isinstance(algebra := found.get("algebra"), Algebra):
+        found["algebra"] = _settled(algebra, [spec_of(each).dtype for each in arrays], found)
     return found
 
 
 def _said(name: str, value: Any) -> Any:
-    if name in ("out_dtype", "precision", "accumulate") and not (value is None or isinstance(value, str)):
-        if isinstance(value, (tuple, list)):
-            return tuple([_said(name, each) for each in value])
-        return name_of(value) if isinstance(value, torch.dtype) else jax.numpy.dtype(value).name
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, (tuple, list)):
+        return tuple([_said(name, each) for each in value])
+    if name in ("out_dtype", "precision", "accumulate") and not (
+        value is None or isinstance(value, (str, torch.dtype))
+    ):
+        return jax.numpy.dtype(value).name
+    return value
+
+
+def _settled(algebra: Algebra, types: Sequence[torch.dtype], keywords: Mapping[str, Any]) -> Algebra | str:
+    """One of weft's own by its name; another as what it computes for operands of these types, and as it is where it
+    does not fit them, which the call says."""
+    if NAMED.get(algebra.name) is algebra:
+        return algebra.name
+    try:
+        _, precision, accumulate = read_types(None, keywords.get("precision"), keywords.get("accumulate"))
+        stored = reduce(torch.promote_types, types)
+        found = settled_algebra(algebra, resolve(stored, stored, precision, accumulate, algebra.name).accumulate)
+    except (WeftError, RuntimeError):
+        return algebra
+    return algebra if found is None else found
+
+
+def with_mode(letter: str, term: Sequence[str], at: int | None) -> tuple[str, ...]:
+    """The labels of an operand with one more in that place; as they are where the operand has none more."""
+    return tuple(term) if at is None else (*term[:at], letter, *term[at:])
 
 
 @weft_p.def_abstract_eval

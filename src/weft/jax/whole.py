@@ -11,27 +11,26 @@ import jax.numpy as jnp
 import torch
 
 from weft.base.arrays import grad_mode
-from weft.base.cached import cached_property
 from weft.base.describe import describe_many
-from weft.cascades import notation as cascades
-from weft.cascades.public import plan_cascade
+from weft.cascades.notation import CascadeNotation
+from weft.compiled.cascades import CascadeCall, plan_text, spelled_cascade
 from weft.compiled.letters import letters, spelled_equation
+from weft.compiled.text import read
 from weft.engine.memo import Memo
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
-from weft.jax.functions import TorchFunction, as_torch
-from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of
+from weft.jax.functions import as_torch
+from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of, with_mode
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
 from weft.spec import parse
-from weft.spec.aux_operands import read_modes
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 
 _BATCH = ("batch",)  # a label that no user has
-_PLANS = Memo("jax: networks and cascades", 256)
+_PLANS = Memo("jax: networks", 256)
 _TENSORS = "arrays of JAX are its operands, and make its results"
 #: Keywords of `weft.network` that are not for arrays of JAX, and why.
 _NOT_HERE = {
@@ -41,16 +40,10 @@ _NOT_HERE = {
 }  # fmt: skip
 
 
-def _with(letter: str, term: str, at: int | None) -> str:
-    return term if at is None else f"{term[:at]}{letter}{term[at:]}"
-
-
 class _Whole:
     """The base of both operations."""
 
-    text: str
-
-    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def computed(self, operands: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         raise NotImplementedError
 
     def run(self, operands: Tensors, results: Tensors) -> None:
@@ -71,8 +64,8 @@ class NetworkOperation(_Whole):
     keywords: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def text(self) -> str:  # type: ignore[override]
-        return f"network {self.terms} {self.output} {self.keywords}"
+    def text(self) -> str:
+        return repr(self)
 
     def plan(self, operands: Sequence[Spec], device: Any) -> Any:
         specs = tuple(operands)
@@ -100,7 +93,7 @@ class NetworkOperation(_Whole):
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> NetworkOperation:
         letter = letters([*self.terms, self.output, (_BATCH,)])[_BATCH]
-        terms = tuple(_with(letter, term, at) for term, at in zip(self.terms, places, strict=True))
+        terms = tuple("".join(with_mode(letter, term, at)) for term, at in zip(self.terms, places, strict=True))
         return replace(self, terms=terms, output=letter + self.output)
 
 
@@ -115,68 +108,35 @@ def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: An
 
 @dataclass(frozen=True)
 class CascadeOperation(_Whole):
-    """A contraction, a function with reductions, and a second contraction."""
+    """A contraction, a function with reductions, and a second contraction, as its text says it."""
 
-    terms: tuple[str, ...]  # of A, B, S and, where there is a second contraction, C and D
-    between: TorchFunction | None = None
-    operands: tuple[tuple[str, str], ...] = ()
-    indices: tuple[tuple[str, str], ...] = ()
-    keywords: tuple[tuple[str, Any], ...] = ()
+    text: str
 
     @property
-    def text(self) -> str:  # type: ignore[override]
-        function = self.between and self.between.text
-        return f"cascade {self.terms} {function} {self.operands} {self.indices} {self.keywords}"
-
-    @cached_property
-    def count(self) -> int:
-        """How many arrays are contracted."""
-        return 2 if len(self.terms) == 3 else 3
-
-    def plan(self, operands: Sequence[torch.Tensor]) -> Any:
-        given = {name: (modes, each) for (name, modes), each in zip(self.operands, operands[self.count :], strict=True)}
-        function = None if self.between is None else self.between.of_torch
-        return plan_cascade(
-            self.terms, *(each.detach() for each in operands[: self.count]), between=function, operands=given or None,
-            indices=dict(self.indices) or None, **dict(self.keywords),
-        )  # fmt: skip
+    def call(self) -> CascadeCall:
+        found: CascadeCall = read(self.text)
+        return found
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
-        found = self.plan([torch.empty(each.shape, dtype=each.dtype, device="cpu") for each in operands])
-        notation, between = found.notation, found.between
-        specs = []
-        if found.meets:
-            specs.append(Spec(tuple(found.extents[label] for label in notation.d), found.result_type))
-        for node in between.outputs[1 if found.meets else 0 :]:
-            kept = [label for label in notation.s if label in between.modes[node]]
-            whole = len(kept) == len(notation.s)
-            dtype = found.result_type if whole else node.meta["dtype"]
-            specs.append(Spec(tuple(found.extents[label] for label in kept), dtype))
-        return tuple(specs)
+        call = self.call
+        call.plan(call.notation, call.terms, [each.empty("cpu") for each in operands])  # tells now what is wrong
+        return tuple(Spec(tuple(each.shape), each.dtype) for each in call.results([each.empty() for each in operands]))
 
-    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        specs = tuple((tuple(each.shape), each.dtype) for each in operands)
-        device = operands[0].device
-        plan = _PLANS.made((self, specs, device), lambda: _cascade(self, specs, device))
-        given = {name: each for (name, _), each in zip(self.operands, operands[self.count :], strict=True)}
-        found = plan(*operands[: self.count], operands=given or None)
-        return found if isinstance(found, tuple) else (found,)
+    def computed(self, operands: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return self.call.run(operands)
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> CascadeOperation | None:
-        letter = letters([*self.terms, (_BATCH,)])[_BATCH]
+        call, given = self.call, self.call.notation
         if all(at is None for at in places[:2]):
             return None
-        a, b, s, *second = self.terms
-        terms = [_with(letter, a, places[0]), _with(letter, b, places[1]), letter + s]
-        if second:
-            terms += [_with(letter, second[0], places[2]), letter + second[1]]
-        beside = zip(self.operands, places[self.count :], strict=True)
-        named = tuple((name, _with(letter, modes, at)) for (name, modes), at in beside)
-        return replace(self, terms=tuple(terms), operands=named)
-
-
-def _cascade(operation: CascadeOperation, operands: tuple[Any, ...], device: Any) -> Any:
-    return operation.plan([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in operands])
+        letter = letters([given.a, given.b, given.s, given.c or (), given.d or (), (_BATCH,)])[_BATCH]
+        terms = [given.a, given.b, *(() if given.c is None else (given.c,)), *(modes for _, modes in call.terms)]
+        a, b, *others = [with_mode(letter, term, at) for term, at in zip(terms, places, strict=True)]
+        c, d = (None, None) if given.d is None else (others.pop(0), (letter, *given.d))
+        named = tuple(zip(call.options.operands, others, strict=True))
+        wider = CascadeNotation(a, b, (letter, *given.s), c, d)
+        plan = call.plan(wider, named, [each.empty("cpu") for each in operands])
+        return CascadeOperation(plan_text(plan, plan.options, plan.alpha))
 
 
 def network(equation: str, *arrays: Any, **keywords: Any) -> Any:
@@ -198,7 +158,8 @@ def network(equation: str, *arrays: Any, **keywords: Any) -> Any:
                 raise UnsupportedError(f"{name} is not for jax.network: {_NOT_HERE[name]}")
         notation = expand(parse(equation), tuple(each.ndim for each in values))
         inputs, output = spelled_equation(notation, letters((*notation.inputs, notation.output))).split("->")
-        operation = NetworkOperation(tuple(inputs.split(",")), output, _sorted(keywords, values))
+        said = tuple(sorted(said_keywords(keywords, values).items()))
+        operation = NetworkOperation(tuple(inputs.split(",")), output, said)
         operation.plan([spec_of(each) for each in values], torch.device("cpu"))  # tells now what is wrong
     return by_torch(operation, *values)[0]
 
@@ -221,12 +182,7 @@ def cascade(
     """
     values = [jnp.asarray(each) for each in (a, b, c) if each is not None]
     with call_context(lambda: describe_many("jax.cascade", equation, ())):
-        given = given_operands(operands)
-        notation = cascades.read(equation, [each.ndim for each in values])
-        terms = tuple(term for term in (notation.a, notation.b, notation.s, notation.c, notation.d) if term is not None)
-        named = {name: read_modes(name, modes, array.ndim) for name, (modes, array) in given.items()}
-        places = read_indices(indices)
-        names = letters((*terms, *named.values(), tuple(places.values())))
+        given, places = given_operands(operands), read_indices(indices)
         beside = {name: spec_of(array).dtype for name, (_, array) in given.items()} | dict.fromkeys(places, torch.int32)
         function = None
         if between is not None:
@@ -234,14 +190,9 @@ def cascade(
             value = read_dtype("accumulate", keywords.get("accumulate") or ("float64" if double else "float32"))
             taken = bind({"between": between}, list(beside))["between"]
             function = as_torch("between", between, value, taken, beside)
-        operation = CascadeOperation(
-            tuple("".join(names[label] for label in term) for term in terms), function,
-            tuple((name, "".join(names[label] for label in term)) for name, term in named.items()),
-            tuple((name, names[label]) for name, label in places.items()), _sorted(keywords, values),
-        )  # fmt: skip
-        found = by_torch(operation, *values, *(array for _, array in given.values()))
+        stored = tuple((spec_of(each).dtype, each.ndim) for each in values)
+        named = tuple((name, modes, (beside[name], array.ndim)) for name, (modes, array) in given.items())
+        options = {"specialize": "now", **said_keywords(keywords, values), "indices": places}
+        text, _, _ = spelled_cascade(equation, stored, "meta", named, tuple(options.items()), function)
+        found = by_torch(CascadeOperation(text), *values, *(array for _, array in given.values()))
     return found[0] if len(found) == 1 else found
-
-
-def _sorted(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(said_keywords(keywords, arrays).items()))

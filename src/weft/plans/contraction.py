@@ -147,7 +147,7 @@ class Plan(PlanBase, Generic[Returned]):
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands is not None else None
             if is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
-                return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
+                return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given, validate)
             known = None
             if validate:
                 result = self.run_validated(x, y, addend, alpha, beta, as_results(out), given)

@@ -92,7 +92,7 @@ class PermutePlan(PlanBase):
             source = as_tensor("x", x, promote)
             factors = any_tensor(alpha, beta)
             if is_traced((source, addend, target)) and not factors:
-                return as_operation("permutation plan")(self, source, addend, alpha, beta, target)
+                return as_operation("traced permutation plan")(self, source, addend, alpha, beta, target)
             if asked(source, addend) or factors:
                 result = differentiable("permute_plan_call")(self, source, addend, alpha, beta, target)
                 return out if out is not None else like(x, result)
