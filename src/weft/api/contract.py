@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
@@ -29,7 +29,7 @@ from weft.base.arrays import (
     source_of,
 )
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.base.factors import addition
 from weft.engine.calls import CALLS, present
 from weft.errors import ArgumentError, call_context
@@ -219,14 +219,14 @@ def contract(
             call, given = as_operation("ragged contraction"), ragged
         return call(equation, a, b, given, keywords)
     functions = (a_fn, b_fn, c_fn, epilogue)
-    if beta is None:
-        beta = 1.0
-    elif c is None and out is not None:
-        c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
         )
+    if beta is None:
+        beta = 1.0
+    elif c is None and out is not None:
+        c, beta = addition(c, beta, out)
     if any_autocast():
         options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
@@ -289,6 +289,7 @@ def plan(
     epilogue: Function | None = None, **options: Unpack[PlanKeywords],
 ) -> Plan[Any]: ...
 @signed("plan", ("equation", "a", "b"), Plan)
+@outside_graphs
 def plan(
     equation: Equation,
     a: Any,
@@ -315,9 +316,6 @@ def plan(
     >>> torch.allclose(p(a, b), a @ b)
     True
     """
-    if is_dynamo_compiling():
-        given = {"c": c, "out": out, "epilogue": epilogue, "return_arg": return_arg, **options}
-        return cast("Plan[Any]", outside(plan, equation, a, b, **given))  # dynamo knows no generic type
     if any_autocast():
         options = with_autocast(options, a, b, out)
     functions = (*[options.get(hook) for hook in HOOKS[:3]], epilogue)

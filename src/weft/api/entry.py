@@ -46,12 +46,8 @@ def contraction(
     *,
     return_arg: bool = False,
     validate: bool = False,
-    said: Any = None,
 ) -> Any:
-    """The result of `weft.contract` on tensors, of options that are read; `out` says D's type where they do not.
-
-    `said`: `Options.said` of the options, where that is known already.
-    """
+    """The result of `weft.contract` on tensors, of options that are read; `out` says D's type where they do not."""
     if is_dynamo_compiling():
         return outside(
             contraction, equation, a, b, options, c, alpha, beta, out, return_arg=return_arg, validate=validate
@@ -59,7 +55,7 @@ def contraction(
     if out is not None and options.out_dtype is None:
         options = replace(options, out_dtype=result_types(out))
     beside = [tensor for _, tensor in options.operands.values()] if options.operands else ()
-    words: Any = None if validate else words_of(equation, options) if said is None else (equation, said)
+    words: Any = None if validate else words_of(equation, options)
     tensors: Sequence[Any] = ()
     place = None
     if words is not None:

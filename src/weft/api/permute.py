@@ -12,7 +12,7 @@ from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import Terms, as_key, plan_of, said_options
 from weft.base.arrays import Array, as_result, as_tensor, is_array, is_subclass, like, source_of, without_neg
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition, check_dimensions
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
@@ -103,12 +103,10 @@ def permute(
     """
     if reduce is not None:
         given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents, **options}
-        return outside(_reduced, x, equation, reduce, given) if is_dynamo_compiling() else _reduced(
-            x, equation, reduce, given
-        )  # fmt: skip
-    c, beta = addition(c, beta, out)
+        return _reduced(x, equation, reduce, given)
     if is_dynamo_compiling():
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
+    c, beta = addition(c, beta, out)
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     tensors, place = (x,) if out is None else (x, out), None
@@ -125,6 +123,7 @@ def permute(
     return out if out is not None else like(source_of(x, c), result)
 
 
+@outside_graphs
 def _reduced(x: Any, equation: Any, reduce: Any, keywords: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A permutation and reductions of its result, by name."""
     if is_array(equation) and not is_array(x):
@@ -189,6 +188,7 @@ def words_of_permute(equation: Any, fn: Function | None, options: Mapping[str, A
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)
+@outside_graphs
 def plan_permute(
     x: Any,
     equation: Any,
@@ -213,9 +213,6 @@ def plan_permute(
     True
     """
     c, beta = addition(c, beta, out)
-    if is_dynamo_compiling():
-        given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents}
-        return cast(PermutePlan, outside(plan_permute, x, equation, **given, **options))
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):

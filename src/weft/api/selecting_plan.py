@@ -47,9 +47,9 @@ class SelectingPlan(Plan):
         operands: Mapping[str, Any] | None = None, validate: bool = False, **unknown: Any,
     ) -> Any:  # fmt: skip
         """Run on `a` and `b`, which have the planned layouts; returns D and the indices, as `weft.contract` does."""
-        c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
+        c, beta = addition(c, beta, out)
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)

@@ -21,11 +21,6 @@ def addition(c: Any, beta: Any, out: Any) -> tuple[Any, Any]:
     return out, beta
 
 
-def factor_again(c: Any, beta: Any, out: Any) -> Any:
-    """`beta`, as `addition` found it, for a call that reads its factors anew: without a C, `out` is not added to."""
-    return beta if c is not None or out is None else None
-
-
 def is_zero(factor: Any) -> bool:
     """Whether a factor is the number 0: what it multiplies is not read then."""
     return isinstance(factor, Number) and bool(factor == 0)  # type: ignore[comparison-overlap]

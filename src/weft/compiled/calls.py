@@ -16,7 +16,7 @@ from weft.api.einsum import MOVING
 from weft.api.permute import permute as public_permute
 from weft.base.arrays import outside_tracing
 from weft.base.dispatch import outside, taken_by
-from weft.base.factors import addition, factor_again
+from weft.base.factors import addition
 from weft.cascades.public import cascade as public_cascade
 from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.cascades import planned_cascade, spelled_cascade, sums_of_cascade
@@ -41,14 +41,15 @@ def contract(
     equation: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, functions: Any, return_arg: bool,
     validate: bool, options: dict[str, Any], instead: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Any:  # fmt: skip
-    """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords.
+    """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords but those named.
 
     `instead`: the call that this one is part of, where that is to be made if dynamo cannot read a function.
     """
     call, arguments, keywords = instead or (public_contract, (equation, a, b), {
-        "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "return_arg": return_arg,
-        "validate": validate, **dict(zip(HOOKS, functions, strict=True)), **options,
+        "c": c, "alpha": alpha, "beta": beta, "out": out, "return_arg": return_arg, "validate": validate,
+        **dict(zip(HOOKS, functions, strict=True)), **options,
     })  # fmt: skip
+    c, beta = addition(c, beta, out)
     if _are_tensors(alpha, beta):
         return outside(call, *arguments, **keywords)
     given, operands, said = _apart(options, "algebra")
@@ -125,10 +126,8 @@ def _performed(text: str, structure: str, tensors: list[torch.Tensor], alpha: An
 
 def plan(planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool) -> Any:
     """A call of a `weft.Plan`."""
-    again = {
-        "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "operands": operands,
-        "validate": validate,
-    }  # fmt: skip
+    again = {"c": c, "alpha": alpha, "beta": beta, "out": out, "operands": operands, "validate": validate}
+    c, beta = addition(c, beta, out)
     if _are_tensors(alpha, beta):
         return outside(planned, a, b, **again)
     functions, algebra = None, None
@@ -167,9 +166,8 @@ def permute(
     """`weft.permute`."""
     if isinstance(equation, torch.Tensor):
         x, equation = equation, x
-    again = {
-        "fn": fn, "c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out, "extents": extents, **options
-    }  # fmt: skip
+    again = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents, **options}
+    c, beta = addition(c, beta, out)
     if _are_tensors(alpha, beta):
         return outside(public_permute, x, equation, **again)
     taken = capture(fn, (), (x.dtype,))
@@ -203,7 +201,8 @@ def _moved(text: str, x: Any, c: Any, alpha: Any, beta: Any, extents: list[Any],
 
 def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
     """A call of a `weft.PermutePlan`."""
-    again = {"c": c, "alpha": alpha, "beta": factor_again(c, beta, out), "out": out}
+    again = {"c": c, "alpha": alpha, "beta": beta, "out": out}
+    c, beta = addition(c, beta, out)
     if _are_tensors(alpha, beta):
         return outside(planned, x, **again)
     fn = capture(planned.request.functions.raw[0], (), (x.dtype,)) if planned.follows else None
@@ -250,7 +249,6 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
 
     equation, operands = _einsum_arguments(arguments)
     keywords = {name: value for name, value in keywords.items() if name != "optimize"}  # the path is weft's own here
-    c, beta = addition(keywords.get("c"), keywords.get("beta"), keywords.get("out"))
     moved = not any(name not in MOVING and keywords[name] is not None for name in keywords)
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
@@ -284,7 +282,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if halves and asked("epilogue") is None:
         last["out_dtype"] = torch.float16
     found = contract(
-        step, operands[left], operands[right], c, asked("alpha", 1.0), beta, asked("out"),
+        step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta"), asked("out"),
         functions, asked("return_arg", False), asked("validate", False), last, (public_einsum, arguments, keywords),
     )  # fmt: skip
     return first_in(torch.float16, found) if halves else found

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside_tracing, without_memory
+from weft.base.cached import cached_property
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned
@@ -45,13 +46,13 @@ class CascadeCall:
     alpha: float
     outputs: tuple[tuple[tuple[str, ...], torch.dtype], ...]  # modes and types of the results
 
-    @property
+    @cached_property
     def terms(self) -> Terms:
         """Names and modes of the operands of the function, in the order of the tensors."""
         pairs: Any = self.options.operands.items()
         return tuple((name, modes) for name, (modes, _) in pairs)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many of the tensors are A, B and C."""
         return 2 if self.notation.c is None else 3

@@ -15,7 +15,7 @@ import torch
 from weft.algebra import NAMED, Algebra, find
 from weft.api.autocast import autocast_keywords
 from weft.api.einsum import lone
-from weft.api.entry import contraction
+from weft.api.entry import contraction, words_of
 from weft.api.keywords import Equation
 from weft.api.lookup import Terms, read_notation
 from weft.api.selection import check_selected, reduced_labels
@@ -27,6 +27,7 @@ from weft.compiled.captured import constant_of_graph, function_of, undisturbed
 from weft.compiled.flops import announce_flops
 from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of
+from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.planner.options import Options, options_of
 from weft.planner.request import HOOKS, Request, hook_types
@@ -54,15 +55,16 @@ class ContractCall:
     places: int | None = None  # how many indices `return_arg` finds; None without it
     validate: bool = False
 
-    @property
+    @cached_property
     def types(self) -> tuple[torch.dtype, ...]:
         """The types of the results."""
         return types_in(self.options)
 
     @cached_property
-    def said(self) -> Any:
-        """The options as calls are known by them."""
-        return self.options.said()
+    def words(self) -> Any:
+        """The words by which later runs are known; None for what is made in full each time."""
+        full = self.places is not None or self.validate
+        return None if full else words_of(self.equation, self.options)
 
     def split(self, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Options]:
         """A, B, C, and the options of a call of these tensors."""
@@ -74,11 +76,17 @@ class ContractCall:
 
     def run(self, tensors: Tensors, alpha: Scalar, beta: Scalar, out: Tensors | None = None) -> Tensors:
         """All results, D first, differentiable; they are `out` where that is given."""
+        target: Any = None if out is None else out[0] if len(out) == 1 else tuple(out)
+        if self.words is not None and (out is None or len(out) == 1):
+            a, b, *rest = tensors
+            c = rest.pop(0) if self.added else None
+            known, _ = CALLS.find(*present(self.words, a, b, c, target, rest))
+            if known is not None and (found := known.run(a, b, c, alpha, beta, target, rest)) is not None:
+                return _listed(found)
         a, b, c, options = self.split(tensors)
-        target: Any = None if out is None else out[0] if len(self.types) == 1 else tuple(out)
         found = contraction(
             self.equation, a, b, options, c, alpha, beta if self.added else 1.0, target,
-            return_arg=self.places is not None, validate=self.validate, said=self.said,
+            return_arg=self.places is not None, validate=self.validate,
         )  # fmt: skip
         if self.places is None:
             return _listed(found)

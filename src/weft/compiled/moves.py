@@ -71,7 +71,7 @@ class PermuteCall:
         x, c = (*tensors, None)[:2]
         assert x is not None
         return rearranged(
-            self.equation, x, self.options, c, alpha, 1.0 if c is None else beta, out, self.given(extents),
+            self.equation, x, self.options, c, alpha, 1.0 if c is None else beta, out, self.given(extents) or None,
             said=self.said,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.api.keywords import Equation
-from weft.base.factors import addition, factor_again
+from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
@@ -125,9 +125,8 @@ def contract(
         if device is not None:
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             out = options.pop("out", None)
-            c, beta = addition(c, beta, out)
-            blocks = _in_blocks("contract", equation, a, b, device, memory_limit, link, c is not None, options)
-            beta = factor_again(c, beta, out)
+            added = addition(c, beta, out)[0] is not None
+            blocks = _in_blocks("contract", equation, a, b, device, memory_limit, link, added, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
         over = _Over.of(group, mesh, timeout, a, b)

@@ -19,6 +19,7 @@ from importlib import import_module
 from itertools import count
 from types import CodeType
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -28,6 +29,7 @@ from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
 from weft.fn.triton_function import is_triton_function
 
 _serial = count()
+_made: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # what functions were made of
 _live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written
 
 
@@ -36,8 +38,8 @@ def written(function: Any) -> dict[str, Any]:
 
     Raises `FunctionError` for a constant that has no such form.
     """
-    if (known := _known_as(function)) is not None:
-        return known
+    if function in _made:
+        return _made[function]
     if isinstance(function, TritonFunction):
         return _named(function)
     assert isinstance(function, RecordedFunction), "a function is recorded or written in Triton"
@@ -57,11 +59,7 @@ def written(function: Any) -> dict[str, Any]:
 
 def is_written(function: Any) -> bool:
     """Whether `written` takes it."""
-    return isinstance(function, Pointwise) or _known_as(function) is not None
-
-
-def _known_as(function: Any) -> Any:
-    return getattr(function, "__weft_written__", None)
+    return isinstance(function, Pointwise) or (callable(function) and function in _made)
 
 
 def read(data: Mapping[str, Any]) -> Callable[..., Any]:
@@ -91,7 +89,7 @@ def _read(text: str) -> Callable[..., Any]:
     source = "\n".join([f"def rebuilt({', '.join(names)}):", *lines, ""])
     exec(_compiled(source), known)
     function: Any = known["rebuilt"]
-    function.__weft_written__ = data
+    _made[function] = data
     return cast(Callable[..., Any], function)
 
 

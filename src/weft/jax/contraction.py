@@ -166,9 +166,7 @@ def contract(
         arrays = (a, b, *(array for _, array in given.values()))
         specs = [spec_of(each) for each in arrays]
         stand_ins = {name: (modes, stand_in(spec_of(x).dtype, x.ndim)) for name, (modes, x) in given.items()}
-        options = read_options("jax.contract", {
-            "specialize": "now", **said_keywords(keywords, (a, b)), "operands": stand_ins, "indices": indices,
-        })  # fmt: skip
+        options = read_call({**keywords, "operands": stand_ins, "indices": indices}, (a, b))
         if not any(functions.values()):
             return _one(_apply(ContractOperation.of(equation, specs, options), *arrays))
         fused, taken = _fused(equation, specs, options, functions)
@@ -181,6 +179,11 @@ def _apply(operation: ContractOperation, *arrays: Any) -> tuple[Any, ...]:
 
 def _one(results: tuple[Any, ...]) -> Any:
     return results[0] if len(results) == 1 else results
+
+
+def read_call(keywords: Mapping[str, Any], arrays: Sequence[Any]) -> Options:
+    """Options of contractions of these arrays."""
+    return read_options("jax.contract", {"specialize": "now", **said_keywords(keywords, arrays)})
 
 
 def check_keywords(call: str, keywords: Mapping[str, Any]) -> None:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import jax.numpy as jnp
 import opt_einsum
-import torch
 
 from weft.algebra import find
 from weft.api.einsum import lone, read_einsum, read_order
 from weft.base.describe import describe_many
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
-from weft.jax.contraction import check_keywords, contract
-from weft.jax.operation import name_of, said_keywords, spec_of
+from weft.jax.contraction import ContractOperation, check_keywords, contract, read_call
+from weft.jax.operation import apply, spec_of
 from weft.jax.whole import network
-from weft.plans.intermediates import EXACT, intermediate_type, is_of_halves, step_changes
+from weft.planner.options import Options
+from weft.plans.intermediates import intermediate_type, is_of_halves, step_options
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
 from weft.spec.notation import Notation, expand
-from weft.spec.type_names import read_dtype
 
 #: Keywords of two arrays, and of no other number.
 _OF_TWO = ("a_fn", "b_fn", "epilogue", "operands", "indices", "invariant")
@@ -60,7 +60,7 @@ def einsum(equation: Any, *arrays: Any, optimize: Any = "auto", **keywords: Any)
             return _of_one(notation, spelled, values[0], keywords)
         if find(keywords.get("algebra", "plus_times")) is not None:
             return network(spelled, *values, optimize=optimize, **keywords)
-        return _of_many(spelled, values, read_order(optimize), keywords)
+        return _of_many(spelled, values, read_order(optimize), read_call(keywords, values))
 
 
 def _of_one(notation: Notation, spelled: str, x: Any, keywords: Mapping[str, Any]) -> Any:
@@ -72,11 +72,19 @@ def _of_one(notation: Notation, spelled: str, x: Any, keywords: Mapping[str, Any
     return contract(spelled.replace("->", ",->"), x, jnp.ones((), x.dtype), **words)
 
 
-def _of_many(spelled: str, values: list[Any], order: Any, keywords: Mapping[str, Any]) -> Any:
+def _of_many(spelled: str, values: list[Any], order: Any, options: Options) -> Any:
+    """Pair by pair, in the types that `weft.network` has for intermediates and the result."""
     inputs, output = spelled.split("->")
-    terms, shapes = inputs.split(","), [each.shape for each in values]
-    types = _Types([spec_of(each).dtype for each in values], said_keywords(keywords, values))
-    path, _ = opt_einsum.contract_path(spelled, *shapes, shapes=True, optimize=order)
+    terms, types = inputs.split(","), [spec_of(each).dtype for each in values]
+    for dtype in types:
+        if dtype in NEEDS_OUT_DTYPE:
+            raise DTypeError(
+                f"{len(types)} arrays, one of them {dtype_name(dtype)}: intermediate results do not fit their "
+                "type; convert the arrays, or contract two at a time"
+            )
+    result = options.out_dtype or reduce(partial(storage_type, promote=options.promote), types)
+    halves = is_of_halves(types)
+    path, _ = opt_einsum.contract_path(spelled, *[each.shape for each in values], shapes=True, optimize=order)
     for places in path:
         group = [(terms.pop(at), values.pop(at)) for at in sorted(places, reverse=True)]
         while len(group) > 1:
@@ -84,37 +92,12 @@ def _of_many(spelled: str, values: list[Any], order: Any, keywords: Mapping[str,
             last = not terms and not group
             needed = {*output, *"".join(terms), *"".join(term for term, _ in group)}
             left = output if last else "".join(dict.fromkeys(label for label in first + second if label in needed))
-            words = {**keywords, **types.of_step(spec_of(x).dtype, spec_of(y).dtype, last)}
-            group.insert(0, (left, contract(f"{first},{second}->{left}", x, y, **words)))
+            specs = [spec_of(x), spec_of(y)]
+            asked = step_options(options, specs[0].dtype, specs[1].dtype, halves)
+            own = storage_type(specs[0].dtype, specs[1].dtype, False, asked.promote)
+            kept = result if last else intermediate_type(own, options.out_dtype, options.accumulate)
+            operation = ContractOperation.of(f"{first},{second}->{left}", specs, replace(asked, out_dtype=kept))
+            group.insert(0, (left, apply(operation, x, y)[0]))
         terms.append(group[0][0])
         values.append(group[0][1])
     return values[0]
-
-
-class _Types:
-    """The types of intermediates and of the result, as `weft.network` has them."""
-
-    def __init__(self, given: Sequence[torch.dtype], keywords: Mapping[str, Any]) -> None:
-        for dtype in given:
-            if dtype in NEEDS_OUT_DTYPE:
-                raise DTypeError(
-                    f"{len(given)} arrays, one of them {dtype_name(dtype)}: intermediate results do not fit their "
-                    "type; convert the arrays, or contract two at a time"
-                )
-        self._asked, self._accumulate = (
-            None if keywords.get(name) is None else read_dtype(name, keywords[name])
-            for name in ("out_dtype", "accumulate")
-        )
-        self._promote = bool(keywords.get("promote", False))
-        self._halves = is_of_halves(given) and self._accumulate is None and keywords.get("precision") in EXACT
-        self._result = self._asked or reduce(self._common, given)
-
-    def _common(self, a: torch.dtype, b: torch.dtype) -> torch.dtype:
-        return storage_type(a, b, False, self._promote)
-
-    def of_step(self, a: torch.dtype, b: torch.dtype, last: bool) -> dict[str, Any]:
-        """Keywords of a step whose operands have these types."""
-        changes = step_changes(a, b, self._halves)
-        own = storage_type(a, b, False, self._promote or changes.get("promote", False))
-        kept = self._result if last else intermediate_type(own, self._asked, self._accumulate)
-        return {**changes, "out_dtype": name_of(kept)}

@@ -27,7 +27,7 @@ from weft.base.arrays import (
     written,
 )
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.engine.calls import Calls, present
@@ -115,15 +115,14 @@ class Plan(PlanBase, Generic[Returned]):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
-        watched = None if self._watched is None or is_dynamo_compiling() else self._watched
-        if watched is not None and (plan := self._current(watched)) is not self:
+        if is_dynamo_compiling():
+            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
+        if self._watched is not None and (plan := self._current(self._watched)) is not self:
             return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         if beta is None:
             beta = 1.0
         elif c is None and out is not None:
             c, beta = addition(c, beta, out)
-        if is_dynamo_compiling():
-            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         said, beside = said_operands(operands) if operands is not None else ((), ())
         place, tensors = None, cast("Sequence[Any]", ())
         if said is not None and validate is False and not unknown:
@@ -212,6 +211,7 @@ class Plan(PlanBase, Generic[Returned]):
             written(given)
         return out, variant
 
+    @outside_graphs
     def bind(
         self, a: Any, b: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None,
         operands: Mapping[str, Any] | None = None,
@@ -232,8 +232,6 @@ class Plan(PlanBase, Generic[Returned]):
         >>> run() is out, out[0, 0]
         (True, tensor(6.))
         """
-        if is_dynamo_compiling():
-            return cast(BoundCall, outside(self.bind, a, b, out, c=c, alpha=alpha, beta=beta, operands=operands))
         with call_context(lambda: describe_call("plan.bind", self._request.text, a=a, b=b, c=c, out=out)):
             plan = self if self._watched is None else self._current(self._watched)
             return plan._bound(a, b, c, alpha, beta, out, operands)

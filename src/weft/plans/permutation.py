@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Unpack, cast, overload
+from typing import Any, Unpack, overload
 
 import torch
 
 from weft.base.arrays import Array, as_result, as_tensor, like, written
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
 from weft.engine.calls import Calls
@@ -73,13 +73,12 @@ class PermutePlan(PlanBase):
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
-        watched = None if self._watched is None or is_dynamo_compiling() else self._watched
-        if watched is not None and (plan := self._current(watched)) is not self:
+        if is_dynamo_compiling():
+            return as_operation("permutation plan")(self, x, c, alpha, beta, out)
+        if self._watched is not None and (plan := self._current(self._watched)) is not self:
             return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         plain = c is None and beta is None and type(alpha) is float and alpha == 1.0 and not unknown
         c, beta = addition(c, beta, out)
-        if is_dynamo_compiling():
-            return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         tensors = (x,) if out is None else (x, out)
         known, place = self._calls.find(len(tensors), tensors) if plain else (None, None)
         if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
@@ -142,6 +141,7 @@ class PermutePlan(PlanBase):
             written(given)
         return out, self._known_call(variant, x, out, alpha, beta) if plain else None
 
+    @outside_graphs
     def bind(
         self, x: Any, out: Any = None, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None
     ) -> BoundCall:
@@ -149,8 +149,6 @@ class PermutePlan(PlanBase):
 
         As `weft.Plan.bind`; a `c` that is not `out` has the result's shape, strides and alignment.
         """
-        if is_dynamo_compiling():
-            return cast(BoundCall, outside(self.bind, x, out, c=c, alpha=alpha, beta=beta))
         with call_context(lambda: describe_call("plan.bind", self._request.text, x=x, c=c, out=out)):
             plan = self if self._watched is None else self._current(self._watched)
             return plan._bound(x, c, alpha, beta, out)
