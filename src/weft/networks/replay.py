@@ -21,7 +21,6 @@ from weft.networks.cost import Model
 from weft.networks.memory import replayed
 from weft.networks.steps import ContractionCall
 from weft.networks.tree import Tree
-from weft.networks.unrolled import Unrolled
 from weft.plans.promoting import PromotingLaunch
 
 LAUNCH = 8e-6  # seconds that the host spends on one launch of weft's own: longer kernels hide it
@@ -34,7 +33,7 @@ _DOUBT = 2  # times that the prediction for a path may be over those of its kern
 _SELDOM = 1.5  # times of the runs so far after which better kernels are looked for again
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
-Calls = Sequence[ContractionCall | Unrolled]
+Calls = Sequence[ContractionCall]
 
 
 def is_worth_while(calls: Calls, gathered: int) -> bool:
@@ -64,8 +63,7 @@ class Replay:
         self._calls, self._most = calls, most
         self._taken = sorted({node for call in calls for node in (call.left, call.right) if node < leaves})
         self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
-        launches = [call.call.launch if isinstance(call, Unrolled) else call.launch for call in calls]
-        self._promoting = [launch for launch in launches if isinstance(launch, PromotingLaunch)]
+        self._promoting = [call.launch for call in calls if isinstance(call.launch, PromotingLaunch)]
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
         self._seen: tuple[int, ...] | None = None

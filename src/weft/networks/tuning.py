@@ -10,7 +10,6 @@ import torch
 from weft.errors import call_context
 from weft.networks.program import NetworkProgram
 from weft.networks.steps import ContractionCall
-from weft.networks.unrolled import Unrolled
 from weft.planner.planner import Choice
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.tiers import ServiceRequest, tuned_service
@@ -48,8 +47,7 @@ def _tuned(
     _launch_each(network, program, operands)
     calls: dict[tuple[Any, int | None], list[ContractionCall]] = {}
     times: dict[tuple[Any, int | None], int] = {}
-    for call, count in program.prepared_calls():
-        step = call.call if isinstance(call, Unrolled) else call
+    for step, count in program.prepared_calls():
         if step.variant.choice is not None:  # the reference backend chooses nothing
             place = step.variant.description, step.plan.request.workspace_limit
             calls.setdefault(place, []).append(step)

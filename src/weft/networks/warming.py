@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.networks.program import NetworkProgram
-from weft.networks.unrolled import Unrolled
 from weft.planner.target import target_of
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.side_by_side import compiled
@@ -28,6 +27,5 @@ def warm(network: Any, tensors: Sequence[Any]) -> None:
 def _launches(program: NetworkProgram) -> Iterator[PromotingLaunch]:
     """Launches of steps that may change to better kernels."""
     for call in program.calls.values():
-        launch = call.call.launch if isinstance(call, Unrolled) else call.launch
-        if isinstance(launch, PromotingLaunch):
-            yield launch
+        if isinstance(call.launch, PromotingLaunch):
+            yield call.launch
