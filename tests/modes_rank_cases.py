@@ -71,14 +71,15 @@ def networks() -> dict[str, tuple[Any, list[torch.Tensor], torch.Tensor]]:
 
 def bound_of(net: Any, tensors: list[torch.Tensor], expected: torch.Tensor) -> Any:
     """The most by which a result may be off: a rounding for each step and each sum, of the magnitudes' own result."""
-    exact = net.settings.options.algebra is not None or net.functions or len(tensors) != len(net.graph.operands)
+    plan = net.plan
+    exact = plan.settings.options.algebra is not None or plan.functions or len(tensors) != len(plan.graph.operands)
     if exact or not expected.numel():
         return 1e-9
-    terms = [list(operand.term) for operand in net.graph.operands]
-    views = [operand.view(x).abs().double() for operand, x in zip(net.graph.operands, tensors, strict=True)]
+    terms = [list(operand.term) for operand in net.plan.graph.operands]
+    views = [operand.view(x).abs().double() for operand, x in zip(net.plan.graph.operands, tensors, strict=True)]
     pairs = [one for x, term in zip(views, terms, strict=True) for one in (x, term)]
-    summed = sum(net.graph.extents) + 2 * len(terms)
-    return summed * torch.finfo(net.dtype).eps * torch.einsum(*pairs, list(net.graph.output)).cpu()
+    summed = sum(net.plan.graph.extents) + 2 * len(terms)
+    return summed * torch.finfo(net.plan.dtype).eps * torch.einsum(*pairs, list(net.plan.graph.output)).cpu()
 
 
 def results() -> dict[str, Any]:
@@ -111,8 +112,8 @@ def within_a_limit() -> dict[str, Any]:
     plan = plan_of(limited)
     return {
         "out": found is out, "right": torch.allclose(out, net.expected), "whole": whole.memory,
-        "limit": limited.settings.memory_limit, "memory": plan.memory, "slices": plan.tree.slices,
-        "alone": limited.tree.slices,
+        "limit": limited.plan.settings.memory_limit, "memory": plan.memory, "slices": plan.tree.slices,
+        "alone": limited.plan.tree.slices,
     }  # fmt: skip
 
 

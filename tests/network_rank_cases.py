@@ -194,7 +194,7 @@ def example(file: str, folder: str) -> list[float]:
 
 def stopping(net: Any, after: int, then: Callable[[], None]) -> None:
     """Let `then` happen amid the slice that follows `after` others."""
-    program = net.program(net._read([*_tensors_of(net)]))
+    program = net.program(net.operands(_tensors_of(net)))
     finish, left = program._finish, iter(range(after))
 
     def finishing(*arguments: Any) -> None:
@@ -207,7 +207,7 @@ def stopping(net: Any, after: int, then: Callable[[], None]) -> None:
 
 
 def _tensors_of(net: Any) -> list[torch.Tensor]:
-    return [torch.empty(operand.shape, dtype=torch.float64) for operand in net.graph.operands]
+    return [torch.empty(operand.shape, dtype=torch.float64) for operand in net.plan.graph.operands]
 
 
 def checkpoints(folder: str) -> dict[str, Any]:

@@ -131,11 +131,11 @@ def test_constants_of_a_network_made_within(monkeypatch: pytest.MonkeyPatch) -> 
     with Capture(monkeypatch, kept, program):
         network = weft.network("ij,jk,kl->il", a, b, b, constants=(1, 2))
         network(a)
-        [own] = network.constants
+        [own] = network.fixed.operands
         assert own is not b
         own.fill_(torch.nan)  # as memory of a graph that was not replayed
     assert torch.equal(network(a), a @ b @ b)
-    assert network.constants[0] is network.constants[0]
+    assert network.fixed.operands[0] is network.fixed.operands[0]
 
 
 def test_a_network_that_reuses_has_no_intermediates_in_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:

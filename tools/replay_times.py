@@ -58,7 +58,7 @@ def row_of(case: NetworkCase, device: torch.device, budget: float) -> dict[str, 
     row: dict[str, Any] = {"network": case.name}
     for form, graph in FORMS.items():
         net = planned_network(case, tensors, specialize="now", cuda_graph=graph)
-        row |= {"steps": len(net.tree.steps), "expected": _rounded(net.report()["seconds"]), form: seconds(net)}
+        row |= {"steps": len(net.plan.tree.steps), "expected": _rounded(net.report()["seconds"]), form: seconds(net)}
     torchs = TorchNetwork()
     prepared = torchs.prepare(case, tensors)
     assert isinstance(prepared, Prepared)

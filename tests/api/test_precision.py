@@ -60,7 +60,7 @@ def test_plans_and_networks_keep_the_precision_that_they_were_made_with() -> Non
         plan, net = weft.plan("mk,kn->mn", *PAIR), weft.network("mk,kn,ml->nl", *PAIR, torch.ones(40, 3))
     plan(*PAIR)
     assert "(ieee_bound)" in words(plan)
-    assert net.settings.options.precision == "ieee_bound"
+    assert net.plan.settings.options.precision == "ieee_bound"
 
 
 @pytest.mark.parametrize(

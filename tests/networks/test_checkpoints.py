@@ -78,7 +78,7 @@ def test_a_new_process_goes_on_where_ctrl_c_came(
     again = network()
     more = count_slices(again)
     found = again(*tensors, checkpoint=tmp_path / "run")
-    assert sorted([*seen, *more]) == list(range(again.tree.slices))
+    assert sorted([*seen, *more]) == list(range(again.plan.tree.slices))
     for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, expected)), strict=True):
         torch.testing.assert_close(one, other)
     done = count_slices(again)
@@ -232,7 +232,7 @@ def test_a_small_limit_is_kept_by_sharing_places() -> None:
     net = chain(12, extent=16)
     planned = weft.network(net.equation, *net.tensors, memory_limit="10 KiB")
     assert planned.memory <= 10 << 10
-    assert planned.tree.slices == 1
+    assert planned.plan.tree.slices == 1
     torch.testing.assert_close(planned(*net.tensors), net.expected)
 
 

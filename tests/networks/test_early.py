@@ -85,7 +85,7 @@ def test_four_operands_with_a_limit_of_memory() -> None:
     for at, each in enumerate((b, c, d), 1):
         whole = (whole - each[(None,) * at + (...,) + (None,) * (3 - at)]) ** 2
     net = weft.network("ab,bc,cd,de->ae", a, b, c, d, algebra=NOT[0], memory_limit=2000)
-    assert net.tree.slices > 1
+    assert net.plan.tree.slices > 1
     torch.testing.assert_close(net(a, b, c, d), whole.sum((1, 2, 3)))
 
 

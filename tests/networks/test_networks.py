@@ -197,7 +197,7 @@ def test_a_call_holds_what_is_said(dtype: torch.dtype, keywords: dict[str, objec
 
     planned = weft.network("ab,bc,cd,de->ae", *tensors, **keywords)
     held = peak_bytes(lambda: planned(*tensors))
-    assert planned.result_bytes <= held <= planned.memory + (64 << 10)
+    assert planned.plan.result_bytes <= held <= planned.memory + (64 << 10)
 
 
 def test_half_precision_slices_are_added_in_float32() -> None:
@@ -225,7 +225,7 @@ def test_algebras_go_along_any_path_and_ones_of_the_caller_from_left_to_right() 
     torch.testing.assert_close(weft.network("ab,bc,cd->ad", a, b, c, algebra="max_plus")(a, b, c), expected)
     mine = weft.Algebra(torch.add, torch.maximum, -torch.inf, name="mine")
     net = weft.network("ab,bc,cd->ad", a, b, c, algebra=mine)
-    assert "left to right" in net.source
+    assert "left to right" in net.plan.source
     torch.testing.assert_close(net(a, b, c), expected)
 
 
@@ -330,7 +330,7 @@ def test_one_of_a_kind_is_said_in_the_singular() -> None:
 )  # fmt: skip
 def test_sizes_are_read_as_people_write_them(text: object, size: int) -> None:
     net = weft.network("ab,bc,cd->ad", (2, 3), (3, 4), (4, 5), memory_limit=text)
-    assert net.settings.memory_limit == size
+    assert net.plan.settings.memory_limit == size
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:

@@ -51,7 +51,7 @@ def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int, f
 
 
 def test_some_have_parts_of_several_indices_each_a_sum_of_slices() -> None:
-    trees = [planned.tree for name, (planned, _) in cases.networks().items() if "stretches" in name]
+    trees = [planned.plan.tree for name, (planned, _) in cases.networks().items() if "stretches" in name]
     assert len(trees) == 3
     for tree in trees:
         assert max(tree.stretches) > 1

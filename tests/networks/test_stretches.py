@@ -50,7 +50,7 @@ def test_results(net: Net, share: float, keywords: dict[str, Any]) -> None:
 def test_no_more_slices_than_fit() -> None:
     """Three quarters of the memory take two slices, two fifths three: an index at a time it would be six."""
     for share, slices in ((0.75, 2), (0.4, 3)):
-        assert planned(RING, share).tree.slices == slices
+        assert planned(RING, share).plan.tree.slices == slices
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64], ids=str)
@@ -97,7 +97,7 @@ def test_the_backward_sweep_takes_stretches_too() -> None:
     whole = weft.network(RING.equation, *RING.tensors)
     found = weft.network(RING.equation, *RING.tensors, memory_limit=whole.memory)
     assert not found.slices
-    assert derivatives._tree(found).slices < 6
+    assert derivatives.contractions_of(found.plan).tree.slices < 6
 
 
 def test_a_checkpoint_is_of_these_stretches(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_checkpoint_is_of_these_stretches(tmp_path: Path) -> None:
     torch.testing.assert_close(found(*RING.tensors, checkpoint=tmp_path / "run"), RING.expected)
     other = planned(RING, 0.3, optimize=found.path)
     assert other.slices == found.slices
-    assert other.tree.slices > found.tree.slices
+    assert other.plan.tree.slices > found.plan.tree.slices
     with pytest.raises(weft.ArgumentError, match="it has other slices"):
         other(*RING.tensors, checkpoint=tmp_path / "run")
 

@@ -64,7 +64,7 @@ def test_a_copy_computes_the_same(name: str, called: bool, how: str) -> None:
 def test_a_deep_copy_of_a_network_has_constants_of_its_own() -> None:
     net = weft.network("ij,jk->ik", A, B, constants=[1])
     copied = copy.deepcopy(net)
-    for one in copied.constants:
+    for one in copied.fixed.operands:
         one.zero_()
     torch.testing.assert_close(net(A), A @ B)
 

@@ -18,7 +18,7 @@ from weft.api.entry import bare, contraction
 from weft.api.keywords import signed
 from weft.api.lookup import as_key, one_of, said_options
 from weft.api.permute import moved, permute, words_of_permute
-from weft.base.arrays import any_autocast, as_results, as_tensors, is_array, returned, without_neg
+from weft.base.arrays import any_autocast, as_results, as_tensors, is_array, returned, without_memory, without_neg
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.engine.calls import CALLS
@@ -54,6 +54,11 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     known, place = (None, None) if words is None else CALLS.find(words, given)
     if known is not None and (found := known(*given)) is not None:
         return found
+    return einsum_of_few(arguments, keywords, given, place)
+
+
+def einsum_of_few(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
+    """A sum of at most two operands, read in full; `place`: where a call of these tensors is kept."""
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         if "optimize" in keywords:  # of two operands there is one order
@@ -71,11 +76,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         out = keywords.get("out")
         target = as_results(out)
         places = target if isinstance(target, tuple) else () if target is None else (target,)
-        places = () if is_traced(tensors) else places  # what has no memory overlaps nothing
-        for at, tensor in enumerate(tensors):
-            # The last step sees but one of them, and says of derivatives that they take no out.
-            if any(not asked(tensor) and share_memory(place, tensor) for place in places):
-                raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
+        if not is_traced(tensors):  # what has no memory overlaps nothing
+            check_places(places, tensors)
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
         check_functions(keywords, len(tensors))
         text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
@@ -186,6 +188,15 @@ def _shares(x: torch.Tensor, y: torch.Tensor, total: torch.Tensor, grad: torch.T
 
 def _first(x: Any, y: Any) -> Any:
     return x
+
+
+def check_places(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """`ShapeError` where the result would overwrite an operand: the last step sees but two of them."""
+    for at, tensor in enumerate(tensors):
+        if asked(tensor) or without_memory(tensor):  # of derivatives the last step says that they take no out
+            continue
+        if any(share_memory(place, tensor) for place in places):
+            raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
 
 
 def check_functions(keywords: dict[str, Any], operands: int) -> None:

@@ -11,7 +11,7 @@ from weft.compiled.captured import constant_of_graph
 from weft.compiled.contraction import algebra_of
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import WeftError
-from weft.networks.ahead import Pair, path_of
+from weft.networks.many import Pair, path_of
 from weft.plans.keywords import read_options
 from weft.spec import Notation, parse
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences

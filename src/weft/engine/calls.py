@@ -31,7 +31,6 @@ from weft.engine.memo import keeps, note_table
 from weft.planner.validity import call_state, generation
 
 _ALIGNED = 15  # bits of an address that count
-_ALIKE = 8  # calls of the same words and shapes, by strides, types and gradients
 LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 _STRIDED = torch.strided  # read in every call
 _TYPES = {Tensor, Parameter}
@@ -54,10 +53,13 @@ class _Entry(NamedTuple):
 
 
 class Calls:
-    """Known calls by words and tensors, at most `size` keys of them: the longest not renewed goes first."""
+    """Known calls by words and tensors, at most `size` keys of them: the longest not renewed goes first.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    Of the same words and shapes there are at most `alike`, by strides, types and gradients.
+    """
+
+    def __init__(self, size: int, alike: int = 8) -> None:
+        self._size, self._alike = size, alike
         self._known: dict[Hashable, tuple[_Entry, ...]] = {}
         self._changes = generation()[0]
         self._lock = free_in_child(Lock())
@@ -110,7 +112,7 @@ class Calls:
             others = self._known.pop(key, ())
             while len(self._known) >= self._size:
                 del self._known[next(iter(self._known))]
-            self._known[key] = (entry, *others[: _ALIKE - 1])
+            self._known[key] = (entry, *others[: self._alike - 1])
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))

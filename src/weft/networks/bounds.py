@@ -15,20 +15,20 @@ import torch
 
 from weft.api.entry import contraction
 from weft.errors import UnsupportedError
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
 from weft.spec.dtypes import FP8, resolve
 
 
-def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
+def error_bound(network: NetworkPlan, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """A float64 tensor in the result's shape. `UnsupportedError` for networks with functions or another algebra."""
-    if network.functions or network.settings.options.algebra is not None:
+    if network.whole_functions or network.settings.options.algebra is not None:
         raise UnsupportedError("the bound of a network is of sums of products without functions")
     relative, low = growth(network)
-    return relative * _magnitudes(network, read).reshape(network.graph.shape) + low
+    return relative * _magnitudes(network, operands).reshape(network.graph.shape) + low
 
 
-def growth(network: Planned) -> tuple[float, float]:
+def growth(network: NetworkPlan) -> tuple[float, float]:
     """The error that all steps together may bring into a product: relative to its magnitude, and by underflow."""
     found, low = 1.0, 0.0
     for relative, least in _steps(network):
@@ -37,12 +37,12 @@ def growth(network: Planned) -> tuple[float, float]:
     return found - 1.0, low
 
 
-def _steps(network: Planned) -> list[tuple[float, float]]:
+def _steps(network: NetworkPlan) -> list[tuple[float, float]]:
     """The error that each step may bring into a product: relative to its magnitude, and by underflow."""
-    tree, scheme, asked = network.tree, network.scheme, network.scheme.asked
+    tree, asked = network.tree, network.asked
     found = []
     for step in tree.steps:
-        a, b = scheme.dtypes[step.left], scheme.dtypes[step.right]
+        a, b = network.dtypes[step.left], network.dtypes[step.right]
         options = asked.of(a, b)
         arithmetic = resolve(a, b, options.precision, options.accumulate, None, options.promote)
         count = tree.graph.size(tree.reduced(step))
@@ -51,14 +51,14 @@ def _steps(network: Planned) -> list[tuple[float, float]]:
         rounded = epsilon(arithmetic.product) / 2 if _rounds(a, b, arithmetic) else 0.0
         relative += 2.5 * max(SHORTENED.get(arithmetic.precision, 0.0), rounded)
         relative += FP8_LOSS if arithmetic.product in FP8 else 0.0
-        stored = scheme.dtypes[step.node]
+        stored = network.dtypes[step.node]
         found.append((relative + epsilon(stored) / 2, count * smallest(arithmetic.accumulate) + smallest(stored)))
     if not tree.steps:  # the sums of one operand
         (term,), dtype = tree.graph.terms, network.dtype
         count = tree.graph.size(set(term) - set(tree.graph.output))
         found.append(((count + 2) * (epsilon(dtype) + epsilon(torch.float64)), count * smallest(dtype)))
     if tree.slices > 1:
-        stored = scheme.dtypes[tree.root]
+        stored = network.dtypes[tree.root]
         found.append(((tree.slices + 2) * epsilon(stored), tree.slices * smallest(stored)))
     return found
 
@@ -68,12 +68,11 @@ def _rounds(a: torch.dtype, b: torch.dtype, arithmetic: Any) -> bool:
     return any(epsilon(each) < epsilon(arithmetic.product) for each in (a, b))
 
 
-def _magnitudes(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
+def _magnitudes(network: NetworkPlan, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """The network of magnitudes, in float64."""
-    tree, orders = network.tree.with_slices(()), network.scheme.orders
+    tree, orders = network.tree.with_slices(()), network.orders
     terms: dict[int, tuple[int, ...]] = {}
     values: dict[int, torch.Tensor] = {}
-    operands = [*read, *network.constants]
     for leaf, operand in enumerate(tree.graph.operands):
         values[leaf] = operand.view(operands[leaf].resolve_conj()).abs().double()
         terms[leaf] = operand.term

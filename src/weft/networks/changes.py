@@ -1,16 +1,114 @@
-"""Which operands are other than in the last call: by identity and version, or as the caller says."""
+"""What a network was made of besides its plan, and what its intermediates were made of, any of which may change."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 
 import torch
 
-from weft.base.arrays import without_memory
-from weft.base.kept import is_capturing
+from weft.algebra import NAMED, Algebra
+from weft.base.arrays import without_memory, without_neg
+from weft.base.kept import Kept, await_making, is_capturing
+from weft.errors import WeftError, call_context
+from weft.fn import trace
+from weft.fn.watched import Watched
+from weft.networks.checks import check_same
+from weft.networks.order import orders_of
+from weft.networks.plan import NetworkPlan
+from weft.networks.steps import StepOptions, as_launched, prepared
+
+
+class Fixed:
+    """Constants of a network and what is made of them alone; and the functions that it was planned with."""
+
+    def __init__(self, plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) -> None:
+        """`constants` are operands by place."""
+        self.plan, self.constants = plan, dict(constants)
+        self._watched = _watched(plan)
+        self.may_change = self._watched is not None or bool(constants)
+        self.refresh()
+
+    @property
+    def operands(self) -> list[torch.Tensor]:
+        """Operands of the plan's tree after those of the caller."""
+        return [] if self._made is None else self._made.value
+
+    def refresh(self) -> None:
+        """Make anew what is made of constants."""
+        self._seen = self._now()
+        self._made = None
+        if self.constants:
+            self._made = Kept(partial(_made_constants, self.plan, self.constants), self.plan.settings.device)
+
+    def changed(self) -> bool:
+        """Whether a function computes something else by now, or a constant was written."""
+        computes = self._watched is not None and self._watched.changed()
+        return computes or self._now() != self._seen
+
+    def _now(self) -> list[Hashable]:
+        return [state_of(tensor) for tensor in self.constants.values()]
+
+
+def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Constants as they are, and nodes of the whole tree that are made of them."""
+    device, whole, dtypes = plan.settings.device, plan.whole, plan.whole_dtypes
+    check_same(list(constants.values()), plan.graph, plan.leaves, list(constants), device)
+    given = {at: without_neg(tensor) for at, tensor in constants.items()}
+    items = {step.node: dtypes[step.node].itemsize for step in whole.steps}
+    orders = orders_of(whole, items, plan.model) if plan.folded.steps else {}
+    extents, asked = whole.graph.extents, StepOptions(plan.settings.of_steps, plan.asked.halves)
+    values: dict[int, Any] = {at: whole.graph.operands[at].view(tensor) for at, tensor in given.items()}
+    with call_context(lambda: "the constants of a network"):
+        for step in plan.folded.steps:
+            shape = [extents[label] for label in orders[step.node]]
+            values[step.node] = torch.empty(shape, dtype=dtypes[step.node], device=device)
+            function = plan.whole_functions.get(step.node)
+            call = prepared(
+                (step.left, step.right, step.node), (orders[step.left], orders[step.right], orders[step.node]),
+                (values[step.left], values[step.right], None, values[step.node]),
+                asked.having(epilogue=function) if function is not None else asked,
+            )  # fmt: skip
+            ready = [as_launched(values[node]) for node in (step.left, step.right, step.node)]
+            call.launch(ready[0], ready[1], None, ready[2], call.one, call.zero, call.aux)
+    if plan.folded.steps and not is_capturing(device):
+        await_making(device)
+    return [given[node] if node in given else values[node] for node in plan.folded.made]
+
+
+def _watched(plan: NetworkPlan) -> Watched[Hashable] | None:
+    """The functions of nodes, and of an algebra of the caller's; None where there are none."""
+    algebra = plan.settings.options.algebra
+    if algebra is None or NAMED.get(algebra.name) is algebra:
+        algebra = None
+    if algebra is None and not plan.whole_functions:
+        return None
+    parts = () if algebra is None else (algebra.combine, algebra.reduce)
+    functions = [(function, plan.whole_dtypes[node]) for node, function in plan.whole_functions.items()]
+    found = Watched((*plan.whole_functions.values(), *parts), partial(_identity, functions, algebra, plan.dtype))
+    found.changed()  # from here on
+    return found
+
+
+def _identity(
+    functions: Sequence[tuple[Callable[..., Any], torch.dtype]], algebra: Algebra | None, dtype: torch.dtype
+) -> Hashable:
+    """The computations of functions and algebra. One that is refused is so where its step is planned, in the words of
+    that place."""
+    found: list[Hashable] = []
+    for function, of in functions:
+        try:
+            found.append(trace(function, (of,)))
+        except WeftError:
+            found.append(None)
+    try:
+        found.append(algebra.traced(dtype) if algebra is not None else None)
+    except WeftError:
+        found.append(object())  # for this type it is no algebra: never what it was
+    return tuple(found)
 
 
 class Changes:

@@ -6,7 +6,7 @@ Paths and slices are ranked with it long before a step is planned. Rates are tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -93,8 +93,3 @@ def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
     elif precision == "ieee_bound" and name in ("float32", "complex64") and refusal(target) is None:
         rate = RATES[BF16X6.name]
     return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor, _GPU_TILE)
-
-
-def flops(tree: Tree, steps: Iterable[TreeStep], dtype: torch.dtype) -> float:
-    """Real operations of these steps of one slice, a complex multiply-add being eight."""
-    return (8.0 if dtype.is_complex else 2.0) * sum(tree.macs(step) for step in steps)

@@ -21,62 +21,110 @@ from weft.api.entry import contraction
 from weft.base.arrays import is_transforming
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.networks.alone import scaled
-from weft.networks.planned import Planned
+from weft.networks.checks import check_alone
+from weft.networks.plan import NetworkPlan
+from weft.networks.rescale import scaled
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
-from weft.networks.steps import StepOptions
-from weft.networks.tree import Tree
+from weft.networks.tree import Tree, TreeStep
 from weft.planner.options import Options
-from weft.plans.intermediates import WIDER
+from weft.plans.intermediates import WIDER, intermediate_type, step_options
 from weft.spec import Notation
 from weft.spec.dtypes import REAL_OF
 
 
-def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+class Contractions:
+    """The steps of a network as contractions of their own, which torch's derivatives and its tracers see."""
+
+    def __init__(self, plan: NetworkPlan, tree: Tree | None = None, options: Options | None = None) -> None:
+        """`tree`: the plan's, with as many slices as the derivative needs. `options`: of each step, and what is asked
+        of the result."""
+        self.plan, self.tree = plan, tree or plan.tree
+        self._steps: list[tuple[TreeStep, Any, Options]] = []
+        options, sliced, dtypes = options or plan.settings.of_steps, frozenset(self.tree.sliced), dict(plan.dtypes)
+        orders = dict(plan.orders) | dict(enumerate(self.tree.graph.terms))
+        orders = {node: tuple([label for label in order if label not in sliced]) for node, order in orders.items()}
+        for step in self.tree.steps:
+            terms = orders[step.left], orders[step.right], orders[step.node]
+            asked = step_options(options.of_steps(), dtypes[step.left], dtypes[step.right], plan.asked.halves)
+            if (function := plan.functions.get(step.node)) is not None:
+                asked = asked.having(epilogue=function)
+            if step.node != self.tree.root:
+                dtypes[step.node] = intermediate_type(dtypes[step.node], options.out_dtype, options.accumulate)
+            elif self.tree.summed > 1:
+                dtypes[step.node] = WIDER.get(plan.dtype, plan.dtype)
+            self._steps.append((step, terms, replace(asked, out_dtype=dtypes[step.node])))
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """The result of operands, of a network without slices."""
+        return self.of(self.views(tensors))
+
+    def views(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Operands with the labels of their terms."""
+        return [each.view(tensor) for each, tensor in zip(self.tree.graph.operands, tensors, strict=True)]
+
+    def of(
+        self, views: Sequence[torch.Tensor], finish: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """The result of one slice; each step's passes through `finish`."""
+        return self._run(self._steps, views, finish, False)[self.tree.root]
+
+    def last_two(self, views: Sequence[torch.Tensor], validate: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The operands of the last step."""
+        values, (step, _, _) = self._run(self._steps[:-1], views, None, validate), self._steps[-1]
+        return values[step.left], values[step.right]
+
+    @staticmethod
+    def _run(steps: Sequence[tuple[TreeStep, Any, Options]], views: Any, finish: Any, validate: bool) -> dict[int, Any]:
+        values: dict[int, Any] = dict(enumerate(views))
+        for step, terms, options in steps:
+            made = contraction(terms, values.pop(step.left), values.pop(step.right), options, validate=validate)
+            values[step.node] = made if finish is None else finish(made)
+        return values
+
+
+def differentiable(steps: Contractions, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """The result, connected to its operands for torch's autograd in any of its modes."""
-    if network.settings.strip_exponent:
+    plan, tree = steps.plan, steps.tree
+    if plan.settings.strip_exponent:
         raise UnsupportedError("strip_exponent has no derivative: take the logarithm of a result that is in range")
-    tree = network.backward = network.backward or _tree(network)
-    scheme = network.scheme
     if not tree.steps:
-        return _moved(network, tree, [tree.graph.operands[0].view(operands[0])])
-    views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
-    if not tree.sliced and network.settings.memory_limit is None:
-        return _slice(network, tree, views)
-    if tree.slices > 1 and tree.root in scheme.functions:
+        return alone(plan, operands[0])
+    views = steps.views(operands)
+    if not tree.sliced and plan.settings.memory_limit is None:
+        return steps.of(views)
+    if tree.slices > 1 and tree.root in plan.functions:
         raise UnsupportedError("the derivative of a function of the whole result, in slices: apply it to the result")
     partial: dict[tuple[int, ...], list[torch.Tensor]] = {}
     outer = [label for label in tree.graph.output if label in tree.sliced]
-    algebra = network.settings.options.algebra
+    algebra = plan.settings.options.algebra
     for where in indices(tree):
         parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
         if is_transforming():  # they take no checkpoints
-            found = _slice(network, tree, parts)
+            found = steps.of(parts)
         else:
-            found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
+            found = checkpoint(lambda *given: steps.of(given), *parts, use_reentrant=False)
         known = partial.setdefault(tuple(where[label] for label in outer), [])
         if known and algebra is None:
             known[0] = known[0] + found
         else:
             known.append(found)
     sums = {place: _reduced(algebra, known) for place, known in partial.items()}
-    return _assembled(network, tree, outer, sums)
+    return _assembled(plan, tree, outer, sums)
 
 
-def as_operations(network: Planned, operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
+def as_operations(steps: Contractions, operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
     """The result of a call that torch wants to see, in `out` where that is given."""
-    if not network.settings.strip_exponent:
-        found = differentiable(network, operands)
+    if not steps.plan.settings.strip_exponent:
+        found = differentiable(steps, operands)
         return found if out is None else out.copy_(found)
-    mantissa, exponent = _scaled(network, operands)
+    mantissa, exponent = _scaled(Contractions(steps.plan), operands)
     return (mantissa if out is None else out.copy_(mantissa)), exponent
 
 
-def _scaled(network: Planned, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def _scaled(steps: Contractions, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The result over 10**exponent, and the exponent; every intermediate is scaled by a pass of its own."""
-    tree = network.tree
-    views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
+    tree, views = steps.tree, steps.views(operands)
     outer = [label for label in tree.graph.output if label in tree.sliced]
     slices = []
     for where in indices(tree):
@@ -87,76 +135,58 @@ def _scaled(network: Planned, operands: Sequence[torch.Tensor]) -> tuple[torch.T
             into.append(exponent)
             return value
 
-        parts = [strip(part(view, term, where)) for view, term in zip(views, tree.graph.terms, strict=True)]
-        value = _slice(network, tree, parts, strip) if tree.steps else _moved(network, tree, parts)
+        if tree.steps:
+            parts = [strip(part(view, term, where)) for view, term in zip(views, tree.graph.terms, strict=True)]
+            value = steps.of(parts, strip)
+        else:
+            value = alone(steps.plan, strip(operands[0]))
         slices.append((tuple(where[label] for label in outer), value, torch.stack(exponents).sum()))
     whole = torch.stack([exponent for _, _, exponent in slices]).amax()
     sums: dict[tuple[int, ...], torch.Tensor] = {}
     for place, value, exponent in slices:
         found = value * torch.pow(10.0, exponent - whole).to(REAL_OF.get(value.dtype, value.dtype))
         sums[place] = sums[place] + found if place in sums else found
-    return _assembled(network, tree, outer, sums), whole
+    return _assembled(steps.plan, tree, outer, sums), whole
 
 
-def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The result of a network of one operand, which is moved or reduced."""
-    (seen,) = tree.graph.operands
-    moved: torch.Tensor = of_one(Notation((seen.term,), tree.graph.output), operands[0], network.settings.options)
+def alone(plan: NetworkPlan, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The result of a network of one operand, which is moved or reduced: nothing meets."""
+    graph, options, view = plan.tree.graph, plan.settings.options, plan.tree.graph.operands[0].view(tensor)
+    if out is not None:
+        options = replace(options, tune=None, out_dtype=out.dtype)
+    moved: torch.Tensor = of_one(Notation((graph.operands[0].term,), graph.output), view, options, out=out)
+    if out is not None and plan.settings.check_finite:
+        check_alone(tensor, out)
     return moved
 
 
-def _tree(network: Planned) -> Tree:
-    """The tree with so many slices that all intermediates of one fit in the limit together with two gradients."""
-    tree, limit = network.tree, network.settings.memory_limit
+def contractions_of(plan: NetworkPlan) -> Contractions:
+    """The steps with so many slices that all intermediates of one fit in the limit together with two gradients."""
+    tree, limit = plan.tree, plan.settings.memory_limit
     if limit is None:
-        return tree
-    items = {node: dtype.itemsize for node, dtype in network.scheme.dtypes.items()}
-    whole = kept_whole(tree, network.scheme.functions)
+        return Contractions(plan)
+    items = {node: dtype.itemsize for node, dtype in plan.dtypes.items()}
+    whole = kept_whole(tree, plan.functions)
 
     def fits(each: Tree) -> bool:
-        return _kept(each, items) + network.result_bytes <= limit
+        return _kept(each, items) + plan.result_bytes <= limit
 
     while not fits(tree):
         more = [tree.with_slices((*tree.sliced, label)) for label in sliceable(tree, whole)]
         if not more:
-            needed = _kept(tree, items) + network.result_bytes
+            needed = _kept(tree, items) + plan.result_bytes
             raise WorkspaceError(
                 f"memory_limit is {limit} bytes ({si(limit, 'B')}); going back through the network needs "
                 f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
             )
         tree = min(more, key=lambda each: (_kept(each, items), each.slices))
-    added = set(tree.sliced) - set(network.tree.sliced)
-    return lengthened(tree, added, fits, network.model)
+    added = set(tree.sliced) - set(plan.tree.sliced)
+    return Contractions(plan, lengthened(tree, added, fits, plan.model))
 
 
 def _kept(tree: Tree, items: Mapping[int, int]) -> int:
     sizes = [tree.size(step.node) * items[step.node] for step in tree.steps]
     return sum(sizes) + 2 * max(sizes, default=0)
-
-
-def _slice(
-    network: Planned, tree: Tree, views: Sequence[torch.Tensor],
-    finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """The steps of one slice as contractions of their own, each result passed through `finish`."""
-    scheme, sliced = network.scheme, frozenset(tree.sliced)
-    orders = {node: tuple(label for label in order if label not in sliced) for node, order in scheme.orders.items()}
-    for leaf, term in enumerate(tree.graph.terms):
-        orders[leaf] = tuple(label for label in term if label not in sliced)
-    values: dict[int, Any] = dict(enumerate(views))
-    for step in tree.steps:
-        left, right = values.pop(step.left), values.pop(step.right)
-        common = StepOptions(network.settings.of_steps, scheme.asked.halves)
-        asked = common.having(epilogue=scheme.functions.get(step.node))
-        terms = (orders[step.left], orders[step.right], orders[step.node])
-        kind = scheme.dtypes[step.node]
-        if step.node == tree.root and tree.summed > 1:
-            kind = WIDER.get(kind, kind)
-        options = replace(asked.of(left.dtype, right.dtype), out_dtype=kind)
-        made = contraction(terms, left, right, options)
-        values[step.node] = made if finish is None else finish(made)
-    found: torch.Tensor = values[tree.root]
-    return found
 
 
 def _reduced(algebra: Algebra | None, partial: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -170,7 +200,7 @@ def _reduced(algebra: Algebra | None, partial: Sequence[torch.Tensor]) -> torch.
 
 
 def _assembled(
-    network: Planned, tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]
+    plan: NetworkPlan, tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]
 ) -> torch.Tensor:
     """The result of its parts, which come by the indices of its sliced labels."""
     parts = dict(sums)
@@ -181,4 +211,4 @@ def _assembled(
     rest = [label for label in tree.graph.output if label not in outer]
     stacked = [*outer, *rest]
     whole = parts[()].permute([stacked.index(label) for label in tree.graph.output])
-    return whole.reshape(network.graph.shape).to(network.dtype)
+    return whole.reshape(plan.graph.shape).to(plan.dtype)

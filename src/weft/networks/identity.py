@@ -16,26 +16,26 @@ from weft.algebra import NAMED, Algebra
 from weft.base.arrays import as_bytes, without_neg
 from weft.errors import WeftError
 from weft.fn import trace
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.tree import Tree
 from weft.spec.dtypes import dtype_name
 
 _CHUNK = 1 << 24  # elements that are copied to the host at once
 
 
-def identity_of(network: Planned) -> dict[str, str]:
+def identity_of(network: NetworkPlan) -> dict[str, str]:
     """The network without the values of its operands."""
     graph, settings = network.graph, network.settings
     options = settings.options
     algebra = options.algebra
     return {
         "shapes of operands": _shortened(",".join(str(operand.shape) for operand in graph.operands)),
-        "types": _shortened(", ".join(dtype_name(network.dtypes[node]) for node in sorted(network.dtypes))),
+        "types": _shortened(", ".join(dtype_name(network.whole_dtypes[node]) for node in sorted(network.whole_dtypes))),
         "labels": _digest((graph.terms, graph.output, graph.extents)),
         "path": _digest((network.path, network.folded.given)),
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
-        "functions": _digest([(node, _function(function, network.dtypes[node]))
-                              for node, function in sorted(network.functions.items())]),
+        "functions": _digest([(node, _function(function, network.whole_dtypes[node]))
+                              for node, function in sorted(network.whole_functions.items())]),
         "precision": f"{options.precision}, {options.accumulate}",
         "algebra": "plus_times" if algebra is None else _algebra(algebra, network.dtype),
         "exponents": str(settings.strip_exponent),
@@ -48,7 +48,7 @@ def _sliced(tree: Tree) -> list[int | tuple[int, int]]:
     return [label if length == 1 else (label, length) for label, length in sorted(each)]
 
 
-def values_of(network: Planned, operands: Sequence[torch.Tensor]) -> dict[str, str]:
+def values_of(network: NetworkPlan, operands: Sequence[torch.Tensor]) -> dict[str, str]:
     """A digest of all values of each operand, those that constants were made into at the end."""
     given = network.folded.given
     names = [f"values of operand {at}" for at in given]

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from weft.base.log import warn
 from weft.errors import ArgumentError
 from weft.networks.checkpoint import Checkpoint
 from weft.networks.work import SliceWork
+from weft.tune.progress import quiet, shown
 
 EVERY = 60.0  # seconds between states on disk
 _AHEAD = 16  # slices that the host may be ahead of a GPU
@@ -63,19 +64,23 @@ class Keeper:
 
 
 class Slices:
-    """The slices of one call, some of which are done."""
+    """The slices of one call, some of which are done: what Ctrl-C leaves and `resume()` goes on with."""
+
+    visible = True  # whether progress is shown
 
     def __init__(
-        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None
-    ) -> None:
-        """`before` counts slices of earlier runs, for the bar."""
-        self.work, self.numbers, self.keeper = work, numbers, keeper
+        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
+        finish: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`before` counts slices of earlier runs, for the bar. `finish` makes the result of the sums, where the last
+        slices do not."""
+        self.work, self.numbers, self.keeper, self._finish = work, numbers, keeper, finish
         self.done = 0
         self._before = before
 
-    def go_on(self, report: Callable[[int], None], after: Callable[[int], None] | None = None) -> None:
-        """All slices that are not done. After each `report` hears how many are, those of earlier runs too, and `after`
-        how many of this one's; `after` may raise, and the state is written then."""
+    def go_on(self, report: Callable[[int], None], after: Callable[[int], None] | None = None) -> Any:
+        """The result, once all slices are done that are not. After each `report` hears how many are, those of earlier
+        runs too, and `after` how many of this one's; `after` may raise, and the state is written then."""
         work, keeper = self.work, self.keeper
         with work.program.lock, _put_off(keeper is not None) as interrupted:
             pace = _Pace(work.program.device)
@@ -95,6 +100,9 @@ class Slices:
                     self._save()
                     raise
             self._save()
+        if self._finish is not None:
+            self._finish()
+        return work.result
 
     def _save(self) -> None:
         if self.keeper is not None:
@@ -112,25 +120,10 @@ class Going(Protocol):
         """The result. `report` hears how many slices are done."""
 
 
-class Alone:
-    """A call whose slices all run in this process: what Ctrl-C leaves and `resume()` goes on with."""
-
-    visible = True  # whether its progress is shown
-
-    def __init__(
-        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
-        finish: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`finish` makes the result of the sums, where the last slices do not."""
-        self._slices = Slices(work, numbers, before=before, keeper=keeper)
-        self._finish = finish
-
-    def go_on(self, report: Callable[[int], None]) -> Any:
-        """The result, or what `work` says of it."""
-        self._slices.go_on(report)
-        if self._finish is not None:
-            self._finish()
-        return self._slices.work.result
+def done_with_progress(call: Going, slices: int, *, visible: bool) -> Any:
+    """The result of a call, its slices shown as they are done."""
+    with shown("slices") if visible and call.visible else nullcontext(quiet) as report:
+        return call.go_on(lambda done: report("contracting", done, slices))
 
 
 class _Pace:

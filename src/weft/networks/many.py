@@ -1,17 +1,24 @@
-"""`einsum` of three operands and more: planned once, found again by one look-up, replayed."""
+"""`einsum` of three operands and more: a network that is planned once for operands of these shapes and types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from weft.api.autocast import with_autocast
-from weft.api.einsum import check_functions, describe_einsum, einsum, einsum_words, read_einsum, read_order
-from weft.api.entry import contraction, words_of
+from weft.api.einsum import (
+    check_functions,
+    check_places,
+    describe_einsum,
+    einsum_of_few,
+    read_einsum,
+    read_order,
+)
+from weft.api.entry import contraction
 from weft.base.arrays import (
     any_autocast,
     as_results,
@@ -19,7 +26,6 @@ from weft.base.arrays import (
     as_tensors,
     is_subclass,
     returned,
-    without_memory,
     without_neg,
     written,
 )
@@ -28,57 +34,41 @@ from weft.base.factors import addition
 from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
 from weft.errors import ShapeError, call_context
+from weft.networks.checks import check_signs
 from weft.networks.cost import model, precision_word
+from weft.networks.derivatives import Contractions
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
-from weft.networks.program import NetworkProgram
-from weft.networks.settings import check_signs, early_of, is_ordered, settings_of
+from weft.networks.plan import NetworkPlan, plan_network
+from weft.networks.settings import early_of, is_ordered, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked
-from weft.plans.intermediates import intermediate_type, step_options
+from weft.plans.intermediates import step_options
 from weft.plans.keywords import read_options, refuse_unknown
 from weft.spec import Notation
 from weft.spec.arguments import read_flag
-from weft.spec.memory import overlaps_itself, share_memory
+from weft.spec.memory import overlaps_itself
 
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
 # Further options of the last step: a call with any of them has no replay of its own.
 _LAST = tuple(name for name in LAST if name not in ("out", "out_dtype", "return_arg"))
 EPILOGUE = HOOKS.index("epilogue")
+Pair = tuple[int, int, Notation]  # which two meet, operands first and then results, and what is made of them
 
 
-class Known(NamedTuple):
-    """The network and the program that were found for a call."""
-
-    network: Network
-    program: NetworkProgram
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        place = torch.empty(self.shape, dtype=self.dtype, device=self.program.device)
-        self.program.run(tensors, place)
-        return place
-
-
-def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """`weft.einsum` of any number of operands."""
-    words, given = einsum_words(arguments, keywords)
-    known, place = (None, None) if words is None else CALLS.find(words, given)
-    if known is not None and (found := known(*given)) is not None:
-        return found
-    order: Any = "auto"
-    if "optimize" in keywords:
-        with call_context(lambda: describe_einsum(arguments)):
-            order = read_order(keywords["optimize"])
-        keywords = {name: value for name, value in keywords.items() if name != "optimize"}
+def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any], given: Sequence[Any], place: Any) -> Any:
+    """`weft.einsum` of any number of operands, read in full; `place`: where a call of these tensors is kept."""
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
+        order: Any = "auto"
+        if "optimize" in keywords:
+            order = read_order(keywords["optimize"])
+            keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)
         if len(operands) < 3:
-            return einsum(*arguments, **keywords)
+            return einsum_of_few(arguments, keywords, given, place)
         if any_autocast():
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
@@ -88,8 +78,8 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         result = None if known is None else known(*tensors)
         if known is None:
             result, known = _run(notation, tensors, keywords, order)
-        if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
-            CALLS.keep(place, given, known)
+    if place is not None and not is_subclass(source) and all(map(is_, tensors, given)):
+        CALLS.keep(place, given, known)
     return returned(source, keywords.get("out"), result, False)
 
 
@@ -106,9 +96,7 @@ def _met_by_kernel(
     return found
 
 
-def _run(
-    notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any
-) -> tuple[Any, Any]:
+def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any) -> tuple[Any, Any]:
     """The result, and what makes that of later calls, where they need not be read."""
     out, said = as_results(keywords.get("out")), keywords.get
     options = read_options("einsum", keywords, out)
@@ -120,23 +108,37 @@ def _run(
     if plain:
         each = replace(each, out_dtype=options.out_dtype)
     network = _network(notation, tensors, each, order)
-    _check(network, tensors, out)
-    check_signs(network.graph, dict(enumerate(tensors)))
-    unsigned = network.graph.early.unsigned  # signs are looked at in every call
-    if plain and not (is_traced(tensors) or asked(*tensors)):
+    plan = network.plan
+    _check(plan.graph.shape, tensors, out)
+    check_signs(plan.graph, dict(enumerate(tensors)))
+    unsigned = plan.graph.early.unsigned  # signs are looked at in every call
+    traced = is_traced(tensors)
+    if plain and not (traced or asked(*tensors)):
         program = network.program(tensors, keep=False)
-        place = out if isinstance(out, torch.Tensor) else network.place()
-        program.run(tensors, place)
-        written((place,))
-        known = Known(network, program, tuple(place.shape), place.dtype)
-        return place, None if unsigned or any(map(torch.is_conj, tensors)) else known
-    if plain and out is None and not is_traced(tensors):
-        steps = KnownSteps(network, tensors, options)
+        into = out if isinstance(out, torch.Tensor) else network.place()
+        program.run(tensors, into)
+        written((into,))
+        return into, None if unsigned else program
+    steps = Contractions(plan, options=options)
+    if plain and out is None and not traced:
         return steps(*tensors), None if unsigned else steps
     c, beta = addition(said("c"), said("beta"), out)
     c = None if c is None else as_tensor("c", c, options.promote)
-    factors = c, said("alpha", 1.0), beta
-    return _one_by_one(network, tensors, options, factors, out, (places, checked)), None
+    left, right = steps.last_two(steps.views(tensors), checked)
+    free = out is None and options.out_dtype is None
+    if free and options.functions[EPILOGUE] is None:
+        options, free = replace(options, out_dtype=plan.dtype), False
+    result = contraction(
+        _last_terms(plan), left, right, step_options(options, left.dtype, right.dtype, plan.asked.halves),
+        c, said("alpha", 1.0), beta, out, return_arg=places, validate=checked,
+    )  # fmt: skip
+    return (first_in(plan.dtype, result) if free else result), None
+
+
+def _last_terms(plan: NetworkPlan) -> Any:
+    """The last step by the caller's labels, by which operands of functions are named."""
+    step, names = plan.tree.steps[-1], plan.graph.names
+    return tuple([tuple([names[label] for label in plan.orders[node]]) for node in (step.left, step.right, step.node)])
 
 
 def _network(notation: Notation, tensors: list[torch.Tensor], options: Options, order: Any) -> Network:
@@ -152,14 +154,14 @@ def network_of(
     notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
     options: Options, order: Any = "auto",
 ) -> Network:  # fmt: skip
-    """The plan for operands of these shapes; `options` are those of each step, and the result's type."""
+    """The network for operands of these shapes; `options` are those of each step, and the result's type."""
     ordered, said = is_ordered(options.algebra), options.said()
 
     def make() -> Network:
         settings = settings_of(device, options)
         graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, options))
         found = find_path(graph, order, model(settings.target, types[0], precision_word(options.precision)))
-        return Network(graph, types, settings, found)
+        return Network(plan_network(graph, types, settings, found))
 
     kept = said is not None and not ordered and isinstance(order, (str, tuple))
     key = (notation, tuple(shapes), tuple(types), device, said, order)
@@ -167,78 +169,35 @@ def network_of(
     return known
 
 
-def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
+def path_of(
+    notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
+    options: Options,
+) -> list[Pair]:  # fmt: skip
+    """The steps that `weft.einsum` takes for operands of these shapes, types and device; `options` are theirs."""
+    plan = network_of(notation, shapes, types, device, options).plan
+    names = plan.graph.names
+    terms = list(notation.inputs)
+    places = {node: node for node in range(len(terms))}  # of nodes, among operands and results as steps run
+    found: list[Pair] = []
+    for step in plan.tree.steps:
+        last = step.node == plan.tree.root
+        made = notation.output if last else tuple(names[label] for label in plan.orders[step.node])
+        left, right = places[step.left], places[step.right]
+        found.append((left, right, Notation((terms[left], terms[right]), made)))
+        places[step.node] = len(terms)
+        terms.append(made)
+    return found
+
+
+def _check(shape: tuple[int, ...], tensors: list[torch.Tensor], out: Any) -> None:
+    """The places of the result fit, and overlap nothing."""
     places = out if isinstance(out, tuple) else () if out is None else (out,)
-    for at, tensor in enumerate(tensors):
-        # The last step sees but one of them; what has no memory overlaps nothing.
-        if any(not without_memory(tensor) and share_memory(place, tensor) for place in places):
-            raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
+    check_places(places, tensors)
     for place in places:
-        if tuple(place.shape) != network.graph.shape:
-            raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {network.graph.shape}")
+        if tuple(place.shape) != shape:
+            raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")
         if overlaps_itself(place):
             raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
-
-
-class KnownSteps:
-    """The steps of a call whose operands may require gradients: contractions that are known, one after the other."""
-
-    def __init__(self, network: Network, tensors: Sequence[torch.Tensor], options: Options) -> None:
-        scheme, each = network.scheme, options.of_steps()
-        self._odd = [(at, one) for at, one in enumerate(scheme.tree.graph.operands) if not one.plain]
-        self._steps, types = [], {at: tensor.dtype for at, tensor in enumerate(tensors)}
-        for step in scheme.tree.steps:
-            pair, halves = (types[step.left], types[step.right]), scheme.asked.halves
-            if step.node == scheme.tree.root:
-                asked, kind = replace(options, out_dtype=None), network.dtype
-            else:
-                asked, kind = each, intermediate_type(scheme.dtypes[step.node], options.out_dtype, options.accumulate)
-            terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
-            how = replace(step_options(asked, *pair, halves), out_dtype=kind)
-            self._steps.append((step, terms, how, words_of(terms, how)))
-            types[step.node] = kind
-
-    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        values: dict[int, Any] = dict(enumerate(tensors))
-        for at, operand in self._odd:
-            values[at] = operand.view(tensors[at])
-        for step, terms, how, words in self._steps:
-            a, b, found = values[step.left], values[step.right], None
-            if words is not None and (known := CALLS.find(words, (a, b))[0]) is not None:
-                found = known.run(a, b, None, 1.0, 1.0, None, ())
-            values[step.node] = contraction(terms, a, b, how) if found is None else found
-        result: torch.Tensor = values[step.node]
-        return result
-
-
-def _one_by_one(
-    network: Network, tensors: list[torch.Tensor], options: Options, factors: tuple[Any, Any, Any], out: Any,
-    flags: tuple[bool, bool],
-) -> Any:  # fmt: skip
-    """Steps as contractions of their own, where the last one has further options: C, alpha, beta; indices, a check."""
-    scheme, (return_arg, validate) = network.scheme, flags
-    values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
-    for leaf, operand in enumerate(scheme.tree.graph.operands):
-        values[leaf] = operand.view(tensors[leaf])
-    each, halves = options.of_steps(), scheme.asked.halves
-    for step in scheme.tree.steps:
-        terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
-        left, right = values[step.left], values[step.right]
-        if step.node == scheme.tree.root:
-            names = network.graph.names  # operands of functions are named by the caller's labels
-            called = tuple(tuple(names[label] for label in term) for term in terms)
-            free = out is None and options.out_dtype is None
-            if free and options.functions[EPILOGUE] is None:
-                options, free = replace(options, out_dtype=network.dtype), False
-            asked_of_last = step_options(options, left.dtype, right.dtype, halves)
-            found = contraction(
-                called, left, right, asked_of_last, *factors, out, return_arg=return_arg, validate=validate
-            )
-            return first_in(network.dtype, found) if free else found
-        kept = intermediate_type(scheme.dtypes[step.node], options.out_dtype, options.accumulate)
-        inner = replace(step_options(each, left.dtype, right.dtype, halves), out_dtype=kept)
-        values[step.node] = contraction(terms, left, right, inner, validate=validate)
-    raise AssertionError("a network of three operands has a last step")
 
 
 def first_in(dtype: torch.dtype, found: Any) -> Any:

@@ -2,110 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, overload
 
 import torch
 
-from weft.base.arrays import (
-    Array,
-    One,
-    Returned,
-    Scaled,
-    is_scalar,
-    like,
-    outside_transforms,
-    source_of,
-    without_neg,
-    written,
-)
+from weft.base.arrays import Array, One, Returned, Scaled, is_scalar, like, outside_transforms, source_of, written
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.figures import counted
-from weft.base.kept import Kept
-from weft.base.memory import new_tensor
-from weft.engine.calls import Calls, call_signature, is_plain
-from weft.engine.memo import Memo
+from weft.engine.calls import Calls
 from weft.errors import ArgumentError, UnsupportedError, call_context
-from weft.networks.alone import move_alone, scaled
-from weft.networks.arguments import read_changed, read_out, read_tensors
-from weft.networks.changes import Changes, state_of
-from weft.networks.derivatives import as_operations, differentiable
-from weft.networks.described import DescribedNetwork
-from weft.networks.finite import finite_watch
-from weft.networks.folding import folded
-from weft.networks.graph import Graph
-from weft.networks.long_run import EVERY, Alone, Going
-from weft.networks.order import orders_of
-from weft.networks.path import Found
+from weft.networks.changes import Changes, Fixed
+from weft.networks.checks import read_changed, read_tensors, result_place, watch_of
+from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
+from weft.networks.long_run import EVERY, Going, Slices, done_with_progress
+from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
-from weft.networks.scheme import scheme_of, sliced_tree
-from weft.networks.settings import Settings, check_same, check_signs, node_dtypes, read_functions
-from weft.networks.slicing import read_slices
-from weft.networks.tree import Tree
-from weft.networks.watching import watched
-from weft.networks.work import Summing, combine_of
+from weft.networks.rescale import scaled
+from weft.networks.work import RanksAsked, work_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
 from weft.spec.arguments import read_path
+from weft.tune.many import BUDGET, TuningReport
 
 PROGRAMS = 4  # layouts of operands that a network is prepared for at once
+NONE: Mapping[int, torch.Tensor] = MappingProxyType({})
 
 
-class Network(DescribedNetwork, Generic[Returned]):
+class Network(Generic[Returned]):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
-    `draw()` and `to_html()` say what was planned; `error_bound(*tensors)` how far a result may be off.
+    `draw()` and `to_html()` say what was planned; `error_bound(*tensors)` how far a result may be off. Libraries that
+    draw are imported on request.
     """
 
-    def __init__(
-        self, graph: Graph, leaves: Sequence[torch.dtype], settings: Settings, found: Found, slices: Any = (),
-        functions: Any = None, constants: Mapping[int, torch.Tensor] | None = None, reduce: Any = None,
-    ) -> None:  # fmt: skip
-        """`constants` are operands by place. The rest as read from the arguments of `weft.network`."""
-        self.graph, self.settings, self.source = graph, settings, found.source
-        self.leaves = tuple(leaves)
-        given = dict(constants or {})
-        check_signs(graph, given)
-        tree = Tree.of(graph, found.pairs)
-        self.functions = read_functions(tree, functions)
-        self.dtypes = node_dtypes(tree, leaves, settings)
-        asked_slices = read_slices(tree, slices) or found.sliced
-        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
-        self.tree = sliced_tree(self, asked_slices)
-        self.scheme = scheme_of(self, self.leaves)
-        self._watched, self._fixed = watched(self), (tree, given)
-        self._follows = self._watched is not None or bool(given)
-        self._begin()
-        self.refresh()
-        if settings.strip_exponent and self.functions:
-            raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
-        if graph.early.never and self.functions:
-            raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
-        self.reductions = None if reduce is None else self._read_reductions(reduce)
-        special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
-        special = special or graph.early.unsigned or reduce is not None  # signs are looked at in every call
-        self._plain = bool(self.tree.steps) and not special
-
-    def _read_reductions(self, reduce: Any) -> Any:
-        if self.settings.strip_exponent:
+    def __init__(self, plan: NetworkPlan, constants: Mapping[int, torch.Tensor] = NONE, reduce: Any = None) -> None:
+        """`constants` are operands by place, `reduce` as for `weft.network`."""
+        if reduce is not None and plan.settings.strip_exponent:
             raise UnsupportedError("strip_exponent and reduce do not go together: reductions would be of the mantissa")
-        return as_operation("reductions")(reduce, tuple(self.graph.names[label] for label in self.graph.output))
-
-    def _with_reductions(self, found: Any) -> Any:
-        return found if self.reductions is None else (found, self.reductions.of(found))
-
-    def _begin(self) -> None:
-        self._programs = Memo("network: programs", PROGRAMS)
-        self._changes = Changes() if self.settings.reuse else None
+        self.plan, self.fixed, self._reduce = plan, Fixed(plan, constants), reduce
+        names = tuple(plan.graph.names[label] for label in plan.graph.output)
+        self._reductions = None if reduce is None else as_operation("reductions")(reduce, names)
+        self._plain = plan.is_plain and reduce is None
         self._paused: Going | None = None
-        self._calls = Calls(PROGRAMS)  # of plain calls
-        self._seen = self._constants_now()
-        self._layouts: set[Any] = set()  # of operands for which steps were tuned
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
-        self.latest = self.backward = None
+        self.latest: NetworkProgram | None = None  # the program that was made last
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know of no call."""
+        self._calls = Calls(2 * PROGRAMS, alike=PROGRAMS)  # programs of operands, and of plain calls
+        self._contractions: Contractions | None = None  # for derivatives
+        self._changes = Changes() if self.plan.settings.reuse else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its plan and constants: a copy is a network of its own that was not called yet."""
+        return Network, (self.plan, self.fixed.constants, self._reduce)
+
+    @property
+    def path(self) -> tuple[tuple[int, int], ...]:
+        """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
+        return self.plan.path
+
+    @property
+    def slices(self) -> tuple[Any, ...]:
+        """The labels that are sliced, as the caller named them; empty where nothing is."""
+        return self.plan.slices
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a call holds at once in addition to operands: intermediates, the result and what is needed for it,
+        and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it.
+        Kernels pack operands in what the limit leaves, or in 4 MiB where that is less."""
+        return self.plan.memory(self.latest)
 
     @overload
     def __call__(
@@ -148,33 +120,58 @@ class Network(DescribedNetwork, Generic[Returned]):
         else; nothing is written then. With a group one error is raised on every rank, and names the ranks at fault;
         `RankError` where one has ended. On Ctrl-C between two slices `KeyboardInterrupt` leaves; `resume()` goes on.
         """
-        if self._follows:
+        fixed = self.fixed
+        if fixed.may_change:
             self._follow()
         if group is not None or checkpoint is not None or distribute != "slices":
-            over = (group, distribute, link)
+            over = RanksAsked(group, distribute, link)
             found = self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
             return self._with_reductions(found)
-        if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
-            place = self.place()
-            known.run([*tensors, *self.constants] if self.constants else tensors, place)
-            return place
-        return self._with_reductions(self._called(tensors, out, changed))
-
-    def _called(self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None) -> Any:
+        place = None
+        if self._plain and out is None and changed is None:
+            known, place = self._calls.find("call", tensors)
+            if known is not None:
+                found = known(*tensors, *fixed.operands) if fixed.constants else known(*tensors)
+                if found is not None:
+                    return found
         with call_context(lambda: self._described(tensors)):
-            read = self._read(tensors)
-            if asked(*read):
-                if out is not None:
-                    raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
-                return like(_source(tensors), differentiable(self, self._operands(read)))
-            if is_traced(read):
-                return as_operations(self, self._operands(read), None if out is None else self._place(out, read))
-            place = self._place(out, read)
-            if self.settings.strip_exponent:
-                exponent = self._run_scaled(self._operands(read), place)
-                return _result(tensors, out, place), exponent
-            self._run(read, place, changed)
-        return _result(tensors, out, place)
+            found, program = self._called(tensors, out, changed)
+        self._calls.keep(place, tensors, program)
+        return self._with_reductions(found)
+
+    def _called(
+        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None
+    ) -> tuple[Any, NetworkProgram | None]:
+        """The result of a call that is read in full, and the program that makes it."""
+        read = read_tensors(self.plan, tensors)
+        operands, program = self._operands(read), None
+        if asked(*read):
+            if out is not None:
+                raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
+            return like(_source(tensors), differentiable(self._for_derivatives(), operands)), None
+        if is_traced(read):
+            into = None if out is None else result_place(self.plan, out, read)
+            return as_operations(self._for_derivatives(), operands, into), None
+        place = result_place(self.plan, out, read)
+        if self.plan.settings.strip_exponent:
+            exponent = self._run_scaled(operands, place)
+            return (_result(tensors, out, place), exponent), None
+        if changed is not None and self._changes is None:
+            raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")
+        if not self.plan.tree.steps:
+            alone(self.plan, operands[0], place)
+        elif self._changes is not None:
+            with self._changes.lock:
+                program = self.program(read)
+                touched = self._changes.since(program, operands, read_changed(self.plan, changed))
+                program.run(operands, place, watch_of(self.plan), touched)
+                self._changes.done(program, operands)
+        elif self.plan.tree.sliced:
+            self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))
+        else:
+            program = self.program(read)
+            program.run(operands, place, watch_of(self.plan))
+        return _result(tensors, out, place), program
 
     def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
         """The call on these very tensors, without arguments: it launches, and does nothing else (`weft.BoundCall`).
@@ -183,13 +180,12 @@ class Network(DescribedNetwork, Generic[Returned]):
         one on these operands. Raises what a call raises, and `UnsupportedError` where a derivative is requested, while
         torch traces, and for networks of one operand, with slices, `reuse`, `strip_exponent` or `check_finite`.
         """
-        if self._follows:
-            self._follow()
+        self._follow()
         with call_context(lambda: self._described(tensors)):
             if not self._plain:
                 raise UnsupportedError("only networks whose call is their steps, one after the other, are bound")
-            read = self._read([held("an operand", one, conjugate=True) for one in tensors])
-            place = self.place() if out is None else self._place(held("out", out), read)
+            read = read_tensors(self.plan, [held("an operand", one, conjugate=True) for one in tensors])
+            place = result_place(self.plan, None if out is None else held("out", out), read)
             result = out if out is not None else like(_source(tensors), place)
             return BoundCall(self._described(tensors), self.program(read), (self._operands(read), place), result)
 
@@ -203,56 +199,41 @@ class Network(DescribedNetwork, Generic[Returned]):
             raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
         return self._with_reductions(self._sliced_call(call))
 
-    def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
+    def program(
+        self, read: Sequence[torch.Tensor], *, keep: bool = True, measured: bool = True
+    ) -> NetworkProgram:
         """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated.
 
-        Of a network that measures, the steps are tuned for layouts that are new.
+        Of a network that measures, the steps of one that is new are tuned, unless that is done by the caller.
         """
-        program = self.untuned(read, keep=keep)
-        if self.settings.options.tune == "measure" and self.is_new(read):
+        program: NetworkProgram | None
+        program, place = self._calls.find("program", read)
+        if program is not None:
+            return program
+        graphs = self.plan.settings.cuda_graph if keep else False
+        with outside_transforms():
+            program = self.latest = NetworkProgram(self.plan, self._operands(read), keep=keep, graphs=graphs)
+        if measured and self.plan.settings.options.tune == "measure":
             from weft.networks.tuning import first_tuned
 
             first_tuned(self, program, read)
-        return program
-
-    def is_new(self, read: Sequence[torch.Tensor]) -> bool:
-        """Whether nobody asked so before of operands with the layouts of these."""
-        layouts = tuple([(tensor.stride(), tensor.data_ptr() & 15) for tensor in read])
-        is_new = layouts not in self._layouts
-        self._layouts.add(layouts)
-        return is_new
-
-    def untuned(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> NetworkProgram:
-        """`program` as it is planned."""
-        key = _key_of(read)
-
-        def make() -> NetworkProgram:
-            graphs = self.settings.cuda_graph if keep else False
-            with outside_transforms():
-                self.latest = NetworkProgram(self.scheme, self._operands(read), keep=keep, graphs=graphs)
-            return self.latest
-
-        program: NetworkProgram = make() if key is None else self._programs.made(key, make)
+        else:
+            self._calls.keep(place, read, program)
         return program
 
     def retain(self, read: Sequence[torch.Tensor], program: NetworkProgram) -> None:
         """Go on with a program for operands like these, though plans are outdated since it was made."""
-        if (key := _key_of(read)) is not None:
-            self._programs.put(self._programs.place(key), program)
+        self._calls.keep(self._calls.find("program", read)[1], read, program)
 
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked as there, and after them those made of constants."""
-        if self._follows:
-            self._follow()
+        self._follow()
         with call_context(lambda: self._described(tensors)):
-            return self._operands(self._read(tensors))
+            return self._operands(read_tensors(self.plan, tensors))
 
     def place(self) -> torch.Tensor:
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
-        return new_tensor(self.graph.shape, self.dtype, self.settings.device)
-
-    def _items(self, tree: Tree) -> dict[int, int]:
-        return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
+        return result_place(self.plan)
 
     def refresh(self) -> None:
         """Take all operands and constants for changed, whoever has written them.
@@ -260,148 +241,179 @@ class Network(DescribedNetwork, Generic[Returned]):
         Calls see by themselves what torch's count of versions shows: what torch and weft have written. They do not see
         what fused optimizers, ``tensor.data``, NumPy or kernels of other libraries write.
         """
-        self._seen = self._constants_now()
-        self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
+        self.fixed.refresh()
         if self._changes is not None:
             self._changes = Changes()
 
     def _follow(self) -> None:
         """Forget what was made of functions that compute something else by now, or of constants that have changed."""
-        computes = self._watched is not None and self._watched.changed()
-        if computes or self._constants_now() != self._seen:
-            self._programs, self._calls = Memo("network: programs", PROGRAMS), Calls(PROGRAMS)
+        if self.fixed.may_change and self.fixed.changed():
             self.refresh()
-
-    def _constants_now(self) -> list[Hashable]:
-        return [state_of(tensor) for tensor in self._fixed[1].values()]
-
-    def _known(self, tensors: Sequence[Any]) -> NetworkProgram | None:
-        """The program of tensors whose layouts were seen before: they were checked then."""
-        known: NetworkProgram | None
-        known, place = self._calls.find(len(tensors), tensors)
-        if known is None and (key := call_signature(*tensors)) is not None:
-            known = self._programs.get(self._programs.place(key))
-            self._calls.keep(place, tensors, known)
-        return known
-
-    def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
-        from weft.networks.constants import made_constants
-
-        check_same(list(given.values()), self.graph, self.leaves, list(given), self.settings.device)
-        return made_constants(self, whole, self.folded, {at: without_neg(each) for at, each in given.items()})
-
-    def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        return read_tensors(self, tensors)
+            self._forget()
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [*read, *self.constants]
+        return [*read, *self.fixed.operands]
 
-    def _place(self, out: Any, read: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self.place() if out is None else read_out(self, out, read)
+    def _for_derivatives(self) -> Contractions:
+        self._contractions = self._contractions or contractions_of(self.plan)
+        return self._contractions
 
-    def _run(self, read: Sequence[torch.Tensor], place: torch.Tensor, changed: Collection[int] | None) -> None:
-        operands = self._operands(read)
-        if not self.tree.steps:
-            move_alone(self, operands[0], place)
-            return
-        program = self.program(read)
-        if self._changes is not None:
-            with self._changes.lock:
-                touched = self._changes.since(program, operands, read_changed(self, changed))
-                program.run(operands, place, self._watch(), touched)
-                self._changes.done(program, operands)
-            return
-        if changed is not None:
-            raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")
-        if self.tree.slices > 1:
-            self._sliced_call(Alone(self.work(operands, place), range(self.tree.slices)))
-        else:
-            program.run(operands, place, self._watch())
+    def _with_reductions(self, found: Any) -> Any:
+        return found if self._reductions is None else (found, self._reductions.of(found))
 
     def _at_length(
-        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, over: tuple[Any, Any, Any],
-        checkpoint: Any, every: float,
+        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, over: RanksAsked, checkpoint: Any,
+        every: float,
     ) -> Any:  # fmt: skip
         """A call that ranks share, or of which a checkpoint is kept."""
-        from weft.networks.shared import NetworkCall, call_with_checkpoint, call_with_group
+        from weft.networks.by_modes.call import NetworkCall, call_at_length
+
+        def read() -> tuple[list[torch.Tensor], torch.Tensor]:
+            found = read_tensors(self.plan, tensors)
+            if changed is not None or self._changes is not None:
+                raise UnsupportedError(
+                    "reuse keeps every intermediate of a call in memory: without group and checkpoint"
+                )
+            if asked(*found) or is_traced(found):
+                raise UnsupportedError("group and checkpoint take no part in derivatives: use torch.no_grad()")
+            return self._operands(found), result_place(self.plan, out, found)
 
         with call_context(lambda: self._described(tensors)):
-            if not self.tree.steps:
-                raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
             folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
-            call: Going
-            given = NetworkCall(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
-            group, way, link = over
-            if way != "slices":
-                from weft.networks.by_modes.call import call_by_modes
-
-                if (made := call_by_modes(given, group, way, link, checkpoint)) is not None:
-                    return _result(tensors, out, made)
-            if group is None:
-                call, place = call_with_checkpoint(given, folder, every)
-            else:
-                call, place = call_with_group(given, group, folder, every)
-            found = self._sliced_call(call)
+            given = NetworkCall(self.plan, read, self.work, self._shared)
+            found, place = call_at_length(given, over, folder, every, self._sliced_call)
         result = _result(tensors, out, place)
-        return (result, found[1]) if self.settings.strip_exponent else result
-
-    def _read_at_length(
-        self, tensors: Sequence[Any], out: Any, changed: Any
-    ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The operands of such a call and the place of its result, checked."""
-        read = self._read(tensors)
-        if changed is not None or self.settings.reuse:
-            raise UnsupportedError("reuse keeps every intermediate of a call in memory: without group and checkpoint")
-        if asked(*read) or is_traced(read):
-            raise UnsupportedError("group and checkpoint take no part in derivatives: use torch.no_grad()")
-        return self._operands(read), self._place(out, read)
+        return (result, found[1]) if self.plan.settings.strip_exponent else result
 
     def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
         """The slices of a call into `place`; the parts `partial` of the result are not finished here."""
-        program = self.program(operands[: len(self.folded.given)])
-        if self.settings.strip_exponent:
-            from weft.networks.rescale import Scaling
-
-            return Scaling(self, program, operands, place)
-        combine = combine_of(self.settings.options.algebra) if partial else None
-        return Summing(program, operands, place, self._watch(), partial, combine)
+        return work_of(self.program(operands[: len(self.plan.folded.given)]), operands, place, partial)
 
     def _sliced_call(self, call: Going) -> Any:
         """Slices one after the other; what is done when Ctrl-C comes is kept for `resume`."""
-        from contextlib import nullcontext
-
-        from weft.tune.progress import quiet, shown
-
-        total = self.tree.slices
-        visible = self.settings.progress and call.visible
-        with shown("slices") if visible else nullcontext(quiet) as report:
-            self._paused = call
-            found = call.go_on(lambda done: report("contracting", done, total))
-            self._paused = None
+        self._paused = call
+        found = done_with_progress(call, self.plan.tree.slices, visible=self.plan.settings.progress)
+        self._paused = None
         return found
-
-    def _watch(self) -> Any:
-        return finite_watch(self) if self.settings.check_finite else None
 
     def _run_scaled(self, operands: Sequence[torch.Tensor], place: torch.Tensor) -> torch.Tensor:
         """All slices into `place`, with their exponent apart."""
-        if self.tree.steps:
-            work = self.work(operands, place)
-            return self._sliced_call(Alone(work, range(self.tree.slices)))[1]
+        if self.plan.tree.steps:
+            return self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))[1]
         operand, exponent = scaled(operands[0])
-        move_alone(self, operand, place)
+        alone(self.plan, operand, place)
         return exponent
 
+    def warm(self, *tensors: Any) -> Any:
+        """Contract these tensors once, and have the best kernel for every step from then on; returns the network.
+
+        `tensors` as in a call. It takes seconds where nothing is compiled yet; later processes find the kernels. Raises
+        what a call raises.
+        """
+        from weft.networks.tuning import warm
+
+        warm(self, tensors)
+        return self
+
+    def tune(self, *tensors: Any, budget: float = BUDGET, workers: int | None = None) -> TuningReport:
+        """Measure what could serve each step, and have the fastest from then on; returns a report that prints itself.
+
+        `tensors` as in a call. Equal steps are measured once, those that take longest by prediction first. Candidates
+        are the best schedules of each family by prediction, torch's own operations, and what serves now. `budget`:
+        seconds, after which no further step is begun. `workers`: processes that compile meanwhile, by default one for
+        each core but one. The fastest are stored, for all networks that have such a step and for later processes; a
+        step whose schedule is stored is not measured again. On a terminal a bar shows on standard error. Ctrl-C keeps
+        what was found.
+
+        Raises what a call raises, `ArgumentError` for a budget or workers below 0, `UnsupportedError` while a CUDA
+        graph is being captured.
+        """
+        from weft.networks.tuning import tune
+
+        return tune(self, tensors, budget, workers)
+
+    def error_bound(self, *tensors: Any) -> torch.Tensor:
+        """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.
+
+        `tensors` as in a call. It costs a contraction of the magnitudes in float64.
+        """
+        from weft.networks.bounds import error_bound
+
+        return error_bound(self.plan, self.operands(tensors))
+
+    def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
+        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
+
+        Figures have their units; those of a step are of one slice. With `ranks`: the intermediates distributed by modes
+        over so many ranks, as calls with `distribute="modes"` have them: what ranks share out in each step, how its
+        result is placed, the bytes that travel. `link` is a `weft.distributed.Link` or the name of a preset, by default
+        NVLink within machines of eight GPUs, and InfiniBand between them; `target` another GPU ("h200", "sm_90").
+        """
+        if ranks is not None:
+            from weft.networks.by_modes import report as by_modes
+
+            return by_modes.explain(self.plan, ranks, link, target)
+        _refuse_paper(link, target)
+        from weft.networks.report import explain
+
+        return explain(self.plan, self.latest)
+
+    def report(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> dict[str, Any]:
+        """The plan as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops.
+
+        With `ranks` that of the intermediates distributed by modes, as for `explain`.
+        """
+        if ranks is not None:
+            from weft.networks.by_modes import report as by_modes
+
+            return by_modes.report(self.plan, ranks, link, target)
+        _refuse_paper(link, target)
+        from weft.networks.report import report
+
+        return report(self.plan, self.latest)
+
+    def to_graph(self) -> Any:
+        """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
+
+        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
+        predicted `seconds` of one slice, and `equation`.
+        """
+        from weft.networks.picture import to_graph
+
+        return to_graph(self.plan, self.latest)
+
+    def draw(self, file: Any = None) -> Any:
+        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
+        are predicted seconds."""
+        from weft.networks.picture import draw
+
+        return draw(self.plan, self.latest, file)
+
+    def to_html(self, file: Any = None) -> str:
+        """The report and the tree as one HTML page; saved where `file` is a path."""
+        from weft.networks.picture import to_html
+
+        return to_html(self.plan, self.latest, file)
+
+    def _repr_html_(self) -> str:
+        """HTML for a notebook: figures, the tree as a picture, and the text of `explain` behind a click."""
+        from weft.networks.picture import shown
+
+        return shown(self.plan, self.latest)
+
     def _described(self, tensors: Sequence[Any]) -> str:
-        count = counted(len(self.graph.operands), "operand")
-        described = describe_operands(tensors, self.folded.given)
+        count = counted(len(self.plan.graph.operands), "operand")
+        described = describe_operands(tensors, self.plan.folded.given)
         return f"network of {count} ({described})" if described else f"network of {count}"
 
+    def __repr__(self) -> str:
+        return repr(self.plan)
 
-def _key_of(read: Sequence[torch.Tensor]) -> Any:
-    """The key of the program for operands like these; None where each call has its own."""
-    key = call_signature(*read)
-    return key if key is None or is_plain(key) else (key, "special")  # of special ones every call is read anew
+
+def _refuse_paper(link: Any, target: Any) -> None:
+    for name, value in (("link", link), ("target", target)):
+        if value is not None:
+            raise ArgumentError(f"{name}={value!r} is of a call on paper: pass ranks=, too")
 
 
 def _result(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:

@@ -10,25 +10,26 @@ from typing import Any
 from weft.base.describe import folded, table
 from weft.base.figures import counted, duration, si
 from weft.errors import UnsupportedError
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.report import explain, report, sliced_text
 
 _WIDTH, _LEVEL = 22.0, 34.0  # of a page's picture: pixels for each operand and for each level
 
 
-def to_graph(network: Planned) -> Any:
+def to_graph(network: NetworkPlan, program: Any) -> Any:
     """A `networkx.DiGraph` with an edge from each tensor to the step that takes it.
 
     Nodes have `kind` ("operand" or "step"), `labels`, `shape` and `bytes`; steps also `flops`, `seconds`, `equation`.
     """
     import networkx  # type: ignore[import-untyped]
 
-    tree, scheme = network.tree, network.scheme
+    tree = network.tree
     found = networkx.DiGraph(slices=tree.slices, sliced=network.slices)
-    steps = {step["node"]: step for step in report(network)["steps"]}
+    steps = {step["node"]: step for step in report(network, program)["steps"]}
     for node in sorted(tree.nodes):
-        names = tuple(network.graph.names[label] for label in scheme.orders[node])
-        known = {"labels": names, "shape": scheme.shape(node), "bytes": tree.size(node) * scheme.dtypes[node].itemsize}
+        names = tuple(network.graph.names[label] for label in network.orders[node])
+        size = tree.size(node) * network.dtypes[node].itemsize
+        known = {"labels": names, "shape": network.shape(node), "bytes": size}
         if node in steps:
             step = steps[node]
             more = {name: step[name] for name in ("flops", "seconds", "equation")}
@@ -41,7 +42,7 @@ def to_graph(network: Planned) -> Any:
     return found
 
 
-def positions(network: Planned) -> dict[int, tuple[float, float]]:
+def positions(network: NetworkPlan) -> dict[int, tuple[float, float]]:
     """Where each node stands: operands side by side, every step amid its two, a level above the higher one."""
     tree = network.tree
     by_node = {step.node: step for step in tree.steps}
@@ -60,14 +61,14 @@ def positions(network: Planned) -> dict[int, tuple[float, float]]:
     return found
 
 
-def draw(network: Planned, file: Any = None) -> Any:
+def draw(network: NetworkPlan, program: Any, file: Any = None) -> Any:
     """A matplotlib figure: circles grow with the tensors, colours with the time of the step that makes them."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UnsupportedError("a picture needs matplotlib: pip install 'weft[cli]'") from None
 
-    at, graph = positions(network), to_graph(network)
+    at, graph = positions(network), to_graph(network, program)
     figure = Figure(figsize=(max(4.0, min(24.0, 0.16 * len(at))), 5.0), layout="constrained")
     axes = figure.add_subplot()
     for child, parent in graph.edges:
@@ -85,9 +86,9 @@ def draw(network: Planned, file: Any = None) -> Any:
     return figure
 
 
-def tree_svg(network: Planned) -> str:
+def tree_svg(network: NetworkPlan, program: Any) -> str:
     """The tree as SVG, each node with its labels and figures on hovering."""
-    at, graph = positions(network), to_graph(network)
+    at, graph = positions(network), to_graph(network, program)
     height = (max(y for _, y in at.values()) + 1) * _LEVEL
     width = (max(x for x, _ in at.values()) + 1) * _WIDTH
     longest = max((graph.nodes[node].get("seconds", 0.0) for node in graph.nodes), default=0.0) or 1.0
@@ -113,9 +114,9 @@ def tree_svg(network: Planned) -> str:
     return f'<svg {size} role="img" aria-label="contraction tree">{"".join(parts)}</svg>'
 
 
-def shown(network: Planned) -> str:
+def shown(network: NetworkPlan, program: Any) -> str:
     """HTML for a notebook: the figures of the report, the tree, and the text of `explain` behind a click."""
-    found = report(network)
+    found = report(network, program)
     rows = [
         ("operands", found["operands"]),
         ("path", f"{found['source']}; {counted(len(found['steps']), 'step')}"),
@@ -125,14 +126,15 @@ def shown(network: Planned) -> str:
         ("predicted", duration(found["seconds"])),
     ]
     width = f"max-width:{min(960, 40 * len(network.graph.operands) + 80)}px"
-    return f'{table(rows)}<div style="{width}">{tree_svg(network)}</div>{folded("explain()", explain(network))}'
+    text = folded("explain()", explain(network, program))
+    return f'{table(rows)}<div style="{width}">{tree_svg(network, program)}</div>{text}'
 
 
-def to_html(network: Planned, file: Any = None) -> str:
+def to_html(network: NetworkPlan, program: Any, file: Any = None) -> str:
     """A page with the tree and the report."""
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Contraction tree</title></head><body>'
-        f"{tree_svg(network)}<pre>{html.escape(explain(network))}</pre></body></html>"
+        f"{tree_svg(network, program)}<pre>{html.escape(explain(network, program))}</pre></body></html>"
     )
     if file is not None:
         Path(file).write_text(page, encoding="utf-8")

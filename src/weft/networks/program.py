@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -17,13 +16,13 @@ import torch
 
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.networks.arena import Arena, ordered
-from weft.networks.order import Orders
+from weft.networks.arena import ordered
+from weft.networks.plan import NetworkPlan
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import ContractionCall, StepOptions, Terms, as_launched, prepared, wanted
-from weft.networks.sums import Division, SliceSums, SumPlace
-from weft.networks.tree import Tree, TreeStep
+from weft.networks.steps import ContractionCall, Terms, as_launched, prepared, wanted
+from weft.networks.sums import SliceSums, SumPlace
+from weft.networks.tree import TreeStep
 from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
 from weft.plans.tiers import Wanted
@@ -32,40 +31,23 @@ KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept betwe
 Watch = Callable[[TreeStep, Sequence[Any], Mapping[int, int]], None]
 
 
-@dataclass(frozen=True)
-class NetworkScheme:
-    """All that was decided about a network before tensors came."""
-
-    tree: Tree
-    orders: Orders
-    dtypes: Mapping[int, torch.dtype]  # by node
-    arena: Arena
-    once: frozenset[int]  # nodes that are the same in every slice
-    asked: StepOptions
-    functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by node
-    gathered: int = 0  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
-
-    def shape(self, node: int) -> tuple[int, ...]:
-        return tuple(self.tree.graph.extents[label] for label in self.orders[node])
-
-
 class NetworkProgram:
-    """A scheme bound to operands of these layouts. Calls of one program take turns."""
+    """A plan bound to operands of these layouts. Calls of one program take turns."""
 
     def __init__(
-        self, scheme: NetworkScheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
+        self, plan: NetworkPlan, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
     ) -> None:
         """`keep`: the arena is allocated now, whatever its size, and kept. `graphs`: calls are replayed as CUDA graphs,
         "auto" where launches may take longer than their kernels."""
-        self.scheme = scheme
+        self.plan = plan
         self.lock = RLock()
         self.device = tensors[0].device
-        tree = scheme.tree
+        tree = plan.tree
         self._sliced = frozenset(tree.sliced)
         self._odd = [(at, each) for at, each in enumerate(tree.graph.operands) if not each.plain]
         self._cut = [leaf for leaf, term in enumerate(tree.graph.terms) if self._sliced & frozenset(term)]
         self.slices = indices(tree)
-        self._keep = keep or scheme.arena.size <= KEPT.get(self.device.type, 0)
+        self._keep = keep or plan.arena.size <= KEPT.get(self.device.type, 0)
         views = self.views(tensors)
         self._conjugated = frozenset(leaf for leaf, tensor in enumerate(views) if tensor.is_conj())
         base = self._allocated()
@@ -78,9 +60,9 @@ class NetworkProgram:
             compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
         calls = {step.node: self._prepared(step, values) for step in inner}
         self.calls: dict[int, ContractionCall] = calls
-        order = [step for step in ordered(tree, scheme.once) if step.node != tree.root]
-        self.once = [calls[step.node] for step in order if self._sliced and step.node in scheme.once]
-        self.each = [calls[step.node] for step in order if not (self._sliced and step.node in scheme.once)]
+        order = [step for step in ordered(tree, plan.once) if step.node != tree.root]
+        self.once = [calls[step.node] for step in order if self._sliced and step.node in plan.once]
+        self.each = [calls[step.node] for step in order if not (self._sliced and step.node in plan.once)]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, ContractionCall] = {}
         self.scaled: dict[Any, ContractionCall] = {}  # steps that scale what they read, see `rescale`
@@ -88,26 +70,55 @@ class NetworkProgram:
         self._kept: list[Any] | None = None
         if self._keep and not is_capturing(self.device):
             self._hold(base)
+        self._seen = bool(self._odd or self._conjugated)  # operands that steps see otherwise than they come
+        self._shape, self._dtype = tree.graph.shape, plan.dtype
+        self._plain: list[ContractionCall] = []
         self._stream: Any = None
         self.replay: Replay | None = None
-        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each, scheme.gathered)):
-            self.replay = Replay(self.each, tree.leaves, apart=not scheme.arena.shared, most=scheme.gathered)
+        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each, plan.gathered)):
+            self.replay = Replay(self.each, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | None:
+        """The result of a plain call, in memory of its own; None where none is left, which is reported in full."""
+        try:
+            out = torch.empty(self._shape, dtype=self._dtype, device=self.device)
+        except (RuntimeError, MemoryError):
+            return None
+        with self.lock:
+            if self._kept is None or self._seen or self.replay is not None or self.device.type != "cpu":
+                self._run(tensors, out)
+                return out
+            values = list(self._kept)
+            values[: len(tensors)] = tensors
+            values[-1] = out
+            for call in self._plain or self._as_plain(values):
+                if call.aux:
+                    call.run(values)
+                else:
+                    call.launch(values[call.left], values[call.right], None, values[call.node], call.one, call.zero)
+        return out
+
+    def _as_plain(self, values: Sequence[Any]) -> list[ContractionCall]:
+        """The steps of a call without slices, whose result has memory of its own."""
+        self._plain = [*self.each, self.last_call(values, values[-1], None, True)]
+        return self._plain
 
     def run(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
         changed: Collection[int] | None = None,
     ) -> None:  # fmt: skip
-        """All slices, into `out`. `changed`: only steps above these operands, the others' results are there."""
+        """A call without slices, into `out`. `changed`: only steps above these operands, the others' results are
+        there."""
         with self.lock:
-            values = self.values(tensors)
-            if not self._sliced:
-                self._steps(values, watch, {}, changed)
-                self._finish(values, SumPlace(out, None, True), {}, watch, {})
-                return
-            self._calls(self._above(self.once, changed), values, watch, {})
-            sums, whole = SliceSums(self.division, out), self.cut(values)
-            for number in range(len(self.slices)):
-                self.slice(number, values, sums, whole, watch)
+            self._run(tensors, out, watch, changed)
+
+    def _run(
+        self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
+        changed: Collection[int] | None = None,
+    ) -> None:  # fmt: skip
+        values = self.values(tensors)
+        self._steps(values, watch, {}, changed)
+        self._finish(values, SumPlace(out, None, True), {}, watch, {})
 
     def bound(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
         """The run on these operands, of a program without slices: runs take turns, in an arena of their own.
@@ -141,7 +152,7 @@ class NetworkProgram:
         watch: Watch | None = None,
     ) -> None:  # fmt: skip
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
-        terms, where = self.scheme.tree.graph.terms, self.slices[number]
+        terms, where = self.plan.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
             values[leaf] = part(tensor, terms[leaf], where)
         self._steps(values, watch, where)
@@ -152,11 +163,11 @@ class NetworkProgram:
         report: Callable[[], None],
     ) -> None:  # fmt: skip
         """One slice whose last step makes so many strips along the result's first mode; `report` hears of each."""
-        terms, where = self.scheme.tree.graph.terms, self.slices[number]
+        terms, where = self.plan.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
             values[leaf] = part(tensor, terms[leaf], where)
         self._steps(values, None, where)
-        place, root, orders = sums.place(number), self._root, self.scheme.orders
+        place, root, orders = sums.place(number), self._root, self.plan.orders
         label = orders[root.node][0]
         for begin, length in strips(place.into.shape[0], count):
             each = list(values)
@@ -180,12 +191,12 @@ class NetworkProgram:
             for call in self.once:
                 yield call, partial(call.settled.run, values)
             number, whole = len(self.slices) - 1, self.cut(values)
-            place = SliceSums(self.division, out).place(number) if self._sliced else SumPlace(out, None, True)
+            place = SliceSums(self.plan, self.slices, out).place(number) if self._sliced else SumPlace(out, None, True)
             if place.added is not None:
                 place.added.zero_()
             where = self.slices[number]
             for leaf, tensor in whole.items():
-                values[leaf] = part(tensor, self.scheme.tree.graph.terms[leaf], where)
+                values[leaf] = part(tensor, self.plan.tree.graph.terms[leaf], where)
             for each in self.each:
                 yield each, partial(each.settled.run, values)
             last = self.last_call(values, place.into, place.added, place.last, whole)
@@ -209,6 +220,7 @@ class NetworkProgram:
             kept: list[dict[Any, Any]] = [self.calls, self._last, self.scaled]
             for known in kept:
                 known.update({place: call.exchanged(launches) for place, call in known.items()})
+            self._plain = []
             if self.replay is not None:
                 self.replay.forget()
 
@@ -216,18 +228,11 @@ class NetworkProgram:
     def strips(self) -> bool:
         """Whether the last step may run in strips: neither of its inputs is cut by a sliced label, or conjugated."""
         root = self._root
-        return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
+        return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.plan.orders[root.node])
 
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
         return {leaf: values[leaf] for leaf in self._cut}
-
-    @property
-    def division(self) -> Division:
-        """How the result is made of slices."""
-        scheme, tree = self.scheme, self.scheme.tree
-        shape, function = scheme.shape(tree.root), tree.root in scheme.functions
-        return Division(self.slices, tree.summed, tree.graph.result, shape, function)
 
     def views(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Operands as the steps see them: diagonals and what broadcasts as views."""
@@ -246,12 +251,12 @@ class NetworkProgram:
 
     def values_in(self, base: torch.Tensor) -> list[Any]:
         """Nodes with the intermediates' places in an arena whose bytes are `base`."""
-        scheme, tree = self.scheme, self.scheme.tree
+        plan, tree = self.plan, self.plan.tree
         values: list[Any] = [None] * (tree.root + 1)
         for step in tree.steps:
             if step.node != tree.root:
-                values[step.node] = scheme.arena.tensor(
-                    base, step.node, scheme.shape(step.node), scheme.dtypes[step.node]
+                values[step.node] = plan.arena.tensor(
+                    base, step.node, plan.shape(step.node), plan.dtypes[step.node]
                 )
         return values
 
@@ -264,7 +269,7 @@ class NetworkProgram:
         `whole` has operands of which a slice sees a part.
         """
         root = self._root
-        finish = finish and root.node in self.scheme.functions
+        finish = finish and root.node in self.plan.functions
         added = c is not None and (c.dtype, c.stride(), c is place)
         key = (place.shape, place.stride(), place.dtype, place.data_ptr() & 15, added, finish)
         known = self._last.get(key)
@@ -272,7 +277,7 @@ class NetworkProgram:
             models = list(values)
             for leaf in (root.left, root.right):
                 if whole and leaf in whole:
-                    models[leaf] = least_aligned(whole[leaf], self.scheme.tree.graph.terms[leaf], self._sliced)
+                    models[leaf] = least_aligned(whole[leaf], self.plan.tree.graph.terms[leaf], self._sliced)
                 if leaf in self._conjugated:
                     models[leaf] = models[leaf].conj()
             known = self._last[key] = self.calls[root.node] = self._prepared(root, models, place, c, finish)
@@ -280,30 +285,30 @@ class NetworkProgram:
 
     def _described(self, values: Sequence[Any]) -> str:
         """All that the kernels of the steps follow from, as text."""
-        scheme, tree = self.scheme, self.scheme.tree
-        leaves = [(scheme.orders[at], values[at].dtype, values[at].stride()) for at in range(tree.leaves)]
-        steps = [(step, scheme.orders[step.node], scheme.dtypes[step.node]) for step in tree.steps]
-        return repr((leaves, steps, tree.graph.extents, tree.sliced, scheme.asked))
+        plan, tree = self.plan, self.plan.tree
+        leaves = [(plan.orders[at], values[at].dtype, values[at].stride()) for at in range(tree.leaves)]
+        steps = [(step, plan.orders[step.node], plan.dtypes[step.node]) for step in tree.steps]
+        return repr((leaves, steps, tree.graph.extents, tree.sliced, plan.asked))
 
     def _wanted(self, step: TreeStep, values: Sequence[Any]) -> Wanted | None:
         """The request for a step's plan that is not built yet; None where a function may be anything."""
-        if step.node in self.scheme.functions:
+        if step.node in self.plan.functions:
             return None
-        orders = self.scheme.orders
+        orders = self.plan.orders
         terms: Terms = (orders[step.left], orders[step.right], orders[step.node])
         a, b, d = values[step.left], values[step.right], values[step.node]
-        return wanted(terms, (a, b, None, d), self.scheme.asked)
+        return wanted(terms, (a, b, None, d), self.plan.asked)
 
     def _prepared(
         self, step: TreeStep, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
         finish: bool = True,
     ) -> Any:  # fmt: skip
-        scheme = self.scheme
+        plan = self.plan
         nodes = (step.left, step.right, step.node)
-        terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
-        asked = scheme.asked
-        if finish and step.node in scheme.functions:
-            asked = asked.having(epilogue=scheme.functions[step.node])
+        terms = (plan.orders[step.left], plan.orders[step.right], plan.orders[step.node])
+        asked = plan.asked
+        if finish and step.node in plan.functions:
+            asked = asked.having(epilogue=plan.functions[step.node])
         d = place if place is not None else values[step.node]
         return prepared(nodes, terms, (values[step.left], values[step.right], c, d), asked)
 
@@ -354,7 +359,7 @@ class NetworkProgram:
         self.base, self._kept = base, self.values_in(base)
 
     def _allocated(self) -> torch.Tensor:
-        return new_tensor((self.scheme.arena.size,), torch.uint8, self.device)
+        return new_tensor((self.plan.arena.size,), torch.uint8, self.device)
 
     def _places(self) -> list[Any]:
         """Intermediates for one call: the kept ones, or new ones where none are kept, or within a graph's capture.

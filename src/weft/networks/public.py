@@ -7,21 +7,24 @@ from typing import Any, Literal, Unpack, overload
 
 import torch
 
-from weft.api.einsum import einsum as einsum_of_two
+from weft.api.einsum import einsum_of_few, einsum_words
 from weft.api.keywords import EinsumKeywords, Function, NetworkKeywords, signed
 from weft.base.arrays import Array, Scaled, as_tensors, is_array, outside_inference
 from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
+from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, call_context
+from weft.networks.checks import check_signs
 from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
 from weft.networks.graph import graph_of, read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
 from weft.networks.path import find_path
-from weft.networks.room import fit_of
+from weft.networks.plan import plan_network
 from weft.networks.settings import early_of, is_given, is_ordered, read_settings
+from weft.networks.slicing import fit_of
 from weft.spec import Label
 from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.type_names import read_dtype
@@ -112,7 +115,8 @@ def network(
         # Under a function sums must be whole: what may be sliced is known once the path is.
         fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
         found = find_path(graph, optimize, price, fit)
-        return Network(graph, types, settings, found, slices, functions, fixed, reduce)
+        check_signs(graph, fixed)
+        return Network(plan_network(graph, types, settings, found, slices, functions, fixed), fixed, reduce)
 
 
 def _read_operands(
@@ -204,6 +208,9 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         return as_operation("reduced sum")(einsum, reduce, *arguments, **keywords)
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    if len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple))):
-        return einsum_of_two(*arguments, **keywords)
-    return einsum_of_many(arguments, keywords)
+    words, given = einsum_words(arguments, keywords)
+    known, place = (None, None) if words is None else CALLS.find(words, given)
+    if known is not None and (found := known(*given)) is not None:
+        return found
+    few = len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple)))
+    return (einsum_of_few if few else einsum_of_many)(arguments, keywords, given, place)

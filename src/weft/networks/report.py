@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from weft.base.figures import counted, duration, si
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.tree import TreeStep
 
 MOST_STEPS = 12  # that the text lists, those that take longest
 MOST_LINES = 40  # of the tree
 
 
-def report(network: Planned) -> dict[str, Any]:
+def report(network: NetworkPlan, program: Any = None) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
 
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
@@ -24,12 +24,12 @@ def report(network: Planned) -> dict[str, Any]:
     written, `result_bytes`, whether it runs `once` for all slices and has a `function`; `kernel` and `tier` are empty
     until the network has been called.
     """
-    tree, scheme, price = network.tree, network.scheme, network.model
-    steps = [_step(network, step) for step in tree.steps]
+    tree, price = network.tree, network.model
+    steps = [_step(network, program, step) for step in tree.steps]
     each = sum(step["flops"] * (1 if step["once"] else tree.slices) for step in steps)
     return {
         "operands": len(network.graph.operands),
-        "constants": len(network.graph.operands) - len(network.scheme.tree.graph.operands) + len(network.constants),
+        "constants": len(network.graph.operands) - len(network.folded.given),
         "labels": len(network.graph.extents),
         "hyper_edges": [network.graph.text((label,)) for label in network.graph.hyper()],
         "source": network.source,
@@ -39,9 +39,9 @@ def report(network: Planned) -> dict[str, Any]:
         "slices": tree.slices,
         "flops": each,
         "seconds": price.total(tree) if steps else price.launch,
-        "intermediates_bytes": scheme.arena.size,
-        "gathered_bytes": network.gathered_bytes,
-        "memory_bytes": network.memory,
+        "intermediates_bytes": network.arena.size,
+        "gathered_bytes": network.copied(program),
+        "memory_bytes": network.memory(program),
         "largest_bytes": max((step["result_bytes"] for step in steps), default=0),
         "steps": steps,
     }
@@ -56,9 +56,9 @@ def sliced_text(found: dict[str, Any]) -> str:
     return f"{found['slices']}" + (f" over {', '.join(labels)}" if labels else "")
 
 
-def explain(network: Planned) -> str:
+def explain(network: NetworkPlan, program: Any = None) -> str:
     """The report for people."""
-    found = report(network)
+    found = report(network, program)
     lines = [
         f"network of {counted(found['operands'], 'operand')}, {counted(found['labels'], 'label')}"
         + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
@@ -82,9 +82,9 @@ def explain(network: Planned) -> str:
     return "\n".join([*lines, "", "tree", *tree_lines(network)])
 
 
-def _wide(network: Planned) -> list[str]:
+def _wide(network: NetworkPlan) -> list[str]:
     """The line on intermediates that are kept in a wider type, where there are any."""
-    asked, inner = network.scheme.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
+    asked, inner = network.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
     if not asked.halves or not inner:
         return []
     multiplied = asked.of(torch.float32, torch.float16).precision or "ieee"
@@ -106,13 +106,13 @@ def _line(step: dict[str, Any]) -> str:
     )
 
 
-def _step(network: Planned, step: TreeStep) -> dict[str, Any]:
-    tree, scheme, graph = network.tree, network.scheme, network.tree.graph
+def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
+    tree, graph = network.tree, network.tree.graph
     left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
-    factor = 8 if scheme.dtypes[step.node].is_complex else 2
-    sizes = [tree.size(node) * scheme.dtypes[node].itemsize for node in (step.left, step.right, step.node)]
-    texts = [graph.text(scheme.orders[node]) for node in (step.left, step.right, step.node)]
-    call = _planned(network, step.node)
+    factor = 8 if network.dtypes[step.node].is_complex else 2
+    sizes = [tree.size(node) * network.dtypes[node].itemsize for node in (step.left, step.right, step.node)]
+    texts = [graph.text(network.orders[node]) for node in (step.left, step.right, step.node)]
+    call = None if program is None else program.calls.get(step.node)
     choice = call.variant.choice if call is not None else None
     return {
         "node": step.node,
@@ -125,21 +125,15 @@ def _step(network: Planned, step: TreeStep) -> dict[str, Any]:
         "flops": factor * tree.macs(step),
         "bytes": sum(sizes),
         "result_bytes": sizes[2],
-        "once": bool(tree.sliced) and step.node in scheme.once,
-        "function": step.node in scheme.functions,
+        "once": bool(tree.sliced) and step.node in network.once,
+        "function": step.node in network.functions,
         "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
         "kernel": str(choice.best.schedule) if choice is not None else "",
         "tier": call.variant.tier.name if call is not None and call.variant.tier is not None else "",
     }
 
 
-def _planned(network: Planned, node: int) -> Any:
-    """The call that a step is, once some operands were planned for."""
-    program = network.latest
-    return program.calls.get(node) if program is not None else None
-
-
-def tree_lines(network: Planned, most: int = MOST_LINES) -> list[str]:
+def tree_lines(network: NetworkPlan, most: int = MOST_LINES) -> list[str]:
     """The tree as text, the result at the top; of large ones the part that takes longest."""
     tree, graph = network.tree, network.tree.graph
     by_node = {step.node: step for step in tree.steps}
@@ -147,7 +141,7 @@ def tree_lines(network: Planned, most: int = MOST_LINES) -> list[str]:
     stack: list[tuple[int, str, str]] = [(tree.root, "", "")]
     while stack and len(lines) < most:
         node, lead, inner = stack.pop()
-        text = graph.text(network.scheme.orders[node]) or "scalar"
+        text = graph.text(network.orders[node]) or "scalar"
         if node not in by_node:
             lines.append(f"{lead}{text}  operand {node}")
             continue

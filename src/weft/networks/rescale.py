@@ -17,7 +17,6 @@ import torch
 
 from weft.errors import DTypeError
 from weft.networks.checkpoint import HeldSums
-from weft.networks.planned import Planned
 from weft.networks.program import NetworkProgram
 from weft.networks.slicing import part
 from weft.networks.steps import ContractionCall, as_launched, prepared
@@ -33,14 +32,11 @@ _APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
 class Scaling:
     """Sums of slices over one power of ten: the slices of a call, as a long run drives them."""
 
-    def __init__(
-        self, network: Planned, program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor
-    ) -> None:
-        self.program, self._out = program, place
-        self._network, self._operands = network, operands
+    def __init__(self, program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor) -> None:
+        self.program, self._out, self._operands = program, place, operands
         self._steps: _Scaled | None = None
-        self._result = network.tree.graph.result
-        kind = network.result_memory.sum_type(network.tree)
+        self._result = program.plan.tree.graph.result
+        kind = program.plan.result_memory.sum_type(program.plan.tree)
         self.sums = place if kind == place.dtype else torch.empty(place.shape, dtype=kind, device=place.device)
         self.sums.zero_()
         self._seen = self._result.view(self.sums)
@@ -87,14 +83,14 @@ class _Scaled:
     """The steps of a program with a peak of each node, by which the next step scales what it reads."""
 
     def __init__(self, program: NetworkProgram, operands: Sequence[torch.Tensor]) -> None:
-        scheme = program.scheme
-        self._program, self._scheme = program, scheme
-        dtype = scheme.dtypes[scheme.tree.root]
+        plan = program.plan
+        self._program, self._plan = program, plan
+        dtype = plan.dtypes[plan.tree.root]
         if not (dtype.is_floating_point or dtype.is_complex):
             raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
         whole = program.views(operands)
         types = [tensor.dtype for tensor in whole]
-        types += [scheme.dtypes[node] for node in range(len(whole), scheme.tree.root + 1)]
+        types += [plan.dtypes[node] for node in range(len(whole), plan.tree.root + 1)]
         self._peaks = _Peaks(types, len(whole), program.device)
         self._values: list[Any] = [*whole, *program.values(operands)[len(whole) :]]
         self._calls: dict[Any, ContractionCall] = {}
@@ -103,7 +99,7 @@ class _Scaled:
 
     def slice(self, where: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The result of one slice before it is scaled, and its exponent to the base of two."""
-        scheme, tree = self._scheme, self._scheme.tree
+        plan, tree = self._plan, self._plan.tree
         tensors: list[Any] = list(self._values)
         if self._cut:
             terms = tree.graph.terms
@@ -112,7 +108,7 @@ class _Scaled:
                 tensors[leaf] = tensor
             self._measure(parts)
         tensors[tree.root] = torch.empty(
-            scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
+            plan.shape(tree.root), dtype=plan.dtypes[tree.root], device=self._program.device
         )
         self._peaks.begin()
         for step in tree.steps:
@@ -140,9 +136,9 @@ class _Scaled:
         return known
 
     def _prepared(self, step: TreeStep, tensors: Sequence[Any], peaks: Mapping[str, torch.Tensor]) -> ContractionCall:
-        scheme, nodes = self._scheme, (step.left, step.right, step.node)
-        asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
-        left, right, node = (scheme.orders[each] for each in nodes)
+        plan, nodes = self._plan, (step.left, step.right, step.node)
+        asked = plan.asked.having(a_fn=_by_left, b_fn=_by_right)
+        left, right, node = (plan.orders[each] for each in nodes)
         sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
         operands = {name: ("", peak) for name, peak in peaks.items()}
         return prepared(nodes, (left, right, node), sides, asked, operands, self._peaks.of[step.node])
@@ -207,3 +203,19 @@ def _added(
     whole *= torch.exp2(shared - found).to(real)
     into += values.to(into.dtype) * torch.exp2(exponent - found).to(real)
     return found
+
+
+def scaled(operand: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operand over 10**exponent, its largest magnitude at most one, and the exponent: float64, of no dimension.
+
+    `DTypeError` for whole numbers.
+    """
+    dtype = operand.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise DTypeError(f"strip_exponent is for floating types, the operand is {dtype_name(dtype)}")
+    largest = operand.abs().amax().double() if operand.numel() else torch.zeros((), dtype=torch.float64, device="cpu")
+    real = REAL_OF.get(dtype, dtype)
+    most = int(math.log2(torch.finfo(real).max))  # of a power of two that the type holds, and the inverse too
+    exponent = torch.frexp(largest)[1].clamp(-most, most - 1).to(operand.device)
+    factor = torch.exp2(-exponent.double()).to(real)
+    return operand * factor, exponent.double() * math.log10(2.0)

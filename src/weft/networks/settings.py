@@ -10,12 +10,9 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, Algebra
-from weft.base.arrays import is_transforming
-from weft.base.dispatch import is_traced
 from weft.base.figures import read_limit
-from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, WeftError
+from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, WeftError
 from weft.fn.laws import Early
-from weft.networks.graph import Graph
 from weft.networks.tree import Tree
 from weft.planner.options import Options
 from weft.planner.schedule import Target
@@ -110,21 +107,6 @@ def early_of(types: Sequence[torch.dtype], options: Options) -> Early:
         return algebra.early(resolve(both, both, options.precision, options.accumulate, algebra.name).accumulate)
     except (WeftError, RuntimeError):  # types that do not fit are reported where their steps are planned
         return Early()
-
-
-def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
-    """`UnsupportedError` where the algebra may be reduced early of values that are not negative alone, and one of these
-    operands has one."""
-    if not graph.early.unsigned or is_traced(tensors.values()) or is_transforming():
-        return
-    for at, tensor in tensors.items():
-        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        if not tensor.is_complex() and tensor.dtype is not torch.bool and bool((tensor < 0).any()):
-            raise UnsupportedError(
-                f"operand {at} has negative values, and with them operands cannot be contracted two at a time: "
-                f"{graph.early.broken}"
-            )
 
 
 def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
@@ -227,20 +209,3 @@ def kept_whole(tree: Tree, functions: Mapping[int, Any]) -> frozenset[int]:
         if node != tree.root:
             found |= under - whole.nodes[node]
     return frozenset(found)
-
-
-def check_same(
-    tensors: Sequence[torch.Tensor], graph: Graph, dtypes: Sequence[torch.dtype], places: Sequence[int],
-    device: torch.device,
-) -> None:  # fmt: skip
-    """Operands of a call have the shapes and types that the network was made for; `places` are theirs among all."""
-    for at, tensor in zip(places, tensors, strict=True):
-        shape, dtype = graph.operands[at].shape, dtypes[at]
-        if tuple(tensor.shape) != shape:
-            raise ShapeError(f"operand {at} has shape {tuple(tensor.shape)}, the network was made for {shape}")
-        if tensor.dtype != dtype:
-            raise DTypeError(
-                f"operand {at} is {dtype_name(tensor.dtype)}, the network was made for {dtype_name(dtype)}"
-            )
-        if tensor.device != device:
-            raise ShapeError(f"operand {at} is on {tensor.device}, the network was made for {device}")

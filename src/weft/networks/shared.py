@@ -26,8 +26,8 @@ from weft.distributed.planned.lines import ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved
 from weft.networks.identity import identity_of, values_of
-from weft.networks.long_run import Alone, Keeper, Slices
-from weft.networks.planned import Planned
+from weft.networks.long_run import Keeper, Slices
+from weft.networks.plan import NetworkPlan
 from weft.networks.rescale import Scaling
 from weft.networks.shared_plan import SharedPlan, done, left
 from weft.networks.work import SliceWork, Strips, Summing, add
@@ -39,13 +39,13 @@ PATIENCE = 10  # times as long as its own slices took a rank waits for the other
 class NetworkCall:
     """A call of a network: how its operands are read, and what its slices are."""
 
-    network: Planned
+    network: NetworkPlan
     read: Callable[[], tuple[list[torch.Tensor], torch.Tensor]]  # the operands and the place of the result, checked
     work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], SliceWork]  # of these, and of partial sums
     plans: dict[str, Any]  # of the network, by the name of a process group, or by how it is distributed over one
 
 
-def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Alone, torch.Tensor]:
+def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Slices, torch.Tensor]:
     """A call of this process alone, that goes on from what the checkpoint has; and where its result goes."""
     _check(path, every)
     network = given.network
@@ -68,7 +68,7 @@ def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Alo
             for number, total in work.sums.held.items():
                 work.complete(number, total)
 
-    return Alone(work, remaining, before=len(before), keeper=keeper, finish=finish), place
+    return Slices(work, remaining, before=len(before), keeper=keeper, finish=finish), place
 
 
 def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tuple[SlicesOverRanks, torch.Tensor]:

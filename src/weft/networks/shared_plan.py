@@ -14,7 +14,7 @@ from weft.distributed.group.ranks import Ranks
 from weft.networks.checkpoint import Saved
 from weft.networks.cost import invariant
 from weft.networks.identity import identity_of
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.program import strips
 from weft.plans.intermediates import WIDER
 
@@ -36,7 +36,7 @@ class SharedPlan:
     strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
 
     @classmethod
-    def of(cls, network: Planned, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
+    def of(cls, network: NetworkPlan, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
         """Ranks say how long a slice takes them; all make the same plan of it."""
         mine = pace_of(network)
         paces = [Pace(*each) for each in ranks.exchanged("predicted times of slices", [mine.slice, mine.once])]
@@ -74,7 +74,7 @@ class SharedPlan:
         """The files whose sums a rank begins with."""
         return list(self.files[rank :: self.ranks.size])
 
-    def _held(self, network: Planned, rank: int) -> dict[int, int]:
+    def _held(self, network: NetworkPlan, rank: int) -> dict[int, int]:
         """The parts that a rank has sums of, and how many slices it does until they are all there."""
         numbers, files = self.share[rank], self.loaded(rank)
         if network.settings.strip_exponent:  # one sum: all elements share an exponent
@@ -86,13 +86,13 @@ class SharedPlan:
         return found
 
 
-def end_of(network: Planned) -> str:
+def end_of(network: NetworkPlan) -> str:
     """The end of a network's slices, in words that are those of no other network."""
     said = hashlib.blake2b(repr(identity_of(network)).encode(), digest_size=4).hexdigest()
     return f"the end of the slices of {network!r} ({said})"
 
 
-def _rows(network: Planned, parts: Sequence[ResultPart]) -> list[tuple[int, int]]:
+def _rows(network: NetworkPlan, parts: Sequence[ResultPart]) -> list[tuple[int, int]]:
     """The strips along the first mode of a large result that several ranks have sums of."""
     output = network.tree.graph.output
     one = len(parts) == 1 and len(parts[0].ranks) > 1 and parts[0].size * parts[0].dtype.itemsize >= LARGE
@@ -101,7 +101,7 @@ def _rows(network: Planned, parts: Sequence[ResultPart]) -> list[tuple[int, int]
     return strips(network.tree.graph.extents[output[0]], STRIPS)
 
 
-def pace_of(network: Planned) -> Pace:
+def pace_of(network: NetworkPlan) -> Pace:
     """The predicted seconds of a slice here, and of the steps that all slices share."""
     tree, model = network.tree, network.model
     once = invariant(tree) if tree.sliced and not network.settings.strip_exponent else frozenset()
@@ -131,8 +131,9 @@ def _holders(held: Sequence[Mapping[int, int]]) -> dict[int, tuple[int, ...]]:
 
 
 def _parts(
-    network: Planned, holders: Mapping[int, tuple[int, ...]], held: Sequence[Mapping[int, int]], whole: frozenset[int]
-) -> list[ResultPart]:
+    network: NetworkPlan, holders: Mapping[int, tuple[int, ...]], held: Sequence[Mapping[int, int]],
+    whole: frozenset[int],
+) -> list[ResultPart]:  # fmt: skip
     graph, dtype = network.tree.graph, network.dtype
     scaled = network.settings.strip_exponent
     count = graph.size(label for label in graph.output if scaled or label not in network.tree.sliced)

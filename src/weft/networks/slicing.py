@@ -19,9 +19,12 @@ from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
+from weft.networks.fastest import Fit
 from weft.networks.memory import ResultMemory
 from weft.networks.searches import as_cotengra, need_cotengra
+from weft.networks.settings import Settings, node_dtypes
 from weft.networks.tree import Tree
+from weft.plans.intermediates import WIDER
 from weft.spec.arguments import read_sequence
 
 _REPEATS = 8  # searches for each size, seeded
@@ -39,6 +42,26 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
         if tree.graph.extents[label]:  # of an empty label there is no slice: it stays whole
             found.append(label)
     return tuple(dict.fromkeys(found))
+
+
+def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slices: Any = ()) -> Fit:
+    """A function that gives a tree its slices: the labels `slices`, and as many as the limit of these settings needs.
+
+    `leaves` are the operands' types.
+    """
+
+    def fit(tree: Tree) -> Tree:
+        named = read_slices(tree, slices)
+        tree = tree.with_slices(named) if named else tree
+        if settings.memory_limit is None or settings.reuse:
+            return tree
+        dtypes = node_dtypes(tree, leaves, settings)
+        dtype = dtypes[tree.root]
+        item = {step.node: dtypes[step.node].itemsize for step in tree.steps}
+        result_memory = ResultMemory(dtype, WIDER.get(dtype), settings.strip_exponent)
+        return fitted_slices(tree, item, result_memory, settings.memory_limit, model)
+
+    return fit
 
 
 def held(tree: Tree, item: Mapping[int, int], result_memory: ResultMemory) -> int:

@@ -9,12 +9,11 @@ others. Half precision is added up in float32.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from weft.networks.graph import Dims
+from weft.networks.plan import NetworkPlan
 from weft.networks.slicing import part
 from weft.plans.intermediates import WIDER
 
@@ -27,39 +26,22 @@ class SumPlace(NamedTuple):
     last: bool  # the step's function is applied: the sum is complete
 
 
-@dataclass(frozen=True)
-class Division:
-    """How a result is made of slices."""
-
-    slices: Sequence[Mapping[int, int]]  # the index of each sliced label; those of one part stand together
-    summed: int  # slices in a row that add to one part
-    result: Dims  # its labels
-    shape: tuple[int, ...]  # of a part
-    function: bool  # whether the last step has one
-
-
 class SliceSums:
     """The sums of one call. `partial` are the numbers of parts that are not finished here."""
 
-    def __init__(self, division: Division, out: torch.Tensor, partial: Collection[int] = ()) -> None:
-        self._out, self._output = division.result.view(out), division.result.term
-        self._slices, self._summed, self._shape = division.slices, division.summed, division.shape
+    def __init__(
+        self, plan: NetworkPlan, slices: Sequence[Mapping[int, int]], out: torch.Tensor, partial: Collection[int] = ()
+    ) -> None:
+        """`slices` have the index of each sliced label; those of one part stand together."""
+        tree = plan.tree
+        self._out, self._output = tree.graph.result.view(out), tree.graph.output
+        self._slices, self._summed, self._shape = slices, tree.summed, plan.shape(tree.root)
         self._partial = frozenset(partial)
-        self._in_place = out.dtype not in WIDER and not division.function
+        self._in_place = out.dtype not in WIDER and tree.root not in plan.functions
         self._wide: torch.Tensor | None = None
         if self._summed > 1 and out.dtype in WIDER and len(self._partial) < len(self._slices) // self._summed:
             self._wide = self._new()
         self.held: dict[int, torch.Tensor] = {}  # partial sums that have begun
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the sums."""
-        return WIDER.get(self._out.dtype, self._out.dtype)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one part."""
-        return self._shape
 
     def part(self, number: int) -> torch.Tensor:
         """A part of the result."""
@@ -88,4 +70,4 @@ class SliceSums:
         return self.part(number) if self._in_place else self._new()
 
     def _new(self) -> torch.Tensor:
-        return torch.empty(self._shape, dtype=self.dtype, device=self._out.device)
+        return torch.empty(self._shape, dtype=WIDER.get(self._out.dtype, self._out.dtype), device=self._out.device)

@@ -6,12 +6,13 @@ Nodes are numbered as in static single assignment: the operands first, then ever
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from weft.base.figures import counted
 from weft.errors import NotationError
-from weft.networks.graph import Graph
+from weft.networks.graph import Graph, dims_of
 
 Labels = frozenset[int]
 
@@ -131,12 +132,46 @@ class Tree:
             found[step.node] = found[step.left] | found[step.right]
         return found
 
-    def depths(self) -> dict[int, int]:
-        """Steps between each node and the farthest operand under it."""
-        found = dict.fromkeys(range(self.leaves), 0)
-        for step in sorted(self.steps, key=lambda step: step.node):
-            found[step.node] = 1 + max(found[step.left], found[step.right])
-        return found
+
+@dataclass(frozen=True)
+class Folded:
+    """A tree after folding: `given` operands of the caller come first, then `made` nodes of the whole tree."""
+
+    tree: Tree
+    given: tuple[int, ...]  # operands of the whole tree that a call brings
+    made: tuple[int, ...]  # its nodes that are made of constants alone, or constants as they are
+    steps: tuple[TreeStep, ...]  # of the whole tree: what makes them, in order
+    nodes: Mapping[int, int]  # of the whole tree, to ours
+
+    @classmethod
+    def of(cls, whole: Tree, constants: Collection[int], orders: Mapping[int, tuple[int, ...]]) -> Folded:
+        """The tree without what is made of constants alone, whose layouts are `orders`: those of the whole tree."""
+        below = whole.below()
+        fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
+        if whole.steps and whole.root in fixed:
+            fixed.discard(whole.root)  # the last step stays: every call has a result of its own
+        made = [
+            child for step in sorted(whole.steps, key=lambda step: step.node) if step.node not in fixed
+            for child in (step.left, step.right) if child in fixed
+        ] if whole.steps else sorted(fixed)  # fmt: skip
+        given = [leaf for leaf in range(whole.leaves) if leaf not in constants]
+        nodes = {node: at for at, node in enumerate([*given, *made])}
+        pairs = []
+        for step in sorted(whole.steps, key=lambda step: step.node):
+            if step.node not in fixed:
+                pairs.append((nodes[step.left], nodes[step.right]))
+                nodes[step.node] = len(given) + len(made) + len(pairs) - 1
+        graph = whole.graph
+        operands = [graph.operands[leaf] for leaf in given]
+        operands += [
+            dims_of(orders[node], graph.extents) if node >= whole.leaves else graph.operands[node] for node in made
+        ]
+        tree = Tree.of(replace(graph, operands=tuple(operands)), pairs) if constants else whole
+        return cls(tree, tuple(given), tuple(made), tuple(step for step in whole.steps if step.node in fixed), nodes)
+
+    def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
+        """Facts about the whole tree's nodes, restricted to the nodes that are left."""
+        return {ours: of_whole[node] for node, ours in self.nodes.items() if node in of_whole}
 
 
 def pairs_of_path(path: Sequence[Sequence[int]], operands: int, *, ssa: bool = False) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""The steps of a network measured, and run by the fastest of their candidates from then on."""
+"""The kernels of a network's steps made ready ahead of its calls: the best by prediction, or by measuring them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,25 @@ from weft.errors import call_context
 from weft.networks.program import NetworkProgram
 from weft.networks.steps import ContractionCall
 from weft.planner.planner import Choice
+from weft.planner.target import target_of
 from weft.plans.promoting import PromotingLaunch
+from weft.plans.side_by_side import compiled
 from weft.plans.tiers import ServiceRequest, tuned_service
 from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
+
+
+def warm(network: Any, tensors: Sequence[Any]) -> None:
+    """Contract once, and have the best kernel for every step afterwards; those of a GPU are compiled side by side."""
+    network(*tensors)
+    program = network.program(network.operands(tensors)[: len(tensors)])
+    found = [call.launch for call in program.calls.values() if isinstance(call.launch, PromotingLaunch)]
+    launches = list(dict.fromkeys(found))
+    if network.plan.settings.device.type == "cuda":
+        compiled(target_of("triton", network.plan.settings.device), [launch.wanted for launch in launches])
+    for launch in launches:
+        launch.warm()
+    if program.replay is not None:
+        program.replay.forget()
 
 
 def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> TuningReport:
@@ -22,11 +38,10 @@ def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> Tun
         seconds, compilers = read_effort(budget, workers)
     report = TuningReport("network", seconds)
     operands = [operand.detach() for operand in network.operands(tensors)]
-    if not network.tree.steps:
+    if not network.plan.tree.steps:
         return report
     read = operands[: len(tensors)]
-    network.is_new(read)  # a network that measures needs no second time for these
-    program = network.untuned(read)
+    program = network.program(read, measured=False)
     with call_context(lambda: "network.tune"):
         _tuned(network, program, operands, report, compilers)
     network.retain(read, program)
@@ -35,7 +50,7 @@ def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> Tun
 
 def first_tuned(network: Any, program: NetworkProgram, read: Sequence[torch.Tensor]) -> None:
     """Tune a program that was just made, for a network with ``tune="measure"``."""
-    operands = [operand.detach() for operand in (*read, *network.constants)]
+    operands = [operand.detach() for operand in network.operands(read)]
     _tuned(network, program, operands, TuningReport("network", BUDGET), None)
     network.retain(read, program)
 
@@ -67,7 +82,7 @@ def _tuned(
 def _launch_each(network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor]) -> None:
     """Run each step once, so that all are prepared, the last one as well; of several slices one will do."""
     place = network.place()
-    if network.settings.strip_exponent:
+    if network.plan.settings.strip_exponent:
         work = network.work(operands, place)
         work.begin()
         work.slice(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,11 +13,21 @@ from weft.errors import UnsupportedError
 from weft.fn.triton_function import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import HeldSums
+from weft.networks.checks import watch_of
 from weft.networks.program import NetworkProgram, Watch
+from weft.networks.rescale import Scaling
 from weft.networks.sums import SliceSums
 from weft.planner.options import Options
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+class RanksAsked(NamedTuple):
+    """The ranks that share a call."""
+
+    group: Any
+    way: Any  # "slices", "modes" or "auto"
+    link: Any
 
 
 class Strips(NamedTuple):
@@ -28,40 +38,19 @@ class Strips(NamedTuple):
     report: Callable[[], None]
 
 
-class SliceWork(Protocol):
-    """The slices of a call, as a long run drives them."""
-
-    @property
-    def program(self) -> NetworkProgram:
-        """The steps; its lock is held while slices run."""
-
-    @property
-    def result(self) -> Any:
-        """The result of the call."""
-
-    def begin(self) -> None:
-        """Do what all slices share. Also where a run goes on: others may have used the arena since."""
-
-    def slice(self, number: int) -> None:
-        """Add one slice to the sums."""
-
-    def held(self) -> HeldSums:
-        """The partial sums as they are."""
-
-    def absorb(self, held: HeldSums) -> None:
-        """Add partial sums of an earlier run."""
-
-
 class Summing:
-    """Sums of slices, in place. `partial` are the parts that are not finished here."""
+    """Sums of slices, in place. `partial` are the parts that are not finished here.
+
+    What all slices share is done again where a run goes on: others may have used the arena since.
+    """
 
     def __init__(
         self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
-        partial: Collection[int] = (), combine: Combine | None = None,
+        partial: Collection[int], combine: Combine,
     ) -> None:  # fmt: skip
         self.program, self.out = program, out
-        self.sums = SliceSums(program.division, out, partial)
-        self.combine = combine or add
+        self.sums = SliceSums(program.plan, program.slices, out, partial)
+        self.combine = combine
         self._tensors, self._watch = tensors, watch
         self._values: list[Any] = []
         self.strips: Strips | None = None
@@ -99,8 +88,22 @@ class Summing:
             place = place.narrow(0, *rows)
         if total.data_ptr() == place.data_ptr():
             return
-        scheme = self.program.scheme
-        finish(total.view(place.shape), place, scheme.functions.get(scheme.tree.root))
+        plan = self.program.plan
+        finish(total.view(place.shape), place, plan.functions.get(plan.tree.root))
+
+
+SliceWork = Summing | Scaling  # the program's lock is held while slices run
+
+
+def work_of(
+    program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int]
+) -> SliceWork:
+    """The slices of a call into `place`."""
+    settings = program.plan.settings
+    if settings.strip_exponent:
+        return Scaling(program, operands, place)
+    combine = combine_of(settings.options.algebra) if partial else add
+    return Summing(program, operands, place, watch_of(program.plan), partial, combine)
 
 
 def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any] | None) -> None:

@@ -77,7 +77,7 @@ class NetworkCheck:
         planned = planned_network(case, tensors)
         contract = float64_reference(case)
         self._expected = contract([tensor.double() for tensor in tensors])
-        relative, low = growth(planned)
+        relative, low = growth(planned.plan)
         self._bound = relative * contract([tensor.double().abs() for tensor in tensors]) + low
         self._loss = LOSS[case.precision or "ieee"] * float((self._expected**2).mean().sqrt())
 

@@ -69,7 +69,7 @@ class NetworkTask:
         """Held against all slices in float64 by torch: within the bound of `weft.networks.bounds`, and, as that is wide
         for a tree of many steps, within `LOSS` of what the slices come to together, in root mean square. A slice that
         is lost or counted twice is 0.1 of that and more."""
-        case, tree = self._case, self._net.tree
+        case, tree = self._case, self._net.plan.tree
         contract = float64_reference(case.slice(self._labels))
         graph = tree.graph
         expected = torch.zeros(case.shape, dtype=torch.float64, device=found.device)
@@ -80,7 +80,7 @@ class NetworkTask:
             part(expected, graph.output, where).add_(one)
             part(squares, graph.output, where).add_(one**2)
             part(magnitudes, graph.output, where).add_(contract([x.double().abs() for x in parts]))
-        relative, low = growth(self._net)
+        relative, low = growth(self._net.plan)
         away = (found.double() - expected).abs()
         worst = float((away / (relative * magnitudes + low)).max())
         lost = LOSS[case.precision or "ieee"] * float(squares.mean().sqrt())
@@ -91,7 +91,7 @@ class NetworkTask:
 
     def about(self) -> dict[str, Any]:
         report = self._net.report()
-        return {"slices": self._net.tree.slices, "flops": report["flops"], "predicted_seconds": report["seconds"]}
+        return {"slices": self._net.plan.tree.slices, "flops": report["flops"], "predicted_seconds": report["seconds"]}
 
 
 TASKS: dict[type, Callable[[Any, torch.device, Ranks], Task]] = {

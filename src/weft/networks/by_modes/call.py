@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
@@ -24,13 +25,31 @@ from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
 from weft.networks.cost import Model
 from weft.networks.identity import identity_of
-from weft.networks.planned import Planned
-from weft.networks.shared import NetworkCall, agreed_network
+from weft.networks.long_run import Going
+from weft.networks.plan import NetworkPlan
+from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group
+from weft.networks.work import RanksAsked
 
 WAYS = ("slices", "modes", "auto")
 
 
-def call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoint: Any) -> torch.Tensor | None:
+def call_at_length(
+    given: NetworkCall, over: RanksAsked, folder: Any, every: float, run: Callable[[Going], Any]
+) -> tuple[Any, torch.Tensor]:
+    """What a call makes that ranks share or of which a checkpoint is kept, and where its result is."""
+    if not given.network.tree.steps:
+        raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
+    if over.way != "slices" and (made := _call_by_modes(given, *over, folder)) is not None:
+        return made, made
+    call: Going
+    if over.group is None:
+        call, place = call_with_checkpoint(given, folder, every)
+    else:
+        call, place = call_with_group(given, over.group, folder, every)
+    return run(call), place
+
+
+def _call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoint: Any) -> torch.Tensor | None:
     """This rank's side of a call; the result. None where `way` is "auto" and slices are what is taken."""
     if _refused(given.network, group, way, checkpoint):
         return None
@@ -59,7 +78,7 @@ def call_by_modes(given: NetworkCall, group: Any, way: Any, link: Any, checkpoin
     return place
 
 
-def _refused(network: Planned, group: Any, way: Any, checkpoint: Any) -> bool:
+def _refused(network: NetworkPlan, group: Any, way: Any, checkpoint: Any) -> bool:
     """Whether the call has what goes with slices alone, which "modes" refuses."""
     if way not in WAYS:
         raise ArgumentError(f"distribute={way!r} is none of {', '.join(map(repr, WAYS))}")
@@ -76,7 +95,7 @@ def _refused(network: Planned, group: Any, way: Any, checkpoint: Any) -> bool:
     return bool(found)
 
 
-def _planned(network: Planned, ranks: Ranks, group: Any, way: str, link: Any) -> ModesRun | str:
+def _planned(network: NetworkPlan, ranks: Ranks, group: Any, way: str, link: Any) -> ModesRun | str:
     """The plan that follows from the first rank's figures, and what runs it here; "slices" where `way` is "auto" and
     these are faster, or alone fit."""
     device = network.settings.device

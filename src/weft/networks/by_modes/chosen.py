@@ -12,7 +12,7 @@ from weft.networks.by_modes.plan import ModesPlan, Prices
 from weft.networks.by_modes.search import NEVER, distributed
 from weft.networks.cost import Model, invariant
 from weft.networks.order import orders_of
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import fitted_slices
 from weft.networks.tree import Tree
@@ -42,7 +42,7 @@ def meshes_of(ranks: int) -> list[tuple[int, ...]]:
 
 
 def chosen(
-    network: Planned, link: Link, meshes: Sequence[tuple[int, ...]], model: Model | None = None
+    network: NetworkPlan, link: Link, meshes: Sequence[tuple[int, ...]], model: Model | None = None
 ) -> ModesPlan:
     """The fastest plan by prediction whose memory is within the network's limit on every rank.
 
@@ -70,12 +70,12 @@ def chosen(
     )
 
 
-def prices_of(network: Planned, link: Link, model: Model) -> Prices:
+def prices_of(network: NetworkPlan, link: Link, model: Model) -> Prices:
     """Prices of a network's steps on such a device, and of its messages over such a link."""
-    dtypes = network.ours(network.dtypes)
+    dtypes = network.dtypes
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     sums = {node: WIDER.get(dtype, dtype).itemsize for node, dtype in dtypes.items()}
-    return Prices(model, link, items, sums, network.result_memory, frozenset(network.ours(network.functions)))
+    return Prices(model, link, items, sums, network.result_memory, frozenset(network.functions))
 
 
 def _count(mesh: Sequence[int]) -> int:
@@ -85,14 +85,14 @@ def _count(mesh: Sequence[int]) -> int:
     return found
 
 
-def _trees(network: Planned, ranks: int) -> Iterator[Tree]:
+def _trees(network: NetworkPlan, ranks: int) -> Iterator[Tree]:
     """The network's tree with ever more slices; its own where there is no limit."""
     tree, limit = network.tree, network.settings.memory_limit
     if limit is None:
         yield tree
         return
-    items = {node: dtype.itemsize for node, dtype in network.ours(network.dtypes).items()}
-    kept = kept_whole(tree, network.ours(network.functions))
+    items = {node: dtype.itemsize for node, dtype in network.dtypes.items()}
+    kept = kept_whole(tree, network.functions)
     seen = set()
     room = limit * ranks
     while room > limit:
@@ -123,7 +123,7 @@ def _smaller(
             return
 
 
-def by_slices(network: Planned, ranks: int, link: Link, model: Model) -> float:
+def by_slices(network: NetworkPlan, ranks: int, link: Link, model: Model) -> float:
     """Predicted seconds of a call whose slices as many ranks share."""
     tree = network.tree
     once = invariant(tree) if tree.sliced else frozenset()

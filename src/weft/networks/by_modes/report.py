@@ -12,14 +12,14 @@ from weft.errors import ArgumentError, UnsupportedError
 from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.cost import Model, model, precision_word
-from weft.networks.planned import Planned
+from weft.networks.plan import NetworkPlan
 from weft.networks.tree import TreeStep
 
 MOST_STEPS = 16  # that the text lists, those that take longest
 MACHINE = 8  # GPUs, where nothing says how many
 
 
-def report(network: Planned, ranks: Any, link: Any = None, target: Any = None) -> dict[str, Any]:
+def report(network: NetworkPlan, ranks: Any, link: Any = None, target: Any = None) -> dict[str, Any]:
     """Numbers, text and lists alone; seconds are predicted, bytes are those of the rank with the largest parts.
 
     `one_seconds`: of one rank with the network's own slices; `slices_seconds`: of these shared out among all ranks.
@@ -40,7 +40,7 @@ def report(network: Planned, ranks: Any, link: Any = None, target: Any = None) -
     }
 
 
-def explain(network: Planned, ranks: Any, link: Any = None, target: Any = None) -> str:
+def explain(network: NetworkPlan, ranks: Any, link: Any = None, target: Any = None) -> str:
     """The report for people."""
     found = report(network, ranks, link, target)
     one, seconds = found["one_seconds"], found["seconds"]
@@ -70,7 +70,7 @@ def explain(network: Planned, ranks: Any, link: Any = None, target: Any = None) 
 _HEAD = f"  {'node':>5} {'time':>8} {'travels':>9} {'takes':>8}  contraction, shared out, placed by; what travels"
 
 
-def _planned(network: Planned, ranks: Any, link: Any, target: Any) -> tuple[ModesPlan, Link, Model]:
+def _planned(network: NetworkPlan, ranks: Any, link: Any, target: Any) -> tuple[ModesPlan, Link, Model]:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"ranks is a number of ranks, 1 or more, not {ranks!r}")
     if not network.tree.steps:

@@ -20,8 +20,7 @@ from weft.distributed.planned.moves import reduced
 from weft.distributed.planned.placement import coordinates
 from weft.networks.arena import ordered
 from weft.networks.by_modes.plan import ModesPlan
-from weft.networks.planned import Planned
-from weft.networks.scheme import WORKSPACE
+from weft.networks.plan import WORKSPACE, NetworkPlan
 from weft.networks.slicing import indices, part
 from weft.networks.steps import ContractionCall, StepOptions, prepared
 from weft.networks.tree import TreeStep
@@ -34,11 +33,11 @@ Values = dict[int, torch.Tensor]  # of nodes, as this rank has them
 class ModesRun:
     """A network over ranks as one of them runs it, again and again."""
 
-    def __init__(self, network: Planned, plan: ModesPlan, ranks: Ranks, lines: Sequence[Ranks]) -> None:
+    def __init__(self, network: NetworkPlan, plan: ModesPlan, ranks: Ranks, lines: Sequence[Ranks]) -> None:
         self.plan, self.ranks = plan, ranks
         self._lines, self._at = lines, coordinates(ranks.rank, plan.mesh)
-        self._dtypes = network.ours(network.dtypes)
-        self._functions = network.ours(network.functions)
+        self._dtypes = network.dtypes
+        self._functions = network.functions
         self._asked = _asked(network, plan)
         self._combine = combine_of(network.settings.options.algebra)
         self._device = network.settings.device
@@ -130,9 +129,9 @@ class ModesRun:
         part(tree.graph.result.view(out), tree.graph.output, self._slices[number * tree.summed]).copy_(whole)
 
 
-def _asked(network: Planned, plan: ModesPlan) -> StepOptions:
+def _asked(network: NetworkPlan, plan: ModesPlan) -> StepOptions:
     """The options of steps: kernels pack operands in what the limit leaves."""
-    asked, limit = network.scheme.asked, network.settings.memory_limit
+    asked, limit = network.asked, network.settings.memory_limit
     if limit is None:
         return asked
     return replace(asked, options=replace(asked.options, workspace_limit=max(limit - plan.memory, WORKSPACE)))

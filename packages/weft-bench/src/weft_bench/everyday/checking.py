@@ -116,7 +116,7 @@ def _expected(
 def _of_network(case: EverydayCase, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """All operands by `torch.einsum` in double precision, and the bound of a tree of contractions."""
     wide = torch.complex128 if tensors[0].is_complex() else torch.float64
-    relative, low = growth(weft.network(case.equation, *tensors))
+    relative, low = growth(weft.network(case.equation, *tensors).plan)
     exact = torch.einsum(case.equation, *(x.to(wide) for x in tensors))
     magnitude = torch.einsum(case.equation, *(x.abs().double() for x in tensors))
     return exact, relative * magnitude + low

@@ -107,7 +107,7 @@ def profile(
 def _network_profile(
     network: Network, tensors: tuple[Any, ...], out: torch.Tensor | None, energy: bool, budget: float | None
 ) -> NetworkProfile:
-    device = network.settings.device
+    device = network.plan.settings.device
     sampling, known = _sampling(device, budget), _known(device)
     environment = _environment(device, repr(network), known, sampling)
     found = profiled_network(network, tensors, out=out, sampling=sampling, ceilings=known, environment=environment)

@@ -36,16 +36,16 @@ def profiled_network(
     ceilings: Ceilings | None, environment: Mapping[str, Any],
 ) -> NetworkProfile:  # fmt: skip
     """Measure a network on these tensors."""
-    device = network.settings.device
+    device = network.plan.settings.device
     found = NetworkProfile(
         repr(network), str(device_stamp(device)["name"]), datetime.now(UTC).isoformat(timespec="seconds"),
-        network.tree.slices, [str(label) for label in network.slices], environment=dict(environment),
+        network.plan.tree.slices, [str(label) for label in network.slices], environment=dict(environment),
         missing={"counters": _NO_COUNTERS},
     )  # fmt: skip
     call = network_call(network, tensors, out)
     with torch.no_grad():
         operands, place, compute = network.operands(tensors), network.place(), 0.0
-        if network.tree.steps:
+        if network.plan.tree.steps:
             compute = _of_steps(found, network, _timed_steps(network, operands, place, sampling), ceilings)
         _of_work(found, network, operands, compute, ceilings)
         if found.slices > 1:
@@ -56,7 +56,7 @@ def profiled_network(
             found.timing = {name: value for name, value in asdict(taken).items() if name != "samples"}
         else:
             found.missing["time of a call"] = f"its {found.slices} slices take longer than {LONGEST:.0f} s"
-        if network.settings.strip_exponent:
+        if network.plan.settings.strip_exponent:
             found.missing["scales"] = "steps are timed without the search for the largest magnitude, which a call has"
         _of_launches(found, call, device)
     return found
@@ -64,7 +64,7 @@ def profiled_network(
 
 def network_call(network: Network, tensors: Sequence[Any], out: torch.Tensor | None) -> Callable[[], Any]:
     """A call in which all is computed, what `reuse` would keep too."""
-    changed = list(network.folded.given) if network.settings.reuse else None
+    changed = list(network.plan.folded.given) if network.plan.settings.reuse else None
     return lambda: network(*tensors, out=out, changed=changed)
 
 
@@ -72,7 +72,7 @@ def network_energy(
     network: Network, tensors: Sequence[Any], out: torch.Tensor | None, seconds: float = SECONDS
 ) -> Energy:
     """Joules of a call; `UnsupportedError` where no sensor answers."""
-    device = network.settings.device
+    device = network.plan.settings.device
     sensor, call = sensor_of(device), network_call(network, tensors, out)
     with torch.no_grad():
         call()
@@ -96,9 +96,9 @@ def _timed_slice(
     network: Network, operands: Sequence[torch.Tensor], place: torch.Tensor, sampling: Sampling
 ) -> tuple[float, ...]:
     """Samples of a slice. They come in turn, as in a call: each sees other parts of the operands."""
-    work, numbers = network.work(operands, place), cycle(range(network.tree.slices))
+    work, numbers = network.work(operands, place), cycle(range(network.plan.tree.slices))
     work.begin()
-    return _timed(lambda: work.slice(next(numbers)), network.settings.device, sampling).samples
+    return _timed(lambda: work.slice(next(numbers)), network.plan.settings.device, sampling).samples
 
 
 def _timed_steps(
@@ -106,12 +106,12 @@ def _timed_steps(
 ) -> list[tuple[ContractionCall, Timing]]:
     """The steps in their order. Equal ones are timed once, but all are run: the next ones need what they make."""
     timings: dict[int, Timing] = {}
-    budget, found = sampling.budget / len(network.tree.steps), []
+    budget, found = sampling.budget / len(network.plan.tree.steps), []
     for call, run in network.work(operands, place).program.one_by_one(operands, place):
         run()
         key = id(call.variant)
         if key not in timings:
-            timings[key] = _timed(run, network.settings.device, sampling, budget)
+            timings[key] = _timed(run, network.plan.settings.device, sampling, budget)
         found.append((call, timings[key]))
     return found
 
@@ -126,7 +126,8 @@ def _of_steps(
         step, summary, least = reported[call.node], timing.summary, None
         times = 1 if step["once"] else found.slices
         if known is not None:
-            floor = contraction_floor(call.variant.description, known, in_graph=network.settings.device.type == "cuda")
+            in_graph = network.plan.settings.device.type == "cuda"
+            floor = contraction_floor(call.variant.description, known, in_graph=in_graph)
             least = floor.seconds
             compute += times * floor.compute
         found.steps.append(StepTime(
@@ -146,7 +147,7 @@ def _of_work(
     if known is None:
         found.missing["floor"] = "no ceilings are known of this device: `weft info` measures them"
         return
-    in_graph = network.settings.device.type == "cuda" and known.launch_graph is not None
+    in_graph = network.plan.settings.device.type == "cuda" and known.launch_graph is not None
     floor = floor_time(
         found.flops, reads, writes, peak=found.flops / compute if compute else None, read=known.best_read,
         write=known.best_write, launch=(known.launch_graph or 0.0) if in_graph else known.launch_eager,
@@ -159,7 +160,7 @@ def _of_work(
 def _traffic(network: Network, operands: Sequence[torch.Tensor]) -> tuple[int, int]:
     """Bytes of operands, what they repeat counted once, and of the result."""
     reads = sum(distinct_elements(each.shape, each.stride()) * each.element_size() for each in operands)
-    return reads, network.result_bytes
+    return reads, network.plan.result_bytes
 
 
 def _of_launches(found: NetworkProfile, call: Callable[[], Any], device: torch.device) -> None:

@@ -1,0 +1,179 @@
+"""The plan of a network: all that is decided before tensors come, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.base.figures import counted
+from weft.errors import UnsupportedError, WorkspaceError
+from weft.networks.arena import SMALL, Arena, arena
+from weft.networks.cost import Model, invariant, model, precision_word
+from weft.networks.graph import Graph
+from weft.networks.memory import ResultMemory, gathered_bytes
+from weft.networks.order import Orders, orders_of
+from weft.networks.replay import may_replay
+from weft.networks.searches import Found
+from weft.networks.settings import Settings, kept_whole, node_dtypes, read_functions
+from weft.networks.slicing import apart_within, fitted_slices, read_slices
+from weft.networks.steps import StepOptions
+from weft.networks.tree import Folded, Tree, TreeStep
+from weft.plans.intermediates import WIDER, is_of_halves
+
+WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NetworkPlan:
+    """What `weft.network` decides. Facts of nodes are of `tree`, but for those of the whole network."""
+
+    graph: Graph  # labels, extents and operands
+    leaves: tuple[torch.dtype, ...]  # the operands' types
+    settings: Settings
+    source: str  # of the path, in words
+    whole: Tree
+    whole_dtypes: Mapping[int, torch.dtype]  # operands first, then results in the order of the path
+    whole_functions: Mapping[int, Callable[..., Any]]
+    folded: Folded  # what is left where there are constants
+    tree: Tree  # of a call: without what is made of constants alone, sliced
+    model: Model  # rates that steps are priced with
+    dtypes: Mapping[int, torch.dtype]
+    functions: Mapping[int, Callable[..., Any]]
+    orders: Orders  # of the labels of each node
+    arena: Arena  # places of intermediates
+    once: frozenset[int]  # nodes that are the same in every slice
+    asked: StepOptions
+    gathered: int  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
+
+    def shape(self, node: int) -> tuple[int, ...]:
+        """Shape of a node of a slice."""
+        return tuple([self.tree.graph.extents[label] for label in self.orders[node]])
+
+    @property
+    def path(self) -> tuple[tuple[int, int], ...]:
+        """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
+        back = {ours: node for node, ours in self.folded.nodes.items()}
+        live = [TreeStep(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
+        steps = sorted([*self.folded.steps, *live], key=lambda step: step.node)
+        return Tree.of(self.graph, [(step.left, step.right) for step in steps]).path
+
+    @property
+    def slices(self) -> tuple[Any, ...]:
+        """The labels that are sliced, as the caller named them; empty where nothing is."""
+        return tuple(self.tree.graph.names[label] for label in self.tree.sliced)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the result."""
+        return self.dtypes[self.tree.root]
+
+    @property
+    def result_memory(self) -> ResultMemory:
+        """The memory that a call holds in addition to operands and intermediates."""
+        return ResultMemory(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the result."""
+        return self.graph.size(self.graph.output) * self.dtype.itemsize
+
+    def memory(self, program: Any = None) -> int:
+        """Bytes that a call holds at once in addition to operands; `program`: that runs it, where there is one."""
+        return self.arena.size + self.result_memory.bytes(self.tree) + self.copied(program)
+
+    def copied(self, program: Any) -> int:
+        """Bytes of operands that may be copied to where a CUDA graph of the steps reads them; 0 without one."""
+        return self.gathered if program is None or program.replay is not None else 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is its steps, one after the other, into the result. Signs are looked at in every call."""
+        settings = self.settings
+        special = settings.strip_exponent or settings.reuse or settings.check_finite or self.graph.early.unsigned
+        return bool(self.tree.steps) and not (special or self.tree.sliced)
+
+    def __repr__(self) -> str:
+        operands, steps = counted(len(self.graph.operands), "operand"), counted(len(self.tree.steps), "step")
+        return f"Network({operands}, {steps}, {counted(self.tree.slices, 'slice')}, {self.source})"
+
+
+def plan_network(
+    graph: Graph, leaves: Sequence[torch.dtype], settings: Settings, found: Found, slices: Any = (),
+    functions: Any = None, constants: Collection[int] = (),
+) -> NetworkPlan:  # fmt: skip
+    """The plan along a path; `WorkspaceError` past the limit. The rest as read from the arguments of `weft.network`."""
+    whole = Tree.of(graph, found.pairs)
+    of_whole = read_functions(whole, functions)
+    if settings.strip_exponent and of_whole:
+        raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
+    if graph.early.never and of_whole:
+        raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
+    types = node_dtypes(whole, leaves, settings)
+    result = types[whole.root]
+    price = model(settings.target, result, precision_word(settings.options.precision))
+    sliced = read_slices(whole, slices) or found.sliced
+    folded = Folded.of(whole, constants, orders_of(whole, _items(whole, types), price) if constants else {})
+    dtypes, functions = folded.ours(types), folded.ours(of_whole)
+    memory = ResultMemory(result, WIDER.get(result), settings.strip_exponent)
+    tree = _sliced(folded.tree, sliced, settings, functions, dtypes, memory, price)
+    once = invariant(tree) if tree.sliced else frozenset()
+    place, gathered, options = _places(tree, once, settings, dtypes, memory, price)
+    asked, orders = StepOptions(options, is_of_halves(leaves)), orders_of(tree, _items(tree, dtypes), price)
+    return NetworkPlan(
+        graph, tuple(leaves), settings, found.source, whole, types, of_whole, folded, tree, price, dtypes, functions,
+        orders, place, once, asked, gathered,
+    )  # fmt: skip
+
+
+def _items(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> dict[int, int]:
+    """Bytes of an element of each result."""
+    return {step.node: dtypes[step.node].itemsize for step in tree.steps}
+
+
+def _sliced(
+    tree: Tree, labels: Collection[int], settings: Settings, functions: Mapping[int, Any],
+    dtypes: Mapping[int, torch.dtype], memory: ResultMemory, price: Model,
+) -> Tree:  # fmt: skip
+    """The tree of a call, with the slices that are requested or that the limit needs."""
+    there = {label for term in tree.graph.terms for label in term}
+    kept = kept_whole(tree, functions)
+    asked = [label for label in labels if label in there]
+    if wrong := kept & set(asked):
+        raise UnsupportedError(
+            f"'{tree.graph.text(sorted(wrong))}' cannot be sliced: a function is applied to sums over it, "
+            "which are not complete in a slice"
+        )
+    if settings.reuse and asked:
+        raise UnsupportedError("reuse keeps every intermediate, of which each slice has its own: do without slices")
+    tree = tree.with_slices(asked) if asked else tree
+    if settings.memory_limit is None or settings.reuse or not tree.steps:
+        return tree
+    items = {node: dtype.itemsize for node, dtype in dtypes.items()}
+    return fitted_slices(tree, items, memory, settings.memory_limit, price, kept)
+
+
+def _places(
+    tree: Tree, once: frozenset[int], settings: Settings, dtypes: Mapping[int, torch.dtype], memory: ResultMemory,
+    price: Model,
+) -> tuple[Arena, int, Any]:  # fmt: skip
+    """The arena, the bytes of gathered operands, and the options of steps within the limit."""
+    limit, options, gathered = settings.memory_limit, settings.of_steps, 0
+    items = {node: dtype.itemsize for node, dtype in dtypes.items()}
+    apart = SMALL if limit is None else apart_within(limit - memory.bytes(tree))
+    found = arena(tree, items, once, keep=settings.reuse, apart=apart)
+    replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
+    if replays and may_replay(tree, once, price, settings.cuda_graph):
+        gathered = gathered_bytes(tree, once, dtypes)
+    if limit is None:
+        return found, gathered, options
+    total = found.size + memory.bytes(tree)
+    if total > limit:
+        holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
+        raise WorkspaceError(
+            f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
+        )
+    gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
+    return found, gathered, replace(options, workspace_limit=max(limit - total - gathered, WORKSPACE))
