@@ -11,7 +11,7 @@ import weft
 from nets import chain
 from weft.networks import program as programs
 from weft.networks import replay as replays
-from weft.networks.memory import gathered_bytes
+from weft.networks.arena import gathered_bytes
 
 
 class Graph:

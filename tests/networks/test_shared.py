@@ -66,7 +66,7 @@ def hold(found: list[dict[str, Any]]) -> None:
         for one in found:
             for other in (one[name]["first"], one[name]["again"]):
                 assert all(np.array_equal(x, y) for x, y in zip(first, other, strict=True)), name
-        dtype = nets[name][0].dtype if name in nets else torch.float64
+        dtype = nets[name][0].plan.dtype if name in nets else torch.float64
         tolerance = 4e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
         alone = number(found[0][name]["alone"], dtype)
         np.testing.assert_allclose(number(first, dtype), alone, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -105,7 +105,7 @@ class Graph:
 
     @property
     def terms(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(operand.term for operand in self.operands)
+        return tuple([operand.term for operand in self.operands])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class Graph:
 
     def size(self, labels: Any) -> int:
         """How many elements a tensor of these labels has."""
-        return math.prod([self.extents[label] for label in labels])
+        return math.prod(map(self.extents.__getitem__, labels))
 
     def text(self, labels: Any) -> str:
         """Labels as the caller wrote them."""

@@ -21,7 +21,7 @@ from weft.networks.long_run import EVERY, Going, Slices, done_with_progress
 from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
-from weft.networks.work import RanksAsked, work_of
+from weft.networks.work import work_of
 from weft.plans.bound import BoundCall, held
 from weft.plans.derivatives import asked
 from weft.spec.arguments import read_path
@@ -124,7 +124,7 @@ class Network(Generic[Returned]):
         if fixed.may_change:
             self._follow()
         if group is not None or checkpoint is not None or distribute != "slices":
-            over = RanksAsked(group, distribute, link)
+            over = group, distribute, link
             found = self._at_length(tensors, out, changed, over, checkpoint, checkpoint_every)
             return self._with_reductions(found)
         place = None
@@ -262,8 +262,8 @@ class Network(Generic[Returned]):
         return found if self._reductions is None else (found, self._reductions.of(found))
 
     def _at_length(
-        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, over: RanksAsked, checkpoint: Any,
-        every: float,
+        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, over: tuple[Any, Any, Any],
+        checkpoint: Any, every: float,
     ) -> Any:  # fmt: skip
         """A call that ranks share, or of which a checkpoint is kept."""
         from weft.networks.by_modes.call import NetworkCall, call_at_length

@@ -10,10 +10,9 @@ import torch
 
 from weft.base.figures import counted
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.networks.arena import SMALL, Arena, arena
+from weft.networks.arena import SMALL, Arena, ResultMemory, arena, gathered_bytes
 from weft.networks.cost import Model, invariant, model, precision_word
 from weft.networks.graph import Graph
-from weft.networks.memory import ResultMemory, gathered_bytes
 from weft.networks.order import Orders, orders_of
 from weft.networks.replay import may_replay
 from weft.networks.searches import Found

@@ -152,20 +152,23 @@ class NetworkProgram:
         watch: Watch | None = None,
     ) -> None:  # fmt: skip
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
+        where = self._cut_to(number, values, whole)
+        self._steps(values, watch, where)
+        self._finish(values, sums.place(number), whole, watch, where)
+
+    def _cut_to(self, number: int, values: list[Any], whole: Mapping[int, torch.Tensor]) -> Mapping[int, int]:
+        """Let values be the parts of operands that a slice sees; returns its indices."""
         terms, where = self.plan.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
             values[leaf] = part(tensor, terms[leaf], where)
-        self._steps(values, watch, where)
-        self._finish(values, sums.place(number), whole, watch, where)
+        return where
 
     def slice_in_strips(
         self, number: int, values: list[Any], sums: SliceSums, whole: Mapping[int, torch.Tensor], count: int,
         report: Callable[[], None],
     ) -> None:  # fmt: skip
         """One slice whose last step makes so many strips along the result's first mode; `report` hears of each."""
-        terms, where = self.plan.tree.graph.terms, self.slices[number]
-        for leaf, tensor in whole.items():
-            values[leaf] = part(tensor, terms[leaf], where)
+        where = self._cut_to(number, values, whole)
         self._steps(values, None, where)
         place, root, orders = sums.place(number), self._root, self.plan.orders
         label = orders[root.node][0]
@@ -194,9 +197,7 @@ class NetworkProgram:
             place = SliceSums(self.plan, self.slices, out).place(number) if self._sliced else SumPlace(out, None, True)
             if place.added is not None:
                 place.added.zero_()
-            where = self.slices[number]
-            for leaf, tensor in whole.items():
-                values[leaf] = part(tensor, self.plan.tree.graph.terms[leaf], where)
+            self._cut_to(number, values, whole)
             for each in self.each:
                 yield each, partial(each.settled.run, values)
             last = self.last_call(values, place.into, place.added, place.last, whole)

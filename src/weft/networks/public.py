@@ -17,11 +17,10 @@ from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, call_context
 from weft.networks.checks import check_signs
 from weft.networks.cost import model, precision_word
-from weft.networks.fastest import as_it_is
 from weft.networks.graph import graph_of, read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
-from weft.networks.path import find_path
+from weft.networks.path import as_it_is, find_path
 from weft.networks.plan import plan_network
 from weft.networks.settings import early_of, is_given, is_ordered, read_settings
 from weft.networks.slicing import fit_of

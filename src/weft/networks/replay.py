@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from weft.base.log import log
+from weft.networks.arena import replayed
 from weft.networks.cost import Model
-from weft.networks.memory import replayed
 from weft.networks.steps import ContractionCall
 from weft.networks.tree import Tree
 from weft.plans.promoting import PromotingLaunch

@@ -201,6 +201,8 @@ def _node_of(tree: Tree, key: Any) -> int:
 
 def kept_whole(tree: Tree, functions: Mapping[int, Any]) -> frozenset[int]:
     """Labels that are summed under a function: its sum must be complete, so they cannot be sliced."""
+    if not functions:
+        return frozenset()
     found: set[int] = set()
     below = tree.below()
     whole = tree.whole()

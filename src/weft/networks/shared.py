@@ -24,8 +24,7 @@ from weft.distributed.group.exchange import Exchange, ResultPart
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.lines import ranks_of, shape_of
 from weft.errors import ArgumentError, RankError, ShapeError
-from weft.networks.checkpoint import Checkpoint, Saved
-from weft.networks.identity import identity_of, values_of
+from weft.networks.checkpoint import Checkpoint, Saved, identity_of, values_of
 from weft.networks.long_run import Keeper, Slices
 from weft.networks.plan import NetworkPlan
 from weft.networks.rescale import Scaling

@@ -11,9 +11,8 @@ import torch
 from weft.distributed.group.collectives import Pace, shares
 from weft.distributed.group.exchange import ResultPart
 from weft.distributed.group.ranks import Ranks
-from weft.networks.checkpoint import Saved
+from weft.networks.checkpoint import Saved, identity_of
 from weft.networks.cost import invariant
-from weft.networks.identity import identity_of
 from weft.networks.plan import NetworkPlan
 from weft.networks.program import strips
 from weft.plans.intermediates import WIDER

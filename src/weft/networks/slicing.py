@@ -17,10 +17,9 @@ import torch
 
 from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
-from weft.networks.arena import SMALL, arena, least
+from weft.networks.arena import SMALL, ResultMemory, arena, least
 from weft.networks.cost import Model, invariant
-from weft.networks.fastest import Fit
-from weft.networks.memory import ResultMemory
+from weft.networks.path import Fit
 from weft.networks.searches import as_cotengra, need_cotengra
 from weft.networks.settings import Settings, node_dtypes
 from weft.networks.tree import Tree

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from weft.base.figures import counted
@@ -73,18 +75,18 @@ class Tree:
         length = {cut.outer: cut.length for cut in self.graph.cuts}
         return tuple(length.get(label, 1) for label in self.sliced)
 
-    @property
+    @cached_property
     def leaves(self) -> int:
         return len(self.graph.operands)
 
-    @property
+    @cached_property
     def root(self) -> int:
         return self.leaves + len(self.steps) - 1 if self.steps else 0
 
-    @property
+    @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The path in static single assignment."""
-        return tuple((step.left, step.right) for step in sorted(self.steps, key=lambda step: step.node))
+        return tuple([(step.left, step.right) for step in sorted(self.steps, key=attrgetter("node"))])
 
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
@@ -99,7 +101,7 @@ class Tree:
             found.append((places[0], places[1]))
         return tuple(found)
 
-    @property
+    @cached_property
     def slices(self) -> int:
         """How many there are."""
         return math.prod([self.graph.extents[label] for label in self.sliced])
@@ -146,6 +148,8 @@ class Folded:
     @classmethod
     def of(cls, whole: Tree, constants: Collection[int], orders: Mapping[int, tuple[int, ...]]) -> Folded:
         """The tree without what is made of constants alone, whose layouts are `orders`: those of the whole tree."""
+        if not constants:
+            return cls(whole, tuple(range(whole.leaves)), (), (), {node: node for node in whole.nodes})
         below = whole.below()
         fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
         if whole.steps and whole.root in fixed:
@@ -166,7 +170,7 @@ class Folded:
         operands += [
             dims_of(orders[node], graph.extents) if node >= whole.leaves else graph.operands[node] for node in made
         ]
-        tree = Tree.of(replace(graph, operands=tuple(operands)), pairs) if constants else whole
+        tree = Tree.of(replace(graph, operands=tuple(operands)), pairs)
         return cls(tree, tuple(given), tuple(made), tuple(step for step in whole.steps if step.node in fixed), nodes)
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:

@@ -22,14 +22,6 @@ from weft.planner.options import Options
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-class RanksAsked(NamedTuple):
-    """The ranks that share a call."""
-
-    group: Any
-    way: Any  # "slices", "modes" or "auto"
-    link: Any
-
-
 class Strips(NamedTuple):
     """The slice whose last step is done in so many strips; `report` is called after each."""
 

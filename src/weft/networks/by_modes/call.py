@@ -23,29 +23,32 @@ from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceErr
 from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
+from weft.networks.checkpoint import identity_of
 from weft.networks.cost import Model
-from weft.networks.identity import identity_of
 from weft.networks.long_run import Going
 from weft.networks.plan import NetworkPlan
 from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group
-from weft.networks.work import RanksAsked
 
 WAYS = ("slices", "modes", "auto")
 
 
 def call_at_length(
-    given: NetworkCall, over: RanksAsked, folder: Any, every: float, run: Callable[[Going], Any]
+    given: NetworkCall, over: tuple[Any, Any, Any], folder: Any, every: float, run: Callable[[Going], Any]
 ) -> tuple[Any, torch.Tensor]:
-    """What a call makes that ranks share or of which a checkpoint is kept, and where its result is."""
+    """What a call makes that ranks share or of which a checkpoint is kept, and where its result is.
+
+    `over`: a group, how it is distributed, and a link, as `Network` takes them.
+    """
     if not given.network.tree.steps:
         raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
-    if over.way != "slices" and (made := _call_by_modes(given, *over, folder)) is not None:
+    group, way, link = over
+    if way != "slices" and (made := _call_by_modes(given, group, way, link, folder)) is not None:
         return made, made
     call: Going
-    if over.group is None:
+    if group is None:
         call, place = call_with_checkpoint(given, folder, every)
     else:
-        call, place = call_with_group(given, over.group, folder, every)
+        call, place = call_with_group(given, group, folder, every)
     return run(call), place
 
 

@@ -21,9 +21,8 @@ from weft.base.cached import cached_property
 from weft.distributed.group.link import Link
 from weft.distributed.planned.moves import PIECE, TensorRoute
 from weft.distributed.planned.placement import Places, held
-from weft.networks.arena import ordered
+from weft.networks.arena import ResultMemory, ordered
 from weft.networks.cost import Model, invariant
-from weft.networks.memory import ResultMemory
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
 
