@@ -9,14 +9,17 @@ of magnitudes. Slices are one more sum. (Higham, Accuracy and Stability of Numer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from weft.api.entry import contraction
 from weft.errors import UnsupportedError
+from weft.networks.derivatives import Contractions, alone
 from weft.networks.plan import NetworkPlan
+from weft.networks.steps import StepOptions
 from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
+from weft.planner.options import Options
 from weft.spec.dtypes import FP8, resolve
 
 
@@ -70,24 +73,8 @@ def _rounds(a: torch.dtype, b: torch.dtype, arithmetic: Any) -> bool:
 
 def _magnitudes(network: NetworkPlan, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """The network of magnitudes, in float64."""
-    tree, orders = network.tree.with_slices(()), network.orders
-    terms: dict[int, tuple[int, ...]] = {}
-    values: dict[int, torch.Tensor] = {}
-    for leaf, operand in enumerate(tree.graph.operands):
-        values[leaf] = operand.view(operands[leaf].resolve_conj()).abs().double()
-        terms[leaf] = operand.term
-    for step in tree.steps:
-        kept = tree.nodes[step.node]
-        order = tuple(label for label in orders[step.node] if label in kept)
-        terms[step.node] = order + tuple(sorted(kept - set(order)))
-        if step.node == tree.root:
-            terms[step.node] = tree.graph.output
-        values[step.node] = contraction(
-            (terms[step.left], terms[step.right], terms[step.node]), values.pop(step.left), values.pop(step.right)
-        )
-    if tree.steps:
-        return values[tree.root]
-    from weft.api.einsum import einsum
-
-    found: torch.Tensor = einsum(values[0], terms[0], tree.graph.output)
-    return found
+    found = [operand.resolve_conj().abs().double() for operand in operands]
+    if not network.tree.steps:
+        return alone(network, found[0])
+    wide = replace(network, dtypes=dict.fromkeys(network.dtypes, torch.float64), asked=StepOptions())
+    return Contractions(wide, network.tree.with_slices(()), Options(specialize="auto"))(*found)

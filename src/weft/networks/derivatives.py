@@ -22,6 +22,7 @@ from weft.base.arrays import is_transforming
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.checks import check_alone
+from weft.networks.order import Orders
 from weft.networks.plan import NetworkPlan
 from weft.networks.rescale import scaled
 from weft.networks.settings import kept_whole
@@ -41,9 +42,8 @@ class Contractions:
         of the result."""
         self.plan, self.tree = plan, tree or plan.tree
         self._steps: list[tuple[TreeStep, Any, Options]] = []
-        options, sliced, dtypes = options or plan.settings.of_steps, frozenset(self.tree.sliced), dict(plan.dtypes)
-        orders = dict(plan.orders) | dict(enumerate(self.tree.graph.terms))
-        orders = {node: tuple([label for label in order if label not in sliced]) for node, order in orders.items()}
+        options, dtypes = options or plan.settings.of_steps, dict(plan.dtypes)
+        orders = _orders(self.tree, plan.orders)
         for step in self.tree.steps:
             terms = orders[step.left], orders[step.right], orders[step.node]
             asked = step_options(options.of_steps(), dtypes[step.left], dtypes[step.right], plan.asked.halves)
@@ -81,6 +81,13 @@ class Contractions:
             made = contraction(terms, values.pop(step.left), values.pop(step.right), options, validate=validate)
             values[step.node] = made if finish is None else finish(made)
         return values
+
+
+def _orders(tree: Tree, planned: Orders) -> Orders:
+    """The order of every node's labels in a tree that may have other slices than the one that is planned."""
+    known = planned | dict(enumerate(tree.graph.terms)) | {tree.root: tree.graph.output}
+    found = {node: tuple([label for label in order if label in tree.nodes[node]]) for node, order in known.items()}
+    return {node: (*order, *sorted(tree.nodes[node].difference(order))) for node, order in found.items()}
 
 
 def differentiable(steps: Contractions, operands: Sequence[torch.Tensor]) -> torch.Tensor:

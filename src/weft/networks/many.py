@@ -35,13 +35,10 @@ from weft.engine.calls import CALLS
 from weft.engine.memo import Memo
 from weft.errors import ShapeError, call_context
 from weft.networks.checks import check_signs
-from weft.networks.cost import model, precision_word
 from weft.networks.derivatives import Contractions
-from weft.networks.graph import graph_of
 from weft.networks.network import Network
-from weft.networks.path import find_path
 from weft.networks.plan import NetworkPlan, plan_network
-from weft.networks.settings import early_of, is_ordered, settings_of
+from weft.networks.settings import is_ordered, settings_of
 from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.derivatives import asked
@@ -155,15 +152,12 @@ def network_of(
     options: Options, order: Any = "auto",
 ) -> Network:  # fmt: skip
     """The network for operands of these shapes; `options` are those of each step, and the result's type."""
-    ordered, said = is_ordered(options.algebra), options.said()
+    said = options.said()
 
     def make() -> Network:
-        settings = settings_of(device, options)
-        graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, options))
-        found = find_path(graph, order, model(settings.target, types[0], precision_word(options.precision)))
-        return Network(plan_network(graph, types, settings, found))
+        return Network(plan_network(notation, shapes, types, settings_of(device, options), order))
 
-    kept = said is not None and not ordered and isinstance(order, (str, tuple))
+    kept = said is not None and not is_ordered(options.algebra) and isinstance(order, (str, tuple))
     key = (notation, tuple(shapes), tuple(types), device, said, order)
     known: Network = _NETWORKS.made(key, make) if kept else make()
     return known

@@ -153,25 +153,28 @@ class Network(Generic[Returned]):
             into = None if out is None else result_place(self.plan, out, read)
             return as_operations(self._for_derivatives(), operands, into), None
         place = result_place(self.plan, out, read)
-        if self.plan.settings.strip_exponent:
-            exponent = self._run_scaled(operands, place)
-            return (_result(tensors, out, place), exponent), None
         if changed is not None and self._changes is None:
             raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")
+        exponent = None
         if not self.plan.tree.steps:
-            alone(self.plan, operands[0], place)
+            operand = operands[0]
+            if self.plan.settings.strip_exponent:
+                operand, exponent = scaled(operand)
+            alone(self.plan, operand, place)
         elif self._changes is not None:
             with self._changes.lock:
                 program = self.program(read)
                 touched = self._changes.since(program, operands, read_changed(self.plan, changed))
                 program.run(operands, place, watch_of(self.plan), touched)
                 self._changes.done(program, operands)
-        elif self.plan.tree.sliced:
-            self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))
+        elif self.plan.tree.sliced or self.plan.settings.strip_exponent:
+            made = self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))
+            exponent = made[1] if self.plan.settings.strip_exponent else None
         else:
             program = self.program(read)
             program.run(operands, place, watch_of(self.plan))
-        return _result(tensors, out, place), program
+        result = _result(tensors, out, place)
+        return (result if exponent is None else (result, exponent)), program
 
     def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
         """The call on these very tensors, without arguments: it launches, and does nothing else (`weft.BoundCall`).
@@ -296,14 +299,6 @@ class Network(Generic[Returned]):
         self._paused = None
         return found
 
-    def _run_scaled(self, operands: Sequence[torch.Tensor], place: torch.Tensor) -> torch.Tensor:
-        """All slices into `place`, with their exponent apart."""
-        if self.plan.tree.steps:
-            return self._sliced_call(Slices(self.work(operands, place), range(self.plan.tree.slices)))[1]
-        operand, exponent = scaled(operands[0])
-        alone(self.plan, operand, place)
-        return exponent
-
     def warm(self, *tensors: Any) -> Any:
         """Contract these tensors once, and have the best kernel for every step from then on; returns the network.
 
@@ -349,11 +344,10 @@ class Network(Generic[Returned]):
         result is placed, the bytes that travel. `link` is a `weft.distributed.Link` or the name of a preset, by default
         NVLink within machines of eight GPUs, and InfiniBand between them; `target` another GPU ("h200", "sm_90").
         """
-        if ranks is not None:
+        if (ranks, link, target) != (None, None, None):
             from weft.networks.by_modes import report as by_modes
 
             return by_modes.explain(self.plan, ranks, link, target)
-        _refuse_paper(link, target)
         from weft.networks.report import explain
 
         return explain(self.plan, self.latest)
@@ -363,11 +357,10 @@ class Network(Generic[Returned]):
 
         With `ranks` that of the intermediates distributed by modes, as for `explain`.
         """
-        if ranks is not None:
+        if (ranks, link, target) != (None, None, None):
             from weft.networks.by_modes import report as by_modes
 
             return by_modes.report(self.plan, ranks, link, target)
-        _refuse_paper(link, target)
         from weft.networks.report import report
 
         return report(self.plan, self.latest)
@@ -408,12 +401,6 @@ class Network(Generic[Returned]):
 
     def __repr__(self) -> str:
         return repr(self.plan)
-
-
-def _refuse_paper(link: Any, target: Any) -> None:
-    for name, value in (("link", link), ("target", target)):
-        if value is not None:
-            raise ArgumentError(f"{name}={value!r} is of a call on paper: pass ranks=, too")
 
 
 def _result(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:

@@ -12,15 +12,24 @@ from weft.base.figures import counted
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.arena import SMALL, Arena, ResultMemory, arena, gathered_bytes
 from weft.networks.cost import Model, invariant, model, precision_word
-from weft.networks.graph import Graph
+from weft.networks.graph import Graph, graph_of
 from weft.networks.order import Orders, orders_of
+from weft.networks.path import as_it_is, find_path
 from weft.networks.replay import may_replay
-from weft.networks.searches import Found
-from weft.networks.settings import Settings, kept_whole, node_dtypes, read_functions
-from weft.networks.slicing import apart_within, fitted_slices, read_slices
+from weft.networks.settings import (
+    Settings,
+    early_of,
+    is_given,
+    is_ordered,
+    kept_whole,
+    node_dtypes,
+    read_functions,
+)
+from weft.networks.slicing import apart_within, fit_of, fitted_slices, read_slices
 from weft.networks.steps import StepOptions
 from weft.networks.tree import Folded, Tree, TreeStep
 from weft.plans.intermediates import WIDER, is_of_halves
+from weft.spec import Notation
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
 
@@ -100,10 +109,16 @@ class NetworkPlan:
 
 
 def plan_network(
-    graph: Graph, leaves: Sequence[torch.dtype], settings: Settings, found: Found, slices: Any = (),
-    functions: Any = None, constants: Collection[int] = (),
+    notation: Notation, shapes: Sequence[tuple[int, ...]], leaves: Sequence[torch.dtype], settings: Settings,
+    optimize: Any = "auto", slices: Any = (), functions: Any = None, constants: Collection[int] = (),
 ) -> NetworkPlan:  # fmt: skip
-    """The plan along a path; `WorkspaceError` past the limit. The rest as read from the arguments of `weft.network`."""
+    """The plan for operands of these shapes and types; the rest as given to `weft.network`, whose errors it raises."""
+    options = settings.options
+    graph = graph_of(notation, shapes, ordered=is_ordered(options.algebra), early=early_of(leaves, options))
+    price = model(settings.target, leaves[0], precision_word(options.precision))
+    # Under a function sums must be whole: what may be sliced is known once the path is.
+    free = is_given(functions) or (settings.memory_limit is None and slices == ())
+    found = find_path(graph, optimize, price, as_it_is if free else fit_of(settings, leaves, price, slices))
     whole = Tree.of(graph, found.pairs)
     of_whole = read_functions(whole, functions)
     if settings.strip_exponent and of_whole:
@@ -112,15 +127,15 @@ def plan_network(
         raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
     types = node_dtypes(whole, leaves, settings)
     result = types[whole.root]
-    price = model(settings.target, result, precision_word(settings.options.precision))
+    price = model(settings.target, result, precision_word(options.precision)) if result != leaves[0] else price
     sliced = read_slices(whole, slices) or found.sliced
     folded = Folded.of(whole, constants, orders_of(whole, _items(whole, types), price) if constants else {})
     dtypes, functions = folded.ours(types), folded.ours(of_whole)
     memory = ResultMemory(result, WIDER.get(result), settings.strip_exponent)
     tree = _sliced(folded.tree, sliced, settings, functions, dtypes, memory, price)
     once = invariant(tree) if tree.sliced else frozenset()
-    place, gathered, options = _places(tree, once, settings, dtypes, memory, price)
-    asked, orders = StepOptions(options, is_of_halves(leaves)), orders_of(tree, _items(tree, dtypes), price)
+    place, gathered, each = _places(tree, once, settings, dtypes, memory, price)
+    asked, orders = StepOptions(each, is_of_halves(leaves)), orders_of(tree, _items(tree, dtypes), price)
     return NetworkPlan(
         graph, tuple(leaves), settings, found.source, whole, types, of_whole, folded, tree, price, dtypes, functions,
         orders, place, once, asked, gathered,

@@ -16,14 +16,11 @@ from weft.base.dispatch import as_operation, is_dynamo_compiling, outside_graphs
 from weft.engine.calls import CALLS
 from weft.errors import ArgumentError, call_context
 from weft.networks.checks import check_signs
-from weft.networks.cost import model, precision_word
-from weft.networks.graph import graph_of, read_equation
+from weft.networks.graph import read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
-from weft.networks.path import as_it_is, find_path
 from weft.networks.plan import plan_network
-from weft.networks.settings import early_of, is_given, is_ordered, read_settings
-from weft.networks.slicing import fit_of
+from weft.networks.settings import read_settings
 from weft.spec import Label
 from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.type_names import read_dtype
@@ -105,17 +102,12 @@ def network(
         shapes, types, given = _read_operands(operands, dtype, device, promote)
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
-        early = early_of(types, settings.options)
-        graph = graph_of(
-            read_equation(equation, output), shapes, ordered=is_ordered(settings.options.algebra), early=early
-        )
         fixed = _constants(constants, given)
-        price = model(settings.target, types[0], precision_word(settings.options.precision))
-        # Under a function sums must be whole: what may be sliced is known once the path is.
-        fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
-        found = find_path(graph, optimize, price, fit)
-        check_signs(graph, fixed)
-        return Network(plan_network(graph, types, settings, found, slices, functions, fixed), fixed, reduce)
+        plan = plan_network(
+            read_equation(equation, output), shapes, types, settings, optimize, slices, functions, fixed
+        )
+        check_signs(plan.graph, fixed)
+        return Network(plan, fixed, reduce)
 
 
 def _read_operands(

@@ -155,8 +155,6 @@ def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
     """
     if not is_given(functions):
         return {}
-    if not isinstance(functions, Mapping):
-        raise ArgumentError(f"functions come as a mapping from nodes to functions, not {type(functions).__name__}")
     found: dict[int, Callable[..., Any]] = {}
     for key, function in functions.items():
         node = _node_of(tree, key)

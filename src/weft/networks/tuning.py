@@ -10,6 +10,7 @@ import torch
 from weft.errors import call_context
 from weft.networks.program import NetworkProgram
 from weft.networks.steps import ContractionCall
+from weft.networks.work import work_of
 from weft.planner.planner import Choice
 from weft.planner.target import target_of
 from weft.plans.promoting import PromotingLaunch
@@ -59,7 +60,10 @@ def _tuned(
     network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport, workers: int | None
 ) -> None:
     """Measure what could serve the steps of a program, and let the fastest serve."""
-    _launch_each(network, program, operands)
+    with program.lock:
+        work = work_of(program, operands, network.place(), ())
+        work.begin()
+        work.slice(len(program.slices) - 1)  # all steps are prepared then, the last one as it adds to a sum
     calls: dict[tuple[Any, int | None], list[ContractionCall]] = {}
     times: dict[tuple[Any, int | None], int] = {}
     for step, count in program.prepared_calls():
@@ -77,18 +81,6 @@ def _tuned(
                 for step in calls[place]:
                     _take(step, choice, launches)
         program.exchange(launches)
-
-
-def _launch_each(network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor]) -> None:
-    """Run each step once, so that all are prepared, the last one as well; of several slices one will do."""
-    place = network.place()
-    if network.plan.settings.strip_exponent:
-        work = network.work(operands, place)
-        work.begin()
-        work.slice(0)
-        return
-    for _, run in program.one_by_one(operands, place):
-        run()
 
 
 def _task(step: ContractionCall, times: int) -> TuningTask:

@@ -71,6 +71,9 @@ _HEAD = f"  {'node':>5} {'time':>8} {'travels':>9} {'takes':>8}  contraction, sh
 
 
 def _planned(network: NetworkPlan, ranks: Any, link: Any, target: Any) -> tuple[ModesPlan, Link, Model]:
+    for name, value in (("link", link), ("target", target)):
+        if ranks is None and value is not None:
+            raise ArgumentError(f"{name}={value!r} is of a call on paper: pass ranks=, too")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"ranks is a number of ranks, 1 or more, not {ranks!r}")
     if not network.tree.steps:
