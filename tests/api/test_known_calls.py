@@ -40,8 +40,16 @@ UNEVEN = [(torch.rand(rows, 8), B) for rows in (3, 5, 8)]
 BLOCKS = weft.blocks.BlockTensor({(0, 0): A, (1, 1): B})
 LEAF = torch.rand(8, 8, requires_grad=True)
 WIDE, LONG = torch.rand(3, 4, 5, 6, requires_grad=True), torch.rand(4, 2, 6, 3, requires_grad=True)
+ATTENTION = "id,jd->ij, ij,je->ie"
+
+
+def _weights(s: torch.Tensor) -> torch.Tensor:
+    return weft.softmax(s, "j")
+
+
 # Made by the tests that call them: they compile kernels.
 plan = cache(lambda: weft.plan("mk,kn->mn", A, B))
+attention = cache(lambda: weft.plan_cascade(ATTENTION, A, B, C, between=_weights))
 network = cache(lambda: weft.network("ij,jk,kl->il", A, B, C))
 network_of_four = cache(lambda: weft.network("ij,jk,kl,lm->im", A, B, C, OUT))
 
@@ -87,6 +95,12 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
         lambda: weft.contract("acbd,cedf->abef", WIDE, LONG, epilogue=torch.nn.functional.gelu).sum().backward(), 72,
     ),
     "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 56),
+    "cascade": (lambda: weft.cascade(ATTENTION, A, B, C, between=_weights, alpha=0.25), 14),
+    "a plan's cascade": (lambda: attention()(A, B, C), 16),
+    "gradient of a cascade": (lambda: weft.cascade(ATTENTION, LEAF, B, C, between=_weights).sum().backward(), 27),
+    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 57),
+    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 58),
+    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 66),
 }
 
 

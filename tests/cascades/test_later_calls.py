@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import Tensor
 
 import weft
-from weft.cascades.replay import layouts_of
+from weft.planner import validity
 
 EQUATION = "ik,jk->ij, ij,je->ie"
 
@@ -57,22 +55,63 @@ def test_autocast_casts_nothing_between_the_contractions_of_a_plan(specialize: s
         torch.testing.assert_close([each.double() for each in grads], list(wanted), rtol=1e-4, atol=1e-4)
 
 
-class OnADevice(Tensor):
-    """A tensor that says it is on a GPU, for what only looks at layouts."""
+@pytest.mark.parametrize("few", [True, False], ids=["at once", "by blocks"])
+def test_operands_are_told_by_name(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order a later call has them; and calls that differ in one thing alone are told apart."""
+    if not few:
+        monkeypatch.setattr("weft.cascades.plan.FEW", 0)
+        validity.outdate()
+    a, b = torch.randn(8, 4), torch.randn(8, 4)
+    tensors = {"g": torch.randn(8, 8), "h": torch.randn(8, 8).mT}
+
+    def between(s: Tensor, g: Tensor, h: Tensor) -> Tensor:
+        return weft.sum(s * g - h, "j")
+
+    named = {name: ("ij", each) for name, each in tensors.items()}
+    plan = weft.plan_cascade("ik,jk->ij", a, b, between=between, operands=named)
+    for _ in range(3):
+        for names in (("g", "h"), ("h", "g")):
+            for alpha in (1.0, -2.0):
+                expected = (alpha * (a @ b.T) * tensors["g"] - tensors["h"]).sum(1)
+                found = weft.cascade(
+                    "ik,jk->ij", a, b, between=between, alpha=alpha, operands={name: named[name] for name in names}
+                )
+                torch.testing.assert_close(found, expected)
+            found = plan(a, b, operands={name: tensors[name] for name in names})
+            torch.testing.assert_close(found, (a @ b.T * tensors["g"] - tensors["h"]).sum(1))
+        a, b = torch.randn(8, 4), torch.randn(8, 4)
 
 
-def _layouts(names: Sequence[str], operands: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr("weft.cascades.replay._PLAIN", (OnADevice,))
-    monkeypatch.setattr(OnADevice, "is_cuda", True, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    return layouts_of([], {name: each.as_subclass(OnADevice) for name, each in operands.items()}, names)
+def test_known_calls_look_at_what_may_change() -> None:
+    """Gradients, autocast, layouts, what torch may round, and forward mode."""
+    a, b, c = tensors = _tensors()
+    wanted = torch.softmax(a @ b.T, 1) @ c
 
+    def called(*given: Tensor) -> Tensor:
+        found: Tensor = weft.cascade(EQUATION, *given, between=lambda s: weft.softmax(s, "j"))
+        return found
 
-def test_layouts_of_operands_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, columns = torch.zeros(8, 8), torch.zeros(8, 8).mT
-    first = _layouts(("g", "h"), {"g": rows, "h": columns}, monkeypatch)
-    assert first == _layouts(("g", "h"), {"h": columns, "g": rows}, monkeypatch)
-    assert first != _layouts(("g", "h"), {"h": rows, "g": columns}, monkeypatch)
+    for _ in range(3):
+        torch.testing.assert_close(called(a, b, c), wanted)
+        torch.testing.assert_close(called(a.T.contiguous().T, b, c), wanted)
+        leaves = [each.clone().requires_grad_() for each in tensors]
+        grads = torch.autograd.grad(called(*leaves).square().sum(), leaves)
+        plain = torch.autograd.grad((torch.softmax(leaves[0] @ leaves[1].T, 1) @ leaves[2]).square().sum(), leaves)
+        torch.testing.assert_close(grads, plain)
+        with torch.no_grad():
+            assert not called(*leaves).requires_grad
+        with torch.autocast("cpu", torch.bfloat16):
+            assert called(a, b, c).dtype == torch.bfloat16
+        with pytest.raises(weft.UnsupportedError, match="forward mode"), torch.autograd.forward_ad.dual_level():
+            called(torch.autograd.forward_ad.make_dual(a, torch.ones_like(a)), b, c)
+        with pytest.raises(weft.ShapeError):
+            called(a[:, :3], b, c)
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            torch.testing.assert_close(called(a, b, c), wanted)
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 SCALE = [1.0]

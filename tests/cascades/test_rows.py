@@ -12,11 +12,21 @@ from torch import Tensor
 import weft
 from cascades.functions_between import FUNCTIONS, Between
 from weft.cpu import row_call
+from weft.planner import validity
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
 COMPILED = [
     each for each in FUNCTIONS if each.name in ("softmax and logsumexp", "standardized", "a window", "scaled behind")
 ]
+
+
+@pytest.fixture(autouse=True)
+def loops_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops, not torch's operations on few elements."""
+    monkeypatch.setattr("weft.cascades.plan.FEW", 0)
+    validity.outdate()
+
+
 LOOPS = "loops       in loops that are compiled for this function"
 
 

@@ -220,7 +220,7 @@ class _CallWriter(GraphWriter):
                 known[node] = self.plus(value, known[other])
             else:
                 arguments = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-                known[node] = self.graph.call_function(_bound(node.target), *arguments)
+                known[node] = self.graph.call_function(bound(node.target), *arguments)
         (given,) = next(node for node in function.graph.nodes if node.op == "output").args
         results = given if isinstance(given, (tuple, list)) else [given]
         return [
@@ -267,7 +267,7 @@ def _addend(node: fx.Node, inputs: list[fx.Node]) -> fx.Node | None:
     return others[0] if fits and value in node.args else None
 
 
-def _bound(target: Any) -> Callable[..., Any]:
+def bound(target: Any) -> Callable[..., Any]:
     """An operation by its binding where it has one, which is called in half of the time.
 
     Numbers are made by the operation itself: its binding makes them on torch's default device.

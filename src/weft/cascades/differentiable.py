@@ -14,8 +14,8 @@ from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 from weft.cascades.program import Program
-from weft.cascades.reference import all_at_once
 from weft.cascades.transforms import refuse_tangents
+from weft.cascades.whole import whole
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
 VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
@@ -74,12 +74,12 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     def _gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         plan = ctx.plan
-        grads = plan.results.along_s(grads)
         a, b, c, *others = ctx.saved_tensors
         count = len(others) - len(ctx.nodes)
         operands, kept = others[:count], others[count:]
         if torch.is_grad_enabled():
             return (None, *_differentiably(plan, (a, b, c, *operands), ctx.needs_input_grad[1:], grads))
+        grads = plan.results.along_s(grads)
         values = _given(plan, operands)
         values.update(zip(ctx.nodes, kept, strict=True))
         for node in ctx.d:
@@ -116,11 +116,11 @@ def _differentiably(
     plan: Any, inputs: Sequence[Tensor | None], needs: Sequence[bool], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Gradients that have gradients themselves, from all of S."""
-    a, b, c, *operands = inputs
-    assert a is not None
-    assert b is not None
-    given = [each for each in operands if each is not None]
-    results = all_at_once(plan, a, b, c, given, plan.frame.products.accumulate)
+    frame, given = plan.frame, [each for each in inputs if each is not None]
+    terms = [frame.first.x, frame.first.y, *(() if frame.second is None else (frame.second.y,))]
+    laid = [(labels, each.shape) for labels, each in zip(terms, given, strict=False)]
+    operands = [(frame.order, each.shape) for each in given[len(terms) :]]
+    results = whole(plan, laid, operands, frame.products.accumulate)(*given, *plan.coordinates)
     pairs = [
         (value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None and value.requires_grad
     ]

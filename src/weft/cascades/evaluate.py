@@ -278,10 +278,9 @@ def softmax(value: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Exponentials over their sum; 0 where there is none."""
     if len(dims) == 1 and not value.is_cuda and value.shape[dims[0]] > 0:
         found = torch.softmax(value, dims[0])
-        rows = found.detach().narrow(dims[0], 0, 1).isnan()
-        if not bool(rows.any()):
+        if not math.isnan(found.detach().sum()):  # as a row of -inf is
             return found
-        rows = rows & (value.detach().amax(dims[0], keepdim=True) == -math.inf)
+        rows = value.detach().amax(dims[0], keepdim=True) == -math.inf
         return torch.where(rows, 0.0, torch.softmax(torch.where(rows, 0.0, value), dims[0]))
     peak = finite(extreme("amax", value.detach(), dims))
     weights = torch.exp(value - peak)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.autograd import forward_ad
 
-from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
+from weft.autograd.graphs import Program as TorchProgram
+from weft.autograd.handed import serves
+from weft.base.arrays import as_tensor, is_transforming, outside_inference, returned, source_of, without_autocast
 from weft.base.cached import cached_property
 from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.log import warn
 from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
-from weft.cascades.between import Between, check_reductions, traced
+from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
-from weft.cascades.following import Following
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
+from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, apart, arranged, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
-from weft.cascades.reference import all_at_once
 from weft.cascades.repeated import Repeated
-from weft.cascades.replay import layouts_of
 from weft.cascades.results import Results
 from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
@@ -35,10 +39,14 @@ from weft.cascades.serving import is_default, tile_of, unserved, without_terms
 from weft.cascades.takeover import Takeover
 from weft.cascades.terms import BOUND
 from weft.cascades.transforms import transformed
+from weft.cascades.whole import whole
 from weft.cascades.words import explained
 from weft.cpu import jit
-from weft.engine.memo import keeps
+from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
+from weft.fn.fingerprint import fingerprint
+from weft.fn.watched import Watched
+from weft.machine.exactness import shortened
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
@@ -46,7 +54,8 @@ from weft.planner.schedule import Target
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 
-_MOST_REPLAYS = 64
+FEW = 1 << 17  # elements of S on a CPU that torch's operations serve best, all at once
+_KNOWN_CALLS = 64  # of a plan
 
 
 class CascadePlan:
@@ -55,13 +64,15 @@ class CascadePlan:
     Made by `weft.plan_cascade`; `planned` makes one of other tensors.
     """
 
-    following: Following | None = None
-    whole: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None  # the call, for transforms and tracing
+    call: Callable[[Sequence[Any], Mapping[str, Any]], Any] | None = None  # by `cascade`, for tracing
+    _watched: Watched[Any] | None = None  # the function, which may compute something else while the plan is kept
+    _traced: Any = None  # what it computed when the plan was made
 
     def __init__(
         self, said: Described, function: Any, options: Options, alpha: float, planned: Callable[..., CascadePlan]
     ) -> None:
         self.said, self.options, self.alpha, self.planned = said, options, alpha, planned
+        self._function, self._calls = function, Calls(_KNOWN_CALLS)
         self.notation, self.extents = said.notation, said.extents
         storage_type(said.dtype, said.dtype)
         types = resolve(said.dtype, said.dtype, options.precision, options.accumulate)
@@ -174,7 +185,7 @@ class CascadePlan:
         if self.options.backend == "triton":
             raise error
         warn(f"{self!r} runs by blocks: its kernel cannot be made ({first_line(error)})")
-        self.__dict__.update(kernel=None, backward=None, arriving=None, _replays=None)
+        self.__dict__.update(kernel=None, backward=None, arriving=None)
 
     @cached_property
     def backward(self) -> BackwardLaunch | None:
@@ -208,105 +219,153 @@ class CascadePlan:
 
     # -- a call ----------------------------------------------------------------------------------------------------
 
+    def followed(self, function: Any, call: Callable[[Sequence[Any], Mapping[str, Any]], Any]) -> CascadePlan:
+        """The plan for a caller whose function may compute something else by the time of a call."""
+        found = copy(self)
+        found._function, found.call, found._calls = function, call, Calls(_KNOWN_CALLS)
+        if function is not None:
+            trace = partial(recorded, function, self.types.accumulate, self.said.given)
+            found._watched = Watched((function,), trace)
+            found._traced = found._watched.now()
+        return found
+
+    def like(self, notation: CascadeNotation, terms: Sequence[tuple[str, Any]], tensors: Sequence[Tensor]) -> Any:
+        """The plan of this call with other labels: of A, B, C and operands, which have these terms."""
+        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
+        count = 2 if notation.c is None else 3
+        named = {name: (modes, each) for (name, modes), each in zip(terms, tensors[count:], strict=True)}
+        equation, options = tuple(each for each in labels if each is not None), replace(self.options, operands=named)
+        return self.planned(equation, tensors[:count], options, self._function, self.alpha)
+
     @outside_graphs
     def __call__(self, *tensors: Any, operands: Mapping[str, Any] | None = None) -> Any:
         """The cascade of A, B and C, and of `operands` by name; shapes and types are those that it was planned for."""
-        if self.whole is not None and is_traced(tensors):
-            return self.whole(tensors, operands or {})
-        if self.following is not None:
-            return self.following.now()._called(tensors, operands, self.following.function)
-        return self._called(tensors, operands, None)
-
-    def _called(self, tensors: Sequence[Any], operands: Mapping[str, Any] | None, function: Any) -> Any:
-        if not is_transforming() and (replayed := self._replayed(tensors, operands)) is not None:
-            return replayed
+        words, given = self._words(tensors, operands)
+        known, place = (None, None) if words is None else self._calls.find(words, given)
+        if known is not None and (found := known.run(given)) is not None:
+            return found
+        if self.call is not None and is_traced(tensors):
+            return self.call(tensors, operands or {})
         with call_context(lambda: f"CascadePlan({self.notation})"):
             if operands is not None and not isinstance(operands, Mapping):
                 raise ArgumentError(f"operands is a mapping from names to tensors, not {type(operands).__name__}")
-            given = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
+            read = [as_tensor(name, each).resolve_neg() for name, each in zip("abcd", tensors, strict=False)]
             named = {
                 name: as_tensor(f"operand '{name}'", each).resolve_neg() for name, each in (operands or {}).items()
             }
+            self.said.check(read, named)
+            beside = [named[name] for name in self.said.operands]
+            plan = self._now((*read, *beside))
             if is_transforming():
-                self.said.check(given, named)
-                return transformed(self, given, named, function)
-            found = self.anew(given, named)
+                return transformed(plan, read, named)
+            found, known = plan.called(read, named)
+            if all(one is other for one, other in zip(given, (*read, *beside), strict=False)):
+                self._calls.keep(place, given, known)
         return returned(source_of(*tensors), None, found, False) if tensors else found
+
+    def _words(self, tensors: Sequence[Any], operands: Any) -> tuple[Any, Sequence[Any]]:
+        """All that a call says, and its tensors; None for one that must be read."""
+        print_of = () if self._function is None else fingerprint(self._function)
+        if operands is None and not self.said.operands:
+            return print_of, tensors
+        if type(operands) is not dict or operands.keys() != self.said.operands.keys():
+            return None, ()
+        return print_of, (*tensors, *[operands[name] for name in self.said.operands])
+
+    def _now(self, given: Sequence[Tensor]) -> CascadePlan:
+        """The plan of what the function computes now."""
+        if self._watched is None or self._watched.now() == self._traced:
+            return self
+        terms = [(name, modes) for name, (modes, _, _) in self.said.operands.items()]
+        found: CascadePlan = self.like(self.notation, terms, given)
+        return found
 
     def run(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         """Results of tensors that are read."""
-        replayed = self._replayed(tensors, operands)
-        return self.anew(tensors, operands) if replayed is None else replayed
+        return self.called(tensors, operands)[0]
 
-    def _replayed(self, tensors: Sequence[Any], operands: Mapping[str, Any] | None) -> Tensor | None:
-        """The result of a call like one before, without all that this has settled."""
-        if not self._replays:
-            return None
-        repeated = self._replays.get(layouts_of(tensors, operands, self._names))
-        if repeated is None:
-            return None
-        return repeated([*tensors, *(() if operands is None else map(operands.__getitem__, self._names))])
+    def called(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> tuple[Any, Any]:
+        """Results of tensors that are read, and what runs later calls on tensors that lie alike, or None.
 
-    def anew(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        """Results of tensors that are read, whatever calls there were. Autocast casts none of what is between."""
+        Autocast casts none of what is between.
+        """
         self.said.check(tensors, operands)
+        given = (*tensors, *[operands[name] for name in self.said.operands])
+        if self.few is not None and forward_ad._current_level < 0 and serves():
+            known = _Written(self.few, self.coordinates, self.several)
+            return known.run(given), known
         with without_autocast():
-            return self._made(tensors, operands)
+            return self._made(given)
 
-    def _made(self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+    def anew(self, given: Sequence[Tensor]) -> Any:
+        """Results of A, B, C and operands, whatever calls there were."""
+        with without_autocast():
+            return self._made(given)[0]
+
+    def _made(self, given: Sequence[Tensor]) -> tuple[Any, Any]:
         if self.options.backend == "reference":
-            ready, given = self._arranged(tensors, operands, None, torch.float64)
-            c = ready[2] if self.meets else None
-            found = self.results.laid_out(all_at_once(self, ready[0], ready[1], c, given, torch.float64))
-            return self._packed([each.clone() for each in found])  # no views: torch refuses to write to some
+            return self._packed(self._whole(torch.float64)(*given, *self.coordinates)), None
         if self.arriving is not None:
-            grads = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-            self.arriving.call(self._preparing(tensors, operands, grads))
-        ready, given = self._arranged(tensors, operands, self.launch)
-        found = differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, given)
-        if self._replays is not None and self.launch is not None:
-            self._keep(tensors, operands, ready, given)
-        return self._packed(found)
+            grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self._count])
+            self.arriving.call(self._preparing(given, grads))
+        ready, operands = self._arranged(given, self.launch)
+        found = self._packed(differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, operands))
+        return found, _Again(self) if self.said.device.type == "cpu" else self._repeated(given, ready, operands)
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
 
-    def _arranged(
-        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], launch: CascadeLaunch | None,
-        product: torch.dtype | None = None,
-    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+    @property
+    def _terms(self) -> tuple[tuple[Label, ...], ...]:
+        """Labels of A, B and C."""
+        notation = self.notation
+        return (notation.a, notation.b) if notation.c is None else (notation.a, notation.b, notation.c)
+
+    @property
+    def _count(self) -> int:
+        return 3 if self.meets else 2
+
+    def _whole(self, wide: torch.dtype) -> TorchProgram:
+        """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
+        operands = [(terms, shape) for terms, shape, _ in self.said.operands.values()]
+        return whole(self, list(zip(self._terms, self.said.shapes, strict=True)), operands, wide)
+
+    @cached_property
+    def few(self) -> TorchProgram | None:
+        """All of S at once in torch's operations, on a CPU, where blocks of it would gain nothing."""
+        if self.said.device.type != "cpu" or self.options.backend != "auto" or self.frame.algebra is not None:
+            return None
+        s = {label: self.extents[label] for label in self.frame.order}
+        return self._whole(self.types.accumulate) if math.prod(s.values()) <= FEW and self.boxes.extents == s else None
+
+    def _arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
-        frame = self.frame
-        labels = (self.notation.a, self.notation.b, *(() if self.notation.c is None else (self.notation.c,)))
+        frame, tensors = self.frame, given[: self._count]
         orders = [frame.first.y, frame.first.x] if frame.swapped else [frame.first.x, frame.first.y]
         if frame.second is not None:
             orders.append(frame.second.y)
-        sums = product or frame.products.accumulate
         made = [
-            arranged(tensor, term, order, self.extents, sums).to(product or frame.products.product)
-            for tensor, term, order in zip(tensors, labels, orders, strict=True)
+            arranged(tensor, term, order, self.extents, frame.products.accumulate).to(frame.products.product)
+            for tensor, term, order in zip(tensors, self._terms, orders, strict=True)
         ]
         if frame.swapped:
             made[0], made[1] = made[1], made[0]
-        given = [
-            arranged(operands[name], terms, frame.order, self.extents)
-            for name, (terms, _, _) in self.said.operands.items()
+        operands = [
+            arranged(each, terms, frame.order, self.extents)
+            for each, (terms, _, _) in zip(given[self._count :], self.said.operands.values(), strict=True)
         ]
-        return [self._as_read(each, at, launch) for at, each in enumerate(made)], given
+        return [self._as_read(each, at, launch) for at, each in enumerate(made)], operands
 
-    def _preparing(
-        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], grads: bool
-    ) -> Callable[[], tuple[Any, Any]]:
+    def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], tuple[Any, Any]]:
         """The kernel and that of gradients compiled, for tensors like these."""
-        without = [_without_memory(each) for each in tensors]
-        named = {name: _without_memory(each) for name, each in operands.items()}
+        without = [_without_memory(each) for each in given]
 
         def prepare() -> tuple[Any, Any]:
             kernel, between = self.kernel, self.between
             assert kernel is not None
-            ready, given = self._arranged(without, named, kernel)
+            ready, operands = self._arranged(without, kernel)
             a, b, c = (*ready, None)[:3]
-            values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*given, *self.coordinates), strict=True))
+            values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*operands, *self.coordinates), strict=True))
             kernel.prepare((a, b, c), values)
             if grads and self.backward is not None:
                 self.backward.prepare((a, b, c), values, self.alone)  # type: ignore[arg-type]
@@ -315,42 +374,27 @@ class CascadePlan:
         return prepare
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(self.said.operands)
-
-    @cached_property
     def alone(self) -> bool:
         """Whether D is all that kernels make, and needs no operations of torch before or after."""
         if self.kernel is None or self.kernel.functions.factor is None or len(self.between.outputs) > 1:
             return False
         return self.meets and not self.program.prelude and not self.program.stages[0].known
 
-    @cached_property
-    def _replays(self) -> dict[Hashable, Repeated] | None:
-        """Calls by their layouts; None where there is more to them than launches."""
-        kernel = self.kernel
-        return {} if self.alone and self.said.device.type == "cuda" and not kernel.tile.terms else None  # type: ignore[union-attr]
-
-    def _keep(
-        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], ready: Sequence[Tensor], given: list[Tensor]
-    ) -> None:
-        """Keep a call, where kernels read operands as they lie."""
-        layouts = layouts_of(tensors, operands, self._names)
-        if layouts is None or not keeps():
-            return
-        assert self._replays is not None
-        assert self.launch is not None
-        grads = bool(layouts[0])  # type: ignore[index]
+    def _repeated(self, given: Sequence[Tensor], ready: Sequence[Tensor], operands: list[Tensor]) -> Repeated | None:
+        """Later calls as launches and nothing else, where kernels alone make D and read operands as they lie."""
+        if self.launch is None or not self.alone or self.launch.tile.terms:
+            return None
+        grads = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        if grads and (self.backward is None or any(each.requires_grad for each in given[3:])):
+            return None
         places = (1, 0, 2) if self.frame.swapped else (0, 1, 2)
-        as_they_lie = zip(map(tensors.__getitem__, places), ready, strict=True)
-        if not all(each.data_ptr() == own.data_ptr() for each, own in as_they_lie) or (grads and self.backward is None):
-            return
-        if any(len(set(term)) < len(term) for term in (self.notation.a, self.notation.b, self.notation.c or ())):
-            return
-        if len(self._replays) < _MOST_REPLAYS and layouts not in self._replays:
-            values = dict(zip(self.between.inputs[1:], (*given, *self.coordinates), strict=True))
-            forward = self.launch.replay(ready, values, places, states=grads)
-            self._replays[layouts] = Repeated(self, forward, [each.shape for each in ready], grads)
+        if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
+            return None
+        if any(len(set(term)) < len(term) for term in self._terms):
+            return None
+        values = dict(zip(self.between.inputs[1:], (*operands, *self.coordinates), strict=True))
+        forward = self.launch.replay(ready, values, places, states=grads)
+        return Repeated(self, forward, [each.shape for each in ready], grads)
 
     def _as_read(self, tensor: Tensor, at: int, launch: CascadeLaunch | None) -> Tensor:
         """An arranged A, B or C in memory as products or the kernel read it."""
@@ -365,10 +409,11 @@ class CascadePlan:
     def coordinates(self) -> list[Tensor]:
         """The coordinates along S, in the order of the function's parameters."""
         found = []
-        for label in self.said.indices.values():
-            shape = self.frame.shape(frozenset((label,)))
-            places = torch.arange(self.extents[label], dtype=self.said.place_type(label), device=self.said.device)
-            found.append(places.reshape(shape))
+        with outside_inference():
+            for label in self.said.indices.values():
+                shape = self.frame.shape(frozenset((label,)))
+                places = torch.arange(self.extents[label], dtype=self.said.place_type(label), device=self.said.device)
+                found.append(places.reshape(shape))
         return found
 
     @cached_property
@@ -384,6 +429,30 @@ class CascadePlan:
 
     def __repr__(self) -> str:
         return f"CascadePlan({self.notation}, {self.program.form})"
+
+
+class _Written(NamedTuple):
+    """A known call of few elements."""
+
+    program: TorchProgram
+    coordinates: list[Tensor]
+    several: bool
+
+    def run(self, given: Sequence[Tensor]) -> Any:
+        """The results; None where torch may round the factors of products."""
+        if shortened():
+            return None
+        found = self.program(*given, *self.coordinates)
+        return found if self.several else found[0]
+
+
+class _Again(NamedTuple):
+    """A known call whose tensors need not be read again."""
+
+    plan: CascadePlan
+
+    def run(self, given: Sequence[Tensor]) -> Any:
+        return self.plan.anew(given)
 
 
 def _without_memory(tensor: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.api.keywords import Equation, signed
+from weft.api.lookup import as_key, said_options
 from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
-from weft.engine.memo import Memo, MemoPlace
+from weft.engine.calls import CALLS
 from weft.errors import DTypeError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprint
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from weft.cascades.described import Described
     from weft.cascades.plan import CascadePlan
 
-_PLANS = Memo("cascades: plans", 256)
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
 
@@ -50,9 +50,9 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     * `algebra`: that of the second contraction, a name or a `weft.Algebra`; ``D = reduce over k of combine(P, C)``.
     * `alpha`: a number, the factor of S, without a gradient. `out_dtype`: D's type, by default the operands'.
       `precision`, `accumulate`: as in `contract`. `workspace_limit`: the most bytes for a block of S.
-    * `specialize`: whether compiled loops serve on a CPU, and on a Hopper GPU a kernel, where S is a matrix for each
-      index of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost what compiling takes; ``"now"``, the
-      default of `plan_cascade`; ``"never"``.
+    * `specialize`: whether compiled loops serve on a CPU, where S has more than 2^17 elements, and on a Hopper GPU a
+      kernel, where S is a matrix for each index of a batch, of 2^24 elements and more: ``"auto"``, once calls have lost
+      what compiling takes; ``"now"``, the default of `plan_cascade`; ``"never"``.
     * `backend`: ``"auto"``; ``"triton"``: that kernel from the first call on, whatever the GPU and the size;
       ``"reference"``: all of S, in float64.
 
@@ -77,6 +77,10 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     if is_dynamo_compiling():
         return as_operation("cascade")(equation, a, b, c, keywords)
     given = (a, b) if c is None else (a, b, c)
+    words, beside = _words(equation, keywords)
+    known, place = (None, None) if words is None else CALLS.find(words, (*given, *beside))
+    if known is not None and (found := known.run((*given, *beside))) is not None:
+        return found
     if is_traced(given):
         return as_operation("traced cascade")(equation, a, b, c, keywords)
     from weft.cascades.transforms import transformed
@@ -84,8 +88,11 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned("cascade", equation, given, keywords)
         if is_transforming():
-            return transformed(plan, tensors, operands, keywords.get("between"))
-        return returned(source_of(*given), None, plan.run(tensors, operands), False)
+            return transformed(plan, tensors, operands)
+        found, known = plan.called(tensors, operands)
+        if all(one is other for one, other in zip((*given, *beside), (*tensors, *operands.values()), strict=False)):
+            CALLS.keep(place, (*given, *beside), known)
+        return returned(source_of(*given), None, found, False)
 
 
 @signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")
@@ -103,22 +110,30 @@ def plan_cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: 
     >>> torch.allclose(plan(x, w), torch.logsumexp(x @ w.T, -1), atol=1e-5)
     True
     """
-    from weft.cascades.following import followed
-
     given = (a, b) if c is None else (a, b, c)
-    with call_context(lambda: describe_many("plan_cascade", equation, given)):
-        plan = _planned("plan_cascade", equation, given, keywords)[0]
-        found: CascadePlan = followed(plan, keywords.get("between"))
 
-    def whole(tensors: Sequence[Any], operands: Mapping[str, Any]) -> Any:
+    def called(tensors: Sequence[Any], operands: Mapping[str, Any]) -> Any:
         read = {name: as_tensor(f"operand '{name}'", each) for name, each in operands.items()}
         found.said.check([as_tensor(name, each) for name, each in zip("abcd", tensors, strict=False)], read)
         named = {name: (modes, operands[name]) for name, (modes, _, _) in found.said.operands.items()}
         return cascade(equation, *tensors, **words, operands=named or None)
 
     words = {name: value for name, value in keywords.items() if name != "operands"}
-    found.whole = whole
+    with call_context(lambda: describe_many("plan_cascade", equation, given)):
+        found = _planned("plan_cascade", equation, given, keywords)[0].followed(keywords.get("between"), called)
     return found
+
+
+def _words(equation: Any, keywords: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """All that a call says but for its tensors, and those of its operands; None for one that must be read."""
+    text = equation if type(equation) is str else as_key(equation)
+    options = dict(keywords)
+    function, alpha = options.pop("between", None), options.pop("alpha", 1.0)
+    said, beside = said_options(options) if options else ((), ())
+    print_of = () if function is None else fingerprint(function)
+    if text is None or said is None or print_of is None or type(alpha) not in (int, float):
+        return None, ()
+    return ("cascade", text, said, print_of, repr(alpha)), beside
 
 
 def _planned(
@@ -144,30 +159,18 @@ def planned(
     from weft.cascades.plan import CascadePlan  # with all that runs it: with the first call, not with weft
 
     _check(tensors, options)
-    place = _place(equation, tensors, options.tensors, options, function, alpha)
-    plan: CascadePlan | None = None if place is None else _PLANS.get(place)
+    said, text = options.said(), equation if isinstance(equation, str) else as_key(equation)
+    print_of = () if function is None else fingerprint(function)
+    given = [each.detach() for each in (*tensors, *options.tensors.values())]
+    plan: CascadePlan | None = None
+    place = None
+    if said is not None and print_of is not None and text is not None:
+        plan, place = CALLS.find(("plan of a cascade", text, said, print_of, repr(alpha)), given)
     if plan is None:
         with outside_transforms():
             plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned)
-        if place is not None:
-            _PLANS.put(place, plan)
+        CALLS.keep(place, given, plan)
     return plan
-
-
-def _place(
-    equation: Any, tensors: Sequence[torch.Tensor], operands: Mapping[str, torch.Tensor], options: Options,
-    function: Any, alpha: float,
-) -> MemoPlace | None:  # fmt: skip
-    """The place of all that a plan follows from; None where that cannot be told without reading it again."""
-    print_of = () if function is None else fingerprint(function)
-    said = options.said()
-    if print_of is None or said is None or not isinstance(equation, (str, tuple)):
-        return None
-    layouts = tuple((tuple(each.shape), each.dtype, each.device) for each in (*tensors, *operands.values()))
-    try:
-        return _PLANS.place((equation, layouts, tuple(operands), said, print_of, repr(alpha)))
-    except TypeError:
-        return None
 
 
 def autocast_type(kind: str, dtype: torch.dtype) -> torch.dtype | None:

@@ -22,6 +22,7 @@ class Repeated:
 
     def __init__(self, plan: Any, forward: Replay, shapes: Sequence[Sequence[int]], grads: bool) -> None:
         self.plan, self._forward, self._shapes, self._grads = plan, forward, shapes, grads
+        self._device = torch._C._cuda_getDevice()
         frame, notation = plan.frame, plan.notation
         written = frame.second.result
         self._d = [plan.extents[label] for label in written]
@@ -34,9 +35,13 @@ class Repeated:
         self._turns = [_Turned(*each) for each in zip(labels, own, shapes, strict=True)]
         self._replays: dict[tuple[bool, ...], Replay] = {}
 
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+    def run(self, tensors: Sequence[Tensor]) -> Tensor | None:
+        """D, or None on another device than the kernels were launched on."""
+        if torch._C._cuda_getDevice() != self._device:
+            return None
         if self._grads:
-            return _Repeated.apply(self, *tensors)
+            found: Tensor = _Repeated.apply(self, *tensors)
+            return found
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
             return self._as_asked(self._forward(tensors)[0])
 
@@ -68,8 +73,7 @@ class Repeated:
     ) -> Sequence[Tensor]:
         """Gradients by launches that are made here, and kept."""
         plan, launch = self.plan, self.plan.backward
-        named = dict(zip(plan.said.operands, tensors[3:], strict=True))
-        ready, operands = plan._arranged(tensors[:3], named, plan.kernel)
+        ready, operands = plan._arranged(tensors, plan.kernel)
         a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
         values: dict[fx.Node, Tensor] = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
         sums = (target.gives for target in launch.functions.sums)
@@ -121,7 +125,7 @@ class _Repeated(torch.autograd.Function):
 
 def _differentiably(plan: Any, tensors: Sequence[Tensor], grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
     """Gradients that have gradients themselves, of the call made anew."""
-    d = plan.anew(tensors[:3], dict(zip(plan.said.operands, tensors[3:], strict=True)))
+    d = plan.anew(tensors)
     wanted = [each for each, need in zip(tensors[:3], needs, strict=False) if need]
     found = iter(torch.autograd.grad(d, wanted, grad, create_graph=True))
     return [next(found) if need else None for need in needs[:3]]

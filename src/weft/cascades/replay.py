@@ -5,22 +5,19 @@ from __future__ import annotations
 import copy
 import math
 import struct
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from weft.base.arrays import dispatch_modes, is_transforming
 from weft.cascades.arguments import Call
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
 from weft.spec import Layout
 
 _ALIGNED = 256  # bytes
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Launched(NamedTuple):
@@ -172,23 +169,3 @@ def _moved(tensor_map: Any, tensor: Tensor) -> Any:
     found = copy.copy(tensor_map)
     found.base = tensor
     return found
-
-
-def layouts_of(tensors: Sequence[Any], operands: Mapping[str, Any] | None, names: Sequence[str]) -> Hashable | None:
-    """All of a call that launches follow from, whether it needs gradients first; None for one that is not made again.
-
-    That is one with gradients of operands, say.
-    """
-    if dispatch_modes() or is_transforming() or forward_ad._current_level >= 0:
-        return None
-    if (operands or {}).keys() != set(names):
-        return None
-    grads, found, named = torch.is_grad_enabled(), [], [(operands or {})[name] for name in names]
-    for each in (*tensors, *named):
-        if type(each) not in _PLAIN or each.is_neg() or not each.is_cuda:
-            return None
-        found.append((each.shape, each.stride(), each.dtype, each.get_device(), each.data_ptr() % 16))
-    if grads and any(each.requires_grad for each in named):
-        return None
-    needs = grads and any(each.requires_grad for each in tensors)
-    return (needs, torch._C._cuda_getDevice(), *found)

@@ -76,18 +76,11 @@ def refuse_tangents() -> NoReturn:
     raise UnsupportedError("a cascade has no forward mode: take gradients, or torch.func.jacrev")
 
 
-def transformed(plan: Any, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], function: Any) -> Any:
+def transformed(plan: Any, tensors: Sequence[Tensor], operands: Mapping[str, Tensor]) -> Any:
     """The results of a plan's call within transforms, which may ask for plans of the same function with more modes."""
-    def like(notation: CascadeNotation, terms: Terms, given: Sequence[Tensor]) -> Any:
-        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
-        count = len(tensors)
-        named = {name: (modes, each) for (name, modes), each in zip(terms, given[count:], strict=True)}
-        options, equation = replace(plan.options, operands=named), tuple(each for each in labels if each is not None)
-        return plan.planned(equation, given[:count], options, function, plan.alpha)
-
     terms = tuple((name, modes) for name, (modes, _, _) in plan.said.operands.items())
     named = [operands[name] for name, _ in terms]
-    found = Transformed.apply(TransformedCall(plan.notation, terms, like), *tensors, *named)
+    found = Transformed.apply(TransformedCall(plan.notation, terms, plan.like), *tensors, *named)
     return found if plan.several else found[0]
 
 

@@ -28,7 +28,9 @@ def explained(plan: Any) -> str:
         left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in plan.cut(stage))
         if left < elements:
             lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
-    if plan.said.device.type == "cpu":
+    if plan.few is not None:
+        lines.append("serves      torch's operations, on all of S at once: it has few elements")
+    elif plan.said.device.type == "cpu":
         why = dict.fromkeys(each for each in plan.takeover.rows.values() if isinstance(each, str))
         how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
         lines.append(f"loops       {how}")

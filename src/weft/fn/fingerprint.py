@@ -104,6 +104,12 @@ def standing_for(function: _Function, meaning: Any) -> _Function:
     return function
 
 
+def settled(function: _Function) -> _Function:
+    """`function`, which does what its name says as long as this process runs."""
+    _settled.add(function)
+    return function
+
+
 def fingerprint(fn: Any) -> Hashable | None:
     """A key that changes whenever `fn` may have changed, or None where that cannot be told.
 

@@ -6,15 +6,15 @@ an element of. A reduced value stands for all elements along the reduced mode ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
 from weft.errors import FunctionError
 from weft.fn.element import Element
-from weft.fn.fingerprint import standing_for
+from weft.fn.fingerprint import settled
 
 _library = torch.library.Library("weft_fn", "DEF")
 _library.define("reduce(Tensor value, str kind, str[] modes) -> Tensor")
@@ -48,63 +48,55 @@ def is_reduction(node: Any) -> bool:
     return node.op == "call_function" and node.target is REDUCE
 
 
-Word = TypeVar("Word", bound=Callable[..., Any])
-
-
-def _settled(word: Word) -> Word:
-    """Tell fingerprints of functions that a word does what its name says."""
-    return standing_for(word, ("weft", word.__name__))
-
-
-@_settled
+@settled
 def sum(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """The sum along modes (text or a sequence of labels); of bool and whole numbers in int64."""
     return REDUCE(value, "sum", _read(value, "sum", modes))
 
 
-@_settled
+@settled
 def mean(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """The mean along modes: the sum over the number of elements, masked ones among them."""
     return REDUCE(_floating(value, "mean"), "mean", _read(value, "mean", modes))
 
 
-@_settled
+@settled
 def amax(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """The largest value along modes. Equal ones share its gradient."""
     return REDUCE(value, "amax", _read(value, "amax", modes))
 
 
-@_settled
+@settled
 def amin(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """The smallest value along modes. Equal ones share its gradient."""
     return REDUCE(value, "amin", _read(value, "amin", modes))
 
 
-@_settled
+@settled
 def argmax(value: torch.Tensor, mode: Any) -> torch.Tensor:
     """The index along one mode where the value is largest, int64: the smallest of equal ones."""
     return REDUCE(value, "argmax", _one(_read(value, "argmax", mode), "argmax"))
 
 
-@_settled
+@settled
 def argmin(value: torch.Tensor, mode: Any) -> torch.Tensor:
     """The index along one mode where the value is smallest, int64: the smallest of equal ones."""
     return REDUCE(value, "argmin", _one(_read(value, "argmin", mode), "argmin"))
 
 
-@_settled
+@settled
 def logsumexp(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """``log(sum(exp(value)))`` along modes; -inf where every value is -inf."""
     return REDUCE(_floating(value, "logsumexp"), "logsumexp", _read(value, "logsumexp", modes))
 
 
-@_settled
+@settled
 def softmax(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """``exp(value)`` over its sum along modes; 0 where every value is -inf, as in rows that are masked out."""
     return REDUCE(_floating(value, "softmax"), "softmax", _read(value, "softmax", modes))
 
 
-@_settled
+@settled
 def log_softmax(value: torch.Tensor, modes: Any) -> torch.Tensor:
     """``value - logsumexp(value, modes)``; where every value is -inf it is NaN, as -inf less -inf is."""
     return value - logsumexp(value, modes)
