@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.arrays import grad_mode
-from weft.cascades.evaluate import Recipe
-from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, reducing, run_block
+from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, run_block, run_tail
 from weft.cascades.frame import Box, Frame, flipped, transposed
 from weft.cascades.lowering import PEAK
 from weft.cascades.masks import Cut
@@ -54,9 +53,7 @@ class Gradients:
             leaves[source] = self._leaf(source, self.values[source])
         with grad_mode(True):
             found = dict(leaves)
-            recipe = Recipe(nodes, frozenset(found) | set(nodes))
-            reduce = reducing(self.program.between, self.frame, None)
-            recipe.run(found, len(self.frame.order), reduce, self.frame.device)
+            run_tail(self.program, self.frame, tuple(nodes), found)
         self._pull([(found[node], self.of_nodes[node]) for node in wanted], leaves, None)
 
     def _leaf(self, node: fx.Node, value: Tensor) -> Tensor:

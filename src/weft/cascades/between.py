@@ -9,7 +9,7 @@ block at a time; the others are as small as what the function is given, and exis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,17 +83,22 @@ class Between:
                 waiting += () if node in known else node.all_input_nodes
         return found
 
-    def function(self, results: Sequence[fx.Node], given: Sequence[fx.Node]) -> RecordedFunction:
-        """Some values as a function of others."""
-        graph, new = fx.Graph(), {}
+    def function(
+        self, results: Sequence[fx.Node], given: Sequence[fx.Node], settled: Collection[fx.Node] = (),
+        alone: bool = False,
+    ) -> RecordedFunction:  # fmt: skip
+        """Some values as a function of others; settled choices are their first alternative. `alone`: there is one."""
+        graph, new = fx.Graph(), dict[Any, fx.Node]()
         for at, node in enumerate(given):
             new[node] = graph.placeholder(f"x{at}")
             new[node].meta.update(dtype=node.meta["dtype"], scalar=False)
         behind = self.ancestors(results, frozenset(given))
         for node in self.calls:
             if node in behind and node not in new:
-                new[node] = graph.node_copy(node, new.__getitem__)
-        graph.output(tuple(new[node] for node in results))
+                new[node] = new[node.args[1]] if node in settled else graph.node_copy(node, new.__getitem__)
+        found = tuple(new[node] for node in results)
+        graph.output(found[0] if alone else found)
+        graph.eliminate_dead_code()
         return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
 
     def _describe(self, node: fx.Node) -> None:

@@ -121,16 +121,19 @@ def _differentiably(
     laid = [(labels, each.shape) for labels, each in zip(terms, given, strict=False)]
     operands = [(frame.order, each.shape) for each in given[len(terms) :]]
     results = whole(plan, laid, operands, frame.products.accumulate)(*given, *plan.coordinates)
-    pairs = [
-        (value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None and value.requires_grad
-    ]
-    wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
-    found = iter(
-        torch.autograd.grad(
-            [value for value, _ in pairs], wanted, [grad for _, grad in pairs], create_graph=True, allow_unused=True
-        )
-    )
-    return [next(found) if need and each is not None else None for each, need in zip(inputs, needs, strict=True)]
+    return gradients_of(results, grads, inputs, needs)
+
+
+def gradients_of(
+    results: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor | None], needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of inputs that need them, which have gradients themselves."""
+    pairs = [(value, grad) for value, grad in zip(results, grads, strict=True) if grad is not None]
+    values, given = zip(*[pair for pair in pairs if pair[0].requires_grad], strict=True)
+    wanted = [need and each is not None for each, need in zip(inputs, needs, strict=False)]
+    leaves: list[Any] = [each for each, own in zip(inputs, wanted, strict=False) if own]
+    found = iter(torch.autograd.grad(values, leaves, given, create_graph=True, allow_unused=True))
+    return [next(found) if own else None for own in wanted]
 
 
 def _selects(program: Program) -> bool:

@@ -57,19 +57,19 @@ class ElementFunctions:
         """The values that have peaks, of S and inputs. `settled` choices are their first alternative."""
         if not self.exponents:
             return None
-        return _shortened(self.written(self.exponents, (self.between.inputs[0], *self.inputs), settled))
+        return _shortened(self.between.function(self.exponents, (self.between.inputs[0], *self.inputs), settled))
 
     def rest(self, settled: Collection[fx.Node] = ()) -> RecordedFunction:
         """The values that are summed and multiplied, of S, inputs, peaks and exponentials over them."""
         weights = [node for node in self._weights if node is not None]
         given = (self.between.inputs[0], *self.inputs, *self.stage.peaks, *weights)
-        return _shortened(self.written([target.node for target in (*self.sums, *self.meets)], given, settled))
+        return _shortened(self.between.function([target.node for target in (*self.sums, *self.meets)], given, settled))
 
     def pull(self, settled: Collection[fx.Node] = (), wanted: Sequence[int] = ()) -> Pointwise:
         """The value that meets C, and dS: of what `rest` takes and of gradients of that value and of sums."""
         s = self.between.inputs[0]
         targets = [target.node for target in (*self.sums, *self.meets)]
-        rest = self.written(targets, (s, *self.inputs, *self.stage.peaks), settled)
+        rest = self.between.function(targets, (s, *self.inputs, *self.stage.peaks), settled)
         wide = self.frame.products.accumulate
         count, grads = len(rest.inputs), [f"grad{at}" for at in range(len(targets))]
         inputs = dict(zip((f"x{at}" for at in range(count)), rest.dtypes, strict=True))
@@ -96,11 +96,11 @@ class ElementFunctions:
         small = filter(self.is_small, self.inputs)
         given = (*small, *self.stage.peaks, *(target.gives for target in self.sums))
         if node is None:
-            return self.written([], given, (), one=True)
+            return _one(given)
         behind = self.between.ancestors([node], frozenset(given))
         if any((is_reduction(each) or each.op == "placeholder") and each not in given for each in behind):
             return None
-        return self.written([node], given, ())
+        return self.between.function([node], given, alone=True)
 
     @cached_property
     def of_sums(self) -> RecordedFunction:
@@ -152,29 +152,16 @@ class ElementFunctions:
         free = s not in self.between.ancestors([node.args[0]], frozenset())  # type: ignore[list-item]
         return free and _number(node.args[2]) == -torch.inf and self._is_plain(node.args[1])
 
-    def written(
-        self, results: Sequence[fx.Node], given: Sequence[fx.Node], settled: Collection[fx.Node], one: bool = False
-    ) -> RecordedFunction:
-        """Nodes of the graph as a function of others; settled choices are their first alternative."""
-        graph = fx.Graph()
-        new: dict[fx.Node, fx.Node] = {}
-        for at, node in enumerate(given):
-            new[node] = graph.placeholder(f"x{at}")
-            new[node].meta.update(dtype=node.meta["dtype"], scalar=False)
-        behind = self.between.ancestors(list(results), frozenset(given))
-        for node in self.between.calls:
-            if node in behind and node not in new:
-                first = node.args[1] if node in settled else None
-                new[node] = graph.node_copy(node, new.__getitem__) if first is None else new[first]  # type: ignore[index]
-        if one:
-            constant = graph.call_function(aten.scalar_tensor.default, (1.0,), {"dtype": torch.float32})
-            constant.meta.update(dtype=torch.float32, scalar=True)
-            graph.output(constant)
-        else:
-            found = tuple(new[node] for node in results)
-            graph.output(found if results != [self.factor_node] else found[0])
-        graph.eliminate_dead_code()
-        return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
+
+def _one(given: Sequence[fx.Node]) -> RecordedFunction:
+    """A function of values that is 1."""
+    graph = fx.Graph()
+    for at, node in enumerate(given):
+        graph.placeholder(f"x{at}").meta.update(dtype=node.meta["dtype"], scalar=False)
+    one = graph.call_function(aten.scalar_tensor.default, (1.0,), {"dtype": torch.float32})
+    one.meta.update(dtype=torch.float32, scalar=True)
+    graph.output(one)
+    return RecordedFunction(graph, [node.name for node in graph.nodes if node.op == "placeholder"])
 
 
 def _over_weights(graph: fx.Graph, first: int, weighs: Sequence[bool]) -> RecordedFunction:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 
+import torch
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
-from weft.cascades.evaluate import Recipe, Scratch, reduce_whole
+from weft.cascades.evaluate import Recipe, reduce_whole
 from weft.cascades.frame import Box, Frame
 from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage, Target
@@ -43,24 +42,19 @@ def run(
     for stage in program.stages:
         states = {target: State(target, program, frame) for target in stage.targets}
         peaks = {node: PeakState(node, program.between, frame) for node in stage.peaks}
-        owned = frozenset((program.between.inputs[0], *stage.first))
         if (rows := compiled(stage)) is not None:
             rows.run(Made((a, b, c), values, states, peaks), cut(stage, in_rows=True))
             _take(values, states, peaks)
             run_tail(program, frame, stage.tail, values)
             continue
-        with Scratch.taken() if frame.device.type == "cpu" else nullcontext() as scratch:
-            for each in cut(stage):
-                box, room = each.box, None
-                if scratch is not None:
-                    scratch.begin()
-                    room = scratch.take((math.prod(frame.box_shape(box)),), frame.products.accumulate)
-                inputs = inputs_of(program, stage, frame, values, box)
-                scores = frame.scores(a, b, box, room)
-                scales = _grow(program, stage, frame, scores, inputs, peaks, each, scratch)
-                found = run_block(program, stage, frame, scores, inputs, each, owned, scratch)
-                for target, state in states.items():
-                    state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
+        for each in cut(stage):
+            box = each.box
+            inputs = inputs_of(program, stage, frame, values, box)
+            scores = frame.scores(a, b, box)
+            scales = _grow(program, stage, frame, scores, inputs, peaks, each)
+            found = run_block(program, stage, frame, scores, inputs, each)
+            for target, state in states.items():
+                state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
         _take(values, states, peaks)
         run_tail(program, frame, stage.tail, values)
     return values
@@ -77,25 +71,21 @@ def _take(values: Values, states: Mapping[Target, State], peaks: Mapping[fx.Node
 def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values: Values) -> None:
     """Run small nodes, whole, and keep them."""
     if nodes:
-        recipe = recipe_of(nodes, frozenset((*values, *nodes)), frozenset())
-        recipe.run(values, len(frame.order), reducing(program.between, frame, None), frame.device)
+        recipe = recipe_of(nodes, frozenset(nodes), len(frame.order), frame.device)
+        recipe.run(values, reducing(program.between, frame, None))
 
 
 def _grow(
     program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, peaks: Mapping[fx.Node, PeakState],
-    cut: Cut, scratch: Scratch | None,
+    cut: Cut,
 ) -> dict[fx.Node, Tensor | None]:  # fmt: skip
     """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
     if not peaks:
         return {}
-    s = program.between.inputs[0]
-    found = {**inputs, s: scores}
+    found = {**inputs, program.between.inputs[0]: scores}
     sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
-    again = s in _recipe(stage, (*stage.peaks, *stage.known, *sources), cut).reads
-    recipe = recipe_of(stage.first, frozenset((*found, *sources) if again else sources), cut.settled)
-    reduce = reducing(program.between, frame, cut.box)
-    owned = None if again else frozenset((s,))
-    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned, scratch=scratch)
+    recipe = recipe_of(stage.first, frozenset(sources), len(frame.order), frame.device, cut.settled)
+    recipe.run(found, reducing(program.between, frame, cut.box))
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
         inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
@@ -110,31 +100,23 @@ def inputs_of(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.N
     return {node: frame.place(values[node], box) for node in nodes if node in values}
 
 
-def run_block(
-    program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut,
-    owned: frozenset[fx.Node] | None = None, scratch: Scratch | None = None,
-) -> Values:  # fmt: skip
-    """The values of a block of the stage's targets, from a block of S; `owned` are given values to be written over."""
+def run_block(program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut) -> Values:
+    """The values of a block of the stage's targets, from a block of S."""
     found = {**inputs, program.between.inputs[0]: scores}
-    recipe = _recipe(stage, tuple(inputs), cut)
-    reduce = reducing(program.between, frame, cut.box)
-    if owned is not None:  # a choice that is settled may be S itself
-        held = Counter(id(found[node]) for node in recipe.reads if node in found)
-        owned = frozenset(node for node in owned if node in found and held[id(found[node])] == 1)
-    recipe.run(found, len(frame.order), reduce, frame.device, owned=owned, scratch=scratch)
+    nodes = tuple(node for node in stage.nodes if node not in inputs)
+    targets = frozenset(target.node for target in stage.targets)
+    recipe = recipe_of(nodes, targets, len(frame.order), frame.device, cut.settled)
+    recipe.run(found, reducing(program.between, frame, cut.box))
     return found
 
 
-def _recipe(stage: Stage, given: tuple[fx.Node, ...], cut: Cut) -> Recipe:
-    """The recipe of a block's targets from values that are given."""
-    nodes = tuple(node for node in stage.nodes if node not in given)
-    return recipe_of(nodes, frozenset(target.node for target in stage.targets), cut.settled)
-
-
 @lru_cache(maxsize=1024)
-def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], settled: frozenset[fx.Node]) -> Recipe:
+def recipe_of(
+    nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], rank: int, device: torch.device,
+    settled: frozenset[fx.Node] = frozenset(),
+) -> Recipe:  # fmt: skip
     """The recipe of operations, made once."""
-    return Recipe(nodes, kept, settled)
+    return Recipe(nodes, kept, rank, device, settled)
 
 
 def reducing(between: Between, frame: Frame, box: Box | None) -> Callable[[fx.Node, Tensor], Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.base.cached import cached_property
-from weft.cascades.product import BlockProducts, Labels, ProductRoles, narrowed, roles_of
+from weft.cascades.product import BlockProducts, Labels, ProductRoles, narrowed, roles_of, turned
 from weft.cascades.product import Box as Box
 from weft.cascades.second import SecondAlgebra
 from weft.errors import UnsupportedError
@@ -65,10 +65,10 @@ class Frame:
         """The shape of a block of S."""
         return tuple(box[label][1] for label in self.order)
 
-    def scores(self, a: Tensor, b: Tensor, box: Box, room: Tensor | None = None) -> Tensor:
-        """A block of S, in memory of its own or in `room`."""
+    def scores(self, a: Tensor, b: Tensor, box: Box) -> Tensor:
+        """A block of S."""
         left, right = narrowed(a, self.first.x, box), narrowed(b, self.first.y, box)
-        found = self.products(self.first, left, right, self.alpha, room)
+        found = self.products(self.first, left, right, self.alpha)
         return found.expand(self.box_shape(box))
 
     def place(self, value: Tensor, box: Box) -> Tensor:
@@ -83,54 +83,25 @@ class Frame:
     def on_d(self, value: Tensor) -> Tensor:
         """A value along S, of modes that D has, along D."""
         assert self.second is not None
-        if value.dim() == 0:
-            return value
-        labels = self.second.result
-        value = value.squeeze(self.dims([label for label in self.order if label not in labels]))
-        kept = [label for label in self.order if label in labels]
-        value = value.permute([kept.index(label) for label in labels if label in kept])
-        for at, label in enumerate(labels):
-            if label not in kept:
-                value = value.unsqueeze(at)
-        return value
+        return turned(value, self.order, self.second.result) if value.dim() else value
 
     def along_s(self, value: Tensor) -> Tensor:
         """A value along D, of modes that S has, along S."""
         assert self.second is not None
-        labels = self.second.result
-        value = value.squeeze([at for at, label in enumerate(labels) if label not in self.order])
-        kept = [label for label in labels if label in self.order]
-        value = value.permute([kept.index(label) for label in self.order if label in kept])
-        for at, label in enumerate(self.order):
-            if label not in kept:
-                value = value.unsqueeze(at)
-        return value
+        return turned(value, self.second.result, self.order)
 
     def met(self, value: Tensor, box: Box) -> Tensor:
         """A block of what meets C, by the roles of the second contraction."""
         assert self.second is not None
         value = value.expand(self.box_shape(box))
-        kept = [label for label in self.order if label in self.second.x]
         if self.lone:
-            value = value.sum(self.lone)
-        labels = self.second.x
-        value = value.permute([kept.index(label) for label in labels if label in kept])
-        for at, label in enumerate(labels):
-            if label not in kept:
-                value = value.unsqueeze(at)
-        return value
+            value = value.sum(self.lone, keepdim=True)
+        return turned(value, self.order, self.second.x)
 
     def unmet(self, grad: Tensor, box: Box) -> Tensor:
         """The gradient of a block of what meets C, along S again."""
         assert self.second is not None
-        labels = self.second.x
-        drop = [at for at, label in enumerate(labels) if label not in self.order]
-        grad = grad.squeeze(drop) if drop else grad
-        kept = [label for label in labels if label in self.order]
-        grad = grad.permute([kept.index(label) for label in self.order if label in kept])
-        for dim in self.lone:
-            grad = grad.unsqueeze(dim)
-        return grad.expand(self.box_shape(box))
+        return turned(grad, self.second.x, self.order).expand(self.box_shape(box))
 
 
 def transposed(roles: ProductRoles, role: str) -> ProductRoles:

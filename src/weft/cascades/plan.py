@@ -20,7 +20,6 @@ from weft.base.cached import cached_property
 from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.forks import computing
 from weft.base.log import warn
-from weft.cascades.arriving import Arriving
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.boxes import Boxes, most_elements
@@ -29,17 +28,17 @@ from weft.cascades.differentiable import differentiated
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
-from weft.cascades.product import BlockProducts, apart, arranged, as_it_lies
+from weft.cascades.product import BlockProducts, apart, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
 from weft.cascades.repeated import Repeated
 from weft.cascades.results import Results
 from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_default, tile_of, unserved, without_terms
-from weft.cascades.takeover import Takeover
+from weft.cascades.takeover import Loops, Takeover
 from weft.cascades.terms import BOUND
 from weft.cascades.transforms import transformed
-from weft.cascades.whole import whole
+from weft.cascades.whole import arranging, whole
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.engine.calls import Calls
@@ -51,6 +50,7 @@ from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
 from weft.planner.schedule import Target
+from weft.planner.target import target_of
 from weft.spec import Label
 from weft.spec.dtypes import dtype_name, resolve, result_type, storage_type
 
@@ -102,7 +102,7 @@ class CascadePlan:
         self.boxes = Boxes(self.program, self.frame, between, self._known, limit)
         self.cut = self.boxes.cut
         elements = math.prod(said.extents[label] for label in said.notation.s)
-        self.takeover = Takeover(self.boxes.in_rows, Target(said.device.type), elements, options.specialize)
+        self.loops = Loops(self.boxes.in_rows, Target(said.device.type), elements, options.specialize)
 
     @property
     def meets(self) -> bool:
@@ -151,15 +151,16 @@ class CascadePlan:
     @property
     def launch(self) -> CascadeLaunch | None:
         """The launch of the kernel, where that serves now and not blocks."""
-        return self.kernel if self.arriving is None or self.arriving.is_there else None
+        return self.kernel if self.arriving is None or self.arriving.serves else None
 
     @cached_property
-    def arriving(self) -> Arriving | None:
+    def arriving(self) -> Takeover | None:
         """The calls until the kernel takes over; None where it serves at once, or never."""
         at_once = self.options.backend == "triton" or self.options.specialize == "now"
         if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
             return None
-        return Arriving(math.prod(self.extents[label] for label in self.notation.s), self.said.device)
+        elements = math.prod(self.extents[label] for label in self.notation.s)
+        return Takeover.of_kernel(target_of("triton", self.said.device), elements)
 
     @cached_property
     def kernel(self) -> CascadeLaunch | None:
@@ -207,12 +208,12 @@ class CascadePlan:
 
         Gradients of extremes go to elements that equal them, so that torch makes both.
         """
-        serves = self.takeover()
+        serves = self.loops()
 
         def of(stage: Stage) -> StageRows | None:
             if not serves or (differentiates and any(each.kind in ("amax", "amin") for each in stage.targets)):
                 return None
-            found = self.takeover.rows[stage]
+            found = self.loops.rows[stage]
             return None if isinstance(found, str) else found
 
         return of
@@ -307,7 +308,7 @@ class CascadePlan:
             return self._packed(self._whole(torch.float64)(*given, *self.coordinates)), None
         if self.arriving is not None:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self._count])
-            self.arriving.call(self._preparing(given, grads))
+            self.arriving(self._preparing(given, grads))
         ready, operands = self._arranged(given, self.launch)
         found = self._packed(differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, operands))
         return found, _Again(self) if self.said.device.type == "cpu" else self._repeated(given, ready, operands)
@@ -327,8 +328,7 @@ class CascadePlan:
 
     def _whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
-        operands = [(terms, shape) for terms, shape, _ in self.said.operands.values()]
-        return whole(self, list(zip(self._terms, self.said.shapes, strict=True)), operands, wide)
+        return whole(self, *self._laid, wide)
 
     @cached_property
     def few(self) -> TorchProgram | None:
@@ -340,21 +340,23 @@ class CascadePlan:
 
     def _arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
-        frame, tensors = self.frame, given[: self._count]
-        orders = [frame.first.y, frame.first.x] if frame.swapped else [frame.first.x, frame.first.y]
-        if frame.second is not None:
-            orders.append(frame.second.y)
-        made = [
-            arranged(tensor, term, order, self.extents, frame.products.accumulate).to(frame.products.product)
-            for tensor, term, order in zip(tensors, self._terms, orders, strict=True)
-        ]
-        if frame.swapped:
+        made = list(self._arranging(*given))
+        if self.frame.swapped:
             made[0], made[1] = made[1], made[0]
-        operands = [
-            arranged(each, terms, frame.order, self.extents)
-            for each, (terms, _, _) in zip(given[self._count :], self.said.operands.values(), strict=True)
-        ]
-        return [self._as_read(each, at, launch) for at, each in enumerate(made)], operands
+        return [self._as_read(made[at], at, launch) for at in range(self._count)], made[self._count :]
+
+    @cached_property
+    def _laid(self) -> tuple[list[Any], list[Any]]:
+        """Labels and shapes of A, B and C, and of operands."""
+        operands = [(terms, shape) for terms, shape, _ in self.said.operands.values()]
+        return list(zip(self._terms, self.said.shapes, strict=True)), operands
+
+    @cached_property
+    def _arranging(self) -> TorchProgram:
+        first, second = self.frame.first, self.frame.second
+        orders = [first.y, first.x] if self.frame.swapped else [first.x, first.y]
+        tensors, operands = self._laid
+        return arranging(self, tensors, orders if second is None else [*orders, second.y], operands)
 
     def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], tuple[Any, Any]]:
         """The kernel and that of gradients compiled, for tensors like these."""
@@ -468,6 +470,5 @@ def _processors(device: torch.device) -> int:
 def _is_hopper(device: torch.device) -> bool:
     """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
     from weft.gpu.warp_specialized.gluon_probe import refusal
-    from weft.planner.target import target_of
 
     return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None

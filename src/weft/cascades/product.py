@@ -53,36 +53,15 @@ def roles_of(x: Labels, y: Labels, result: Labels) -> ProductRoles:
     return ProductRoles(batch, m, n, tuple(label for label in x if label in y and label not in result))
 
 
-def arranged(
-    tensor: Tensor, labels: Labels, wanted: Labels, extents: Mapping[Label, int], sums: torch.dtype | None = None
-) -> Tensor:
-    """A tensor with the dimensions that are wanted, in order: diagonals taken, others summed, missing ones of extent 1.
-
-    `sums` is the type of sums, by default the tensor's. A dimension of extent 1 that broadcasts and is not wanted is
-    left out.
-    """
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            first = labels.index(label)
-            second = labels.index(label, first + 1)
-            tensor = tensor.diagonal(0, first, second)
-            labels = (*labels[:first], *labels[first + 1 : second], *labels[second + 1 :], label)
-    lone = [at for at, label in enumerate(labels) if label not in wanted]
-    if lone:
-        summed = [at for at in lone if tensor.shape[at] == extents[labels[at]] != 1]
-        tensor = tensor.sum(summed, keepdim=True, dtype=sums) if summed else tensor
-        tensor = tensor.squeeze(lone)
-        labels = tuple(label for label in labels if label in wanted)
-    tensor = tensor.permute([labels.index(label) for label in wanted if label in labels])
+def turned(value: Tensor, own: Labels, wanted: Labels) -> Tensor:
+    """A value along other labels: without those of extent 1 that they lack, with extent 1 for those that it lacks."""
+    value = value.squeeze([at for at, label in enumerate(own) if label not in wanted])
+    kept = [label for label in own if label in wanted]
+    value = value.permute([kept.index(label) for label in wanted if label in kept])
     for at, label in enumerate(wanted):
-        if label not in labels:
-            tensor = tensor.unsqueeze(at)
-    return tensor
-
-
-def broadcasting(tensor: Tensor, labels: Labels, extents: Mapping[Label, int]) -> frozenset[Label]:
-    """The labels along which a tensor has extent 1 and others have more."""
-    return frozenset(label for label, extent in zip(labels, tensor.shape, strict=True) if extent < extents[label])
+        if label not in kept:
+            value = value.unsqueeze(at)
+    return value
 
 
 def as_it_lies(tensor: Tensor, groups: Sequence[int]) -> Tensor:
@@ -132,21 +111,13 @@ class BlockProducts:
         """The precision of products of values that are no terms."""
         return "ieee" if self.precision == "ieee_bound" else self.precision
 
-    def __call__(
-        self, roles: ProductRoles, x: Tensor, y: Tensor, alpha: float = 1.0, room: Tensor | None = None
-    ) -> Tensor:
-        """The product of two blocks, of shape (batch, m, n) with a dimension for each label.
-
-        It is made in `room`, memory of the sums' type, where that is given and large enough.
-        """
+    def __call__(self, roles: ProductRoles, x: Tensor, y: Tensor, alpha: float = 1.0) -> Tensor:
+        """The product of two blocks, of shape (batch, m, n) with a dimension for each label."""
         batch, m, n = len(roles.batch), len(roles.m), len(roles.n)
         shape = (*x.shape[: batch + m], *y.shape[batch : batch + n])
         left = _folded(x, batch, m).to(self.product)
         right = _folded(y, batch, n).to(self.product)
-        place = None
-        if room is not None and 0 < math.prod(shape) <= room.numel() and self.product == self.accumulate:
-            place = room[: math.prod(shape)].view(left.shape[0], left.shape[1], right.shape[1])
-        return self._call(left, right.mT, self.accumulate, alpha, place).reshape(shape)
+        return self._call(left, right.mT, self.accumulate, alpha).reshape(shape)
 
 
 def _folded(tensor: Tensor, batch: int, rows: int) -> Tensor:
@@ -157,20 +128,19 @@ def _folded(tensor: Tensor, batch: int, rows: int) -> Tensor:
     )
 
 
-def _plain(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
+def _plain(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float) -> Tensor:
     if left.shape[0] == 1:
-        found = None if place is None else place[0]
-        return torch.addmm(left.new_empty(()), left[0], right[0], beta=0, alpha=alpha, out=found)[None]
-    return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=alpha, out=place)
+        return torch.addmm(left.new_empty(()), left[0], right[0], beta=0, alpha=alpha)[None]
+    return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=alpha)
 
 
-def _widening(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
+def _widening(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float) -> Tensor:
     if left.is_cuda and widens():
         found = torch.ops.aten.bmm.dtype(left, right, accumulate)
         return found if alpha == 1.0 else found.mul_(alpha)
-    return _plain(left.to(accumulate), right.to(accumulate), accumulate, alpha, place)
+    return _plain(left.to(accumulate), right.to(accumulate), accumulate, alpha)
 
 
-def _shortened(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float, place: Tensor | None) -> Tensor:
+def _shortened(left: Tensor, right: Tensor, accumulate: torch.dtype, alpha: float) -> Tensor:
     with float32_products(tf32=True):
-        return _plain(left, right, accumulate, alpha, place)
+        return _plain(left, right, accumulate, alpha)

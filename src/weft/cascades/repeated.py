@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.batched import each_of_batch
-from weft.cascades.differentiable import VIEWS
+from weft.cascades.differentiable import VIEWS, gradients_of
 from weft.cascades.replay import Replay, slotted
 from weft.spec import Label
 
@@ -117,15 +117,7 @@ class _Repeated(torch.autograd.Function):
         count = len(needs)
         tensors, found = saved[:count], saved[count:]
         if torch.is_grad_enabled():
-            grads = _differentiably(repeated.plan, tensors, grad, needs)
+            grads = gradients_of([repeated.plan.anew(tensors)], [grad], tensors[:3], needs)
         else:
             grads = repeated.backward(tensors, found, grad, needs)
         return (None, *grads, *(None for _ in needs[3:]))
-
-
-def _differentiably(plan: Any, tensors: Sequence[Tensor], grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
-    """Gradients that have gradients themselves, of the call made anew."""
-    d = plan.anew(tensors)
-    wanted = [each for each, need in zip(tensors[:3], needs, strict=False) if need]
-    found = iter(torch.autograd.grad(d, wanted, grad, create_graph=True))
-    return [next(found) if need else None for need in needs[:3]]

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades import row_text as at
-from weft.cascades.evaluate import Scratch
 from weft.cascades.frame import Box, Frame
 from weft.cascades.masks import Cut
+from weft.cascades.product import turned
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.row_text import Place, RowText
 from weft.cascades.states import PeakState, State
@@ -29,7 +29,6 @@ from weft.cpu import jit
 from weft.cpu import row_call as products
 from weft.cpu.host import callback, together
 from weft.errors import UnsupportedError
-from weft.spec import Label
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
 MOST_BOXES = 4096  # whose words Python writes
@@ -172,20 +171,20 @@ class StageRows:
                     columns = [frame.extents[label] for label in self.sweeps.columns]
                     tensor = tensor.expand(*tensor.shape[: self.dims], *columns)
             case "x":
-                tensor = _along(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame)  # type: ignore[call-overload]
+                tensor = turned(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame.order)  # type: ignore[call-overload]
             case "y":
-                tensor = _along(_planes(b, len(first.k))[which], (*first.batch, *first.n), frame)  # type: ignore[call-overload]
+                tensor = turned(_planes(b, len(first.k))[which], (*first.batch, *first.n), frame.order)  # type: ignore[call-overload]
             case "c":
                 assert c is not None
                 assert frame.second is not None
                 batch, n = len(frame.second.batch), len(frame.second.n)
                 moved = c.movedim(tuple(range(batch, batch + n)), tuple(range(-n, 0)))
-                tensor = _along(_planes(moved, n)[which], (*frame.second.batch, *frame.second.k), frame)  # type: ignore[call-overload]
+                tensor = turned(_planes(moved, n)[which], (*frame.second.batch, *frame.second.k), frame.order)  # type: ignore[call-overload]
             case "d":
                 assert frame.second is not None
                 d = made.states[self.sweeps.product].total  # type: ignore[index]
                 d = d.flatten(d.dim() - len(frame.second.n)) if frame.second.n else d.unsqueeze(-1)
-                return _along(d[..., max(which, 0)], (*frame.second.batch, *frame.second.m), frame)  # type: ignore[call-overload]
+                return turned(d[..., max(which, 0)], (*frame.second.batch, *frame.second.m), frame.order)  # type: ignore[call-overload]
             case "best":
                 tensor = made.states[which].best  # type: ignore[index,assignment]
             case _:
@@ -279,25 +278,21 @@ class StageRows:
             assert frame.second is not None
             shapes[products.E] = math.prod(frame.extents[label] for label in frame.second.n)
         for box, own in zip(boxes, words, strict=True):
-            with Scratch.taken() as scratch:
-                shape = frame.box_shape(box)
-                room = scratch.take((math.prod(shape),), frame.products.accumulate)
-                if self.terms:
-                    kind = frame.products.accumulate
-                    scores = torch.empty(shape, dtype=kind, device="cpu") if room is None else room.view(shape)
-                else:
-                    scores = frame.scores(a, b, box, room).contiguous()
-                rows = int(own[at.END])
-                cuts = [rows * part // 8 for part in range(9)] if scores.numel() >= _SHARED else [0, rows]
-                several = np.repeat(own[None], len(cuts) - 1, 0)
-                several[:, at.FIRST], several[:, at.END], several[:, at.S] = cuts[:-1], cuts[1:], scores.data_ptr()
-                tasks = np.array([[part, part + 1] for part in range(len(several))], np.int64)
-                kept, self._multiply = self._multiply, 0
-                self._call(several, tasks, shapes, 0)
-                self._multiply = kept
-                if self.text.meets:
-                    assert self.sweeps.product is not None
-                    made.states[self.sweeps.product].add(scores, c, box, None)
+            if self.terms:
+                scores = torch.empty(frame.box_shape(box), dtype=frame.products.accumulate, device="cpu")
+            else:
+                scores = frame.scores(a, b, box).contiguous()
+            rows = int(own[at.END])
+            cuts = [rows * part // 8 for part in range(9)] if scores.numel() >= _SHARED else [0, rows]
+            several = np.repeat(own[None], len(cuts) - 1, 0)
+            several[:, at.FIRST], several[:, at.END], several[:, at.S] = cuts[:-1], cuts[1:], scores.data_ptr()
+            tasks = np.array([[part, part + 1] for part in range(len(several))], np.int64)
+            kept, self._multiply = self._multiply, 0
+            self._call(several, tasks, shapes, 0)
+            self._multiply = kept
+            if self.text.meets:
+                assert self.sweeps.product is not None
+                made.states[self.sweeps.product].add(scores, c, box, None)
 
 
 def _steps(tensor: Tensor) -> Words:
@@ -334,13 +329,3 @@ def _planes(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
     """A tensor at each index of its last dimensions."""
     flat = tensor.flatten(tensor.dim() - count) if count else tensor.unsqueeze(-1)
     return flat.movedim(-1, 0).contiguous().unbind()
-
-
-def _along(tensor: Tensor, labels: Sequence[Label], frame: Frame) -> Tensor:
-    """A tensor along S, of labels that S has."""
-    kept = [label for label in frame.order if label in labels]
-    tensor = tensor.permute([labels.index(label) for label in kept])
-    for place, label in enumerate(frame.order):
-        if label not in kept:
-            tensor = tensor.unsqueeze(place)
-    return tensor

@@ -1,15 +1,18 @@
-"""When compiled loops take over from torch's operations on a CPU: by counted calls, as kernels of contractions do.
+"""When compiled code takes over a cascade from torch's operations: by counted calls, as kernels of contractions do.
 
-The first call of a cascade waits for no compiler. Loops that are on disk already serve from the second on; others are
-compiled in a thread beside the calls once these have lost enough by the model's count.
+The first call waits for no compiler. Loops that are on disk already serve from the second on. Other code is compiled in
+a thread beside the calls, and serves from a call on that predicted times decide: two runs of a program agree bit for
+bit, and nobody waits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import count
-from math import inf
 from typing import Any
+
+import torch
 
 from weft.base.cached import cached_property
 from weft.base.log import log
@@ -20,61 +23,88 @@ from weft.planner.promotion import LIBRARY, SPECIALISED, Tier, begins_with_libra
 from weft.planner.schedule import Target
 from weft.plans.arrival import Arrival
 
-_BY_TORCH, _BY_ROWS = 3e-9, 1e-9  # seconds for an element of S, products not counted
+PER_ELEMENT = 2.5e-11  # seconds of blocks for an element of S, on an H200
+_SECONDS = 3.0  # that compiling the kernels of the forward pass and of gradients takes
+_MARGIN = 2  # times of what compiling takes that pass until a kernel takes over
+_BY_TORCH, _BY_ROWS = 3e-9, 1e-9  # seconds for an element of S on a CPU, products not counted
 _COMPILING = 1.5  # seconds for a stage
 
 Rows = Mapping[Stage, "StageRows | str"]
 
 
 class Takeover:
-    """The loops of a plan; called with each call of it, it says whether they serve."""
+    """Called with each call of a plan and with what compiles the code, it says whether that serves.
+
+    It is compiled from the call `early` on, which takes so many `seconds`, and serves from the call `due` on.
+    """
+
+    def __init__(self, target: Target, seconds: float, early: float, due: float) -> None:
+        self._target, self._seconds, self._early, self.due = target, seconds, early, due
+        self._count = count(1)
+        self._arrival: Arrival | None = None
+        self.serves = False
+
+    @classmethod
+    def of_kernel(cls, target: Target, elements: int) -> Takeover:
+        """Of a kernel in the place of blocks of S, which has so many elements."""
+        seconds = _MARGIN * _SECONDS
+        return cls(target, seconds, 1, 1 + math.ceil(seconds / (elements * PER_ELEMENT)))
+
+    @classmethod
+    def of_loops(cls, target: Target, elements: int, stages: int) -> Takeover:
+        """Of loops in so many stages."""
+        ready = _COMPILING * stages
+        tier = Tier(LIBRARY, "loops are compiled for each function")
+        tier = taken_over(tier, 1, elements * _BY_TORCH, SPECIALISED, elements * _BY_ROWS, ready)
+        return cls(target, ready, tier.early, tier.switch_at or math.inf)
+
+    def __call__(self, compiled: Callable[[], Any]) -> bool:
+        call = next(self._count)
+        if self.serves or (self._target.kind != "cpu" and torch.cuda.is_current_stream_capturing()):
+            return self.serves
+        if self._arrival is None and call >= self._early:
+            self._arrival = Arrival(compiled, self._target, self._seconds, told=lambda built: "code of a cascade")
+        if self._arrival is not None and call >= self.due:
+            built, self.due = self._arrival.result(), math.inf
+            self.serves = not isinstance(built, str)
+            if not self.serves:
+                log.info("compiled code of a cascade does not take over: %s", built)
+        return self.serves
+
+
+class Loops:
+    """The compiled loops of a plan on a CPU; called with each call of it, it says whether they serve."""
 
     def __init__(self, make: Callable[[], Rows], target: Target, elements: int, specialize: str) -> None:
-        self._make, self._target, self._elements, self._specialize = make, target, elements, specialize
-        self._count = count(1)
-        self._early = self._switch = inf
-        self._arrival: Arrival | None = None
-        self._serves = False
+        self._make, self._target, self._elements = make, target, elements
+        self._serves, self._calls = False, 0
+        self._never = specialize in ("never", "library")
+        self._at_once = specialize == "now" or not begins_with_library("cpu")
 
     @cached_property
     def rows(self) -> Rows:
         """The loops of each stage, or why it has none."""
         return self._make()
 
+    @cached_property
+    def _takeover(self) -> Takeover:
+        return Takeover.of_loops(self._target, self._elements, len(self._wanted))
+
+    @cached_property
+    def _wanted(self) -> list[StageRows]:
+        return [each for each in self.rows.values() if isinstance(each, StageRows)]
+
     def __call__(self) -> bool:
-        call = next(self._count)
-        if self._serves or self._specialize in ("never", "library"):
+        self._calls += 1
+        if self._serves or self._never or (self._calls == 1 and not self._at_once):
             return self._serves
-        at_once = self._specialize == "now" or not begins_with_library("cpu")
-        if call == 1 and not at_once:
-            return False
-        wanted = [each for each in self.rows.values() if isinstance(each, StageRows)]
-        if at_once or all(jit.at_hand(each.text.source) for each in wanted):
-            self._serves = self._compile() or True
-        elif call >= self._due(call, len(wanted)):
-            self._turn(call)
+        if self._at_once or all(jit.at_hand(each.text.source) for each in self._wanted):
+            self._compile()
+            self._serves = True
+        else:
+            self._serves = self._takeover(self._compile)
         return self._serves
 
-    def _due(self, call: int, stages: int) -> float:
-        """The call at which something is due next."""
-        if self._early == inf:
-            tier = Tier(LIBRARY, "loops are compiled for each function")
-            seconds, ready = self._elements * _BY_TORCH, _COMPILING * stages
-            tier = taken_over(tier, call, seconds, SPECIALISED, self._elements * _BY_ROWS, ready)
-            self._early, self._switch = tier.early, tier.switch_at or inf
-        return self._early if self._arrival is None else self._switch
-
-    def _turn(self, call: int) -> None:
-        if self._arrival is None:
-            self._arrival = Arrival(self._compile, self._target, _COMPILING, told=lambda built: "loops of a cascade")
-        if call >= self._switch:
-            found = self._arrival.result()
-            self._serves = not isinstance(found, str)
-            if isinstance(found, str):
-                log.info("loops of a cascade: %s", found)
-                self._specialize = "never"
-
-    def _compile(self) -> Any:
-        for each in self.rows.values():
-            if isinstance(each, StageRows):
-                each.compile()
+    def _compile(self) -> None:
+        for each in self._wanted:
+            each.compile()

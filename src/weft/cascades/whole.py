@@ -15,14 +15,19 @@ from torch import Tensor, fx
 
 from weft.api.contract import contract
 from weft.autograd.graphs import GraphWriter, Groups, Program
-from weft.autograd.handed import bound
-from weft.cascades.evaluate import reduce_whole
-from weft.fn.backward_rules import IN_PLACE_OF
+from weft.cascades.evaluate import operation, reduce_whole
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
 Shape = tuple[int, ...]
 Laid = tuple[Sequence[Label], Sequence[int]]  # a tensor's labels and its shape
+
+
+def arranging(
+    plan: Any, tensors: Sequence[Laid], orders: Sequence[Sequence[Label]], operands: Sequence[Laid]
+) -> Program:
+    """Tensors with the dimensions of their orders, missing ones of extent 1, in the type of products; operands as S."""
+    return _Writer(plan, plan.frame.products.accumulate).arranging(tensors, orders, operands)
 
 
 def whole(plan: Any, tensors: Sequence[Laid], operands: Sequence[Laid], wide: torch.dtype) -> Program:
@@ -49,7 +54,7 @@ class _Writer(GraphWriter):
         inputs = self.between.inputs
         for node, (labels, shape) in zip(inputs[1:], operands, strict=False):
             value, term = self._own(self.graph.placeholder(node.name), labels, shape)
-            self._keep(node, self.aligned(value, term, self.s), term)
+            self._keep(node, self._along(value, term, self.s), term)
         for node in inputs[1 + len(operands) :]:
             self._keep(node, self.graph.placeholder(node.name), self._term(tuple(self.between.modes[node])))
         self._scores(a, b)
@@ -60,6 +65,32 @@ class _Writer(GraphWriter):
         for at, node in enumerate(outputs):
             results.append(self._result(node, outputs[:at]))
         return self.program(results)
+
+    def arranging(
+        self, tensors: Sequence[Laid], orders: Sequence[Sequence[Label]], operands: Sequence[Laid]
+    ) -> Program:
+        places = [self.graph.placeholder(f"tensor_{at}") for at in range(len(tensors) + len(operands))]
+        results = []
+        for x, laid, order in zip(places, tensors, orders, strict=False):
+            value, term = self._own(x, *laid)
+            wanted, product = self._term(order), self.frame.products.product
+            lone = [at for at, label in enumerate(term) if label not in wanted]
+            summed = [at for at in lone if self.extents[term[at]] != 1]
+            if summed:
+                value = self.graph.call_method("sum", (value, summed), {"keepdim": True, "dtype": self.wide})
+            if lone:
+                value = self.method("squeeze", value, lone)
+            value = self._along(value, "".join(label for label in term if label in wanted), wanted)
+            results.append(self.method("to", value, product) if summed or product != self.plan.said.dtype else value)
+        for x, laid in zip(places[len(tensors) :], operands, strict=True):
+            results.append(self._along(*self._own(x, *laid), self.s))
+        return self.program(results)
+
+    def _along(self, x: fx.Node, term: str, wanted: str) -> fx.Node:
+        """A tensor with a dimension for each wanted mode, of extent 1 for those that it lacks."""
+        x = self.permuted(x, term, "".join(label for label in wanted if label in term))
+        shape = [self.extents[label] if label in term else 1 for label in wanted]
+        return x if len(term) == len(wanted) else self.method("reshape", x, shape)
 
     def _keep(self, node: fx.Node, value: fx.Node, term: str) -> None:
         self.values[node] = value
@@ -98,7 +129,7 @@ class _Writer(GraphWriter):
         if by_one is None:
             return self.call(torch.mul, s, self.frame.alpha)
         with self.graph.inserting_before(made):
-            kinds = {"dtype": self.wide, "device": str(self.frame.device)}
+            kinds: dict[str, Any] = {"dtype": self.wide, "device": str(self.frame.device)}
             nothing = self.graph.call_function(torch.empty, ((),), kinds)
         made.target, made.args = by_one, (nothing, *made.args)
         made.kwargs = {"beta": 0, "alpha": self.frame.alpha}
@@ -106,7 +137,7 @@ class _Writer(GraphWriter):
 
     def _full(self, x: fx.Node, term: str) -> fx.Node:
         """A value with all modes of S."""
-        return x if term == self.s else self.method("expand", self.aligned(x, term, self.s), self.shape(self.s))
+        return x if term == self.s else self.method("expand", self._along(x, term, self.s), self.shape(self.s))
 
     def _wide(self, x: fx.Node) -> fx.Node:
         return x if self.wide == self.plan.said.dtype else self.method("to", x, self.wide)
@@ -133,7 +164,6 @@ class _Writer(GraphWriter):
 
     def _call(self, node: fx.Node) -> None:
         shape = np.broadcast_shapes(*(self.shapes[each] for each in node.all_input_nodes))
-        name = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
         if is_reduction(node):
             labels, kind = self.between.reduced(node), str(node.args[1])
             term, dims = self._term(labels), self.frame.dims(labels)
@@ -144,14 +174,8 @@ class _Writer(GraphWriter):
                 (self.extents[label] if label in kept else 1) if label in term else extent
                 for label, extent in zip(self.s, shape, strict=True)
             )
-        elif name in ("full_like", "scalar_tensor"):
-            number, shape = node.args[name == "full_like"], (1,) * len(self.s) if name == "full_like" else ()
-            kinds = {"dtype": node.meta["dtype"], "device": str(self.frame.device)}
-            self.values[node] = self.graph.call_function(torch.full, (shape, number), kinds)
         else:
-            target = IN_PLACE_OF.get(name) or bound(node.target)
-            args, kwargs = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
-            self.values[node] = self.graph.call_function(target, args, kwargs)
+            self.values[node] = operation(self.graph, node, self.values.__getitem__, len(self.s), self.frame.device)
         self.shapes[node] = shape
 
     def _spread(self, node: fx.Node, term: str) -> fx.Node:

@@ -31,14 +31,15 @@ def explained(plan: Any) -> str:
     if plan.few is not None:
         lines.append("serves      torch's operations, on all of S at once: it has few elements")
     elif plan.said.device.type == "cpu":
-        why = dict.fromkeys(each for each in plan.takeover.rows.values() if isinstance(each, str))
+        why = dict.fromkeys(each for each in plan.loops.rows.values() if isinstance(each, str))
         how = f"in torch's operations: {', '.join(why)}" if why else "in loops that are compiled for this function"
         lines.append(f"loops       {how}")
     held, all_of_it = si(block * size, "B"), si(elements * size, "B")
     if plan.kernel is None:
         lines.append(f"memory      {held} of S at a time; all of it would be {all_of_it}")
     else:
-        since = f", from call {plan.arriving.due} on" if plan.arriving is not None else ""
+        waits = plan.arriving is not None and not plan.arriving.serves
+        since = f", from call {plan.arriving.due} on" if waits else ""
         lines.append(f"kernel      {plan.kernel.tile}{since}")
         lines.append(f"memory      S stays on the chip; all of it would be {all_of_it}")
     return "\n".join(lines)
