@@ -98,9 +98,6 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "cascade": (lambda: weft.cascade(ATTENTION, A, B, C, between=_weights, alpha=0.25), 14),
     "a plan's cascade": (lambda: attention()(A, B, C), 16),
     "gradient of a cascade": (lambda: weft.cascade(ATTENTION, LEAF, B, C, between=_weights).sum().backward(), 27),
-    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 57),
-    "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 58),
-    "gradient of permute": (lambda: weft.permute(LEAF, "ij->ji").sum().backward(), 66),
 }
 
 

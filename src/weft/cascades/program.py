@@ -26,7 +26,7 @@ from weft.spec import Label
 _LEAST_ROWS = 16  # of a block that has all of the reduced modes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Target:
     """A value that blocks make: a "product" with C, something to "store", or a kind of reduction of `node`.
 
@@ -40,7 +40,7 @@ class Target:
     scale: fx.Node | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One pass over the blocks: `nodes` to run in each, from S, operands and `known` values; `tail` to run after it.
 

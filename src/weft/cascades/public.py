@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,9 @@ from weft.spec.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from weft.cascades.described import Described
+    from weft.cascades.notation import CascadeNotation
     from weft.cascades.plan import CascadePlan
+    from weft.cascades.transforms import Terms
 
 _CAST = (torch.float32, torch.float16, torch.bfloat16)  # types that autocast casts
 
@@ -168,9 +171,21 @@ def planned(
         plan, place = CALLS.find(("plan of a cascade", text, said, print_of, repr(alpha)), given)
     if plan is None:
         with outside_transforms():
-            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned)
+            plan = CascadePlan(described(equation, tensors, options, function), function, options, alpha, planned_of)
         CALLS.keep(place, given, plan)
     return plan
+
+
+def planned_of(
+    notation: CascadeNotation, terms: Terms, tensors: Sequence[torch.Tensor], options: Options, function: Any,
+    alpha: float,
+) -> CascadePlan:  # fmt: skip
+    """The plan of a call with such labels, for A, B, C and operands in order, which have these terms."""
+    count = 2 if notation.c is None else 3
+    named = {name: (modes, each) for (name, modes), each in zip(terms, tensors[count:], strict=True)}
+    labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
+    equation = tuple(each for each in labels if each is not None)
+    return planned(equation, tensors[:count], replace(options, operands=named), function, alpha)
 
 
 def autocast_type(kind: str, dtype: torch.dtype) -> torch.dtype | None:

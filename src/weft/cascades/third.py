@@ -50,19 +50,9 @@ def met(notation: Notation) -> Met | None:
     return None
 
 
-class ThirdMet:
-    """A planned sum of three tensors; call it with them."""
-
-    def __init__(self, how: Met, plan: Any) -> None:
-        self._how, self._plan = how, plan
-
-    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        how = self._how
-        found: torch.Tensor = self._plan.run((tensors[how.first], tensors[how.second]), {"other": tensors[how.third]})
-        return found
-
-
-def met_by_kernel(notation: Notation, tensors: Sequence[torch.Tensor], precision: Any) -> ThirdMet | None:
+def met_by_kernel(
+    notation: Notation, tensors: Sequence[torch.Tensor], precision: Any
+) -> Callable[..., torch.Tensor] | None:
     """The sum of these tensors by a kernel; None where none is faster than two contractions."""
     dtype, device = tensors[0].dtype, tensors[0].device
     how = met(notation) if device.type == "cuda" and dtype in _TYPES else None
@@ -74,8 +64,14 @@ def met_by_kernel(notation: Notation, tensors: Sequence[torch.Tensor], precision
         plan = plan_of(how, notation, tensors, precision=precision, specialize="auto")
     except WeftError:  # extents that do not agree, say: einsum's own words are about its equation
         return None
-    kernel = plan.kernel
-    return ThirdMet(how, plan) if kernel is not None and is_quick(plan.frame, kernel.tile) else None
+    if plan.kernel is None or not is_quick(plan.frame, plan.kernel.tile):
+        return None
+
+    def summed(*each: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = plan.run((each[how.first], each[how.second]), {"other": each[how.third]})
+        return found
+
+    return summed
 
 
 def plan_of(how: Met, notation: Notation, tensors: Sequence[torch.Tensor], **keywords: Any) -> Any:

@@ -18,7 +18,7 @@ from weft.base.arrays import dispatch_modes, grad_mode, is_transforming, outside
 from weft.base.cached import cached_property
 from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
-from weft.cascades.public import autocast_type, described, planned
+from weft.cascades.public import autocast_type, described, planned_of
 from weft.compiled.captured import constant_of_graph, function_of
 from weft.compiled.flops import FORMULAS, announce_flops
 from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
@@ -73,12 +73,7 @@ class CascadeCall:
 
     def plan(self, notation: CascadeNotation, terms: Terms, tensors: Sequence[Tensor]) -> CascadePlan:
         """The plan of this cascade with other labels."""
-        labels = (notation.a, notation.b, notation.s, notation.c, notation.d)
-        pairs = {name: (modes, each) for (name, modes), each in zip(terms, tensors[self.count :], strict=True)}
-        return planned(
-            tuple(each for each in labels if each is not None), tensors[: self.count],
-            replace(self.options, operands=pairs), self.between, self.alpha,
-        )  # fmt: skip
+        return planned_of(notation, terms, tensors, self.options, self.between, self.alpha)
 
     def transformed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results within transforms of `torch.func`."""
@@ -203,7 +198,7 @@ def spelled_cascade(
         tensors = [stand_in(cast or dtype, rank) for dtype, rank in stored]
         function = function_of(between)
         bare = replace(asked, backend="auto", specialize="never")
-        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha, planned)
+        plan = CascadePlan(described(equation, tensors, bare, function), function, bare, alpha, planned_of)
         return plan_text(plan, asked, alpha), plan.several, cast
 
 
