@@ -17,7 +17,7 @@ from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.memory import new_tensor
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
-from weft.networks.many import einsum_of_many
+from weft.networks.public import einsum
 from weft.planner.options import Options
 from weft.planner.registry import triton_fault
 from weft.planner.target import resolve_backend
@@ -113,9 +113,9 @@ class OneLaunch(NamedTuple):
 
 def _by_einsum(equation: Any, tensors: list[torch.Tensor], keywords: dict[str, Any]) -> Any:
     if isinstance(equation, str):
-        return einsum_of_many((equation, *tensors), keywords)
+        return einsum(equation, *tensors, **keywords)
     *terms, output = equation
-    return einsum_of_many((*chain_of.from_iterable(zip(tensors, terms, strict=True)), output), keywords)
+    return einsum(*chain_of.from_iterable(zip(tensors, terms, strict=True)), output, **keywords)
 
 
 def _served(
