@@ -83,7 +83,7 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "transpose_": (lambda: weft.transpose_(A), 8),
     "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 13),
     "grouped of forty": (lambda: weft.grouped("mk,kn->mn", EVEN * 10), 13),
-    "grouped with a function": (lambda: weft.grouped("mk,kn->mn", UNEVEN, epilogue=torch.relu), 82),
+    "grouped with a function": (lambda: weft.grouped("mk,kn->mn", UNEVEN, epilogue=torch.relu), 86),
     "lists": (lambda: weft.contract("bjd,bde->bje", A, STACK, ragged={"j": [0, 2, 3, 5, 8]}), 56),
     "blocks": (lambda: weft.blocks.contract("ij,jk->ik", BLOCKS, BLOCKS), 50),
     "network": (lambda: network()(A, B, C), 13),
