@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
 from weft.engine.calls import CALLS as TABLE
@@ -53,6 +54,18 @@ attention = cache(lambda: weft.plan_cascade(ATTENTION, A, B, C, between=_weights
 network = cache(lambda: weft.network("ij,jk,kl->il", A, B, C))
 network_of_four = cache(lambda: weft.network("ij,jk,kl,lm->im", A, B, C, OUT))
 
+
+
+@cache
+def operation(equation: str, *tensors: torch.Tensor, **keywords: Any) -> Callable[[], Any]:
+    """The operation in compiled code of a contraction, or of a permutation of one tensor."""
+    call = weft.contract if len(tensors) > 1 else lambda text, x: weft.permute(x, text)
+    graph = make_fx(lambda *given: call(equation, *given, **keywords))(*tensors).graph
+    (node,) = (node for node in graph.nodes if str(node.target).startswith("weft."))
+    _, _, *others = node.args
+    return lambda: node.target(node.args[0], list(tensors), *others)
+
+
 CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "contract": (lambda: weft.contract("mk,kn->mn", A, B), 8),
     "into out": (lambda: weft.contract("mk,kn->mn", A, B, out=OUT), 10),
@@ -80,6 +93,9 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "permute into out": (lambda: weft.permute(A, "ij->ji", out=OUT), 15),
     "permute by labels": (lambda: weft.permute(A, (("i", "j"), ("j", "i"))), 14),
     "permute with a function": (lambda: weft.permute(A, "ij->ji", fn=torch.relu), 17),
+    "an operation": (lambda: operation("mk,kn->mn", A, B)(), 17),
+    "an operation with a function": (lambda: operation("mk,kn->mn", A, B, epilogue=torch.relu)(), 18),
+    "an operation that permutes": (lambda: operation("ij->ji", A)(), 17),
     "transpose_": (lambda: weft.transpose_(A), 8),
     "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 13),
     "grouped of forty": (lambda: weft.grouped("mk,kn->mn", EVEN * 10), 13),

@@ -59,16 +59,18 @@ CALLS: dict[str, Callable[..., Any]] = {
     "algebra": lambda a, b: weft.contract("mk,kn->mn", a, b, algebra=LONGEST),
     "permute": lambda a, b: weft.permute(a, "mk->kmz", fn=torch.exp, extents={"z": 3}),
     "cascade": lambda a, b: weft.cascade("mk,kn->mn", a, b, between=lambda s: weft.softmax(s, "n"), alpha=0.1),
+    "cascade's algebra": lambda a, b: weft.cascade("mk,kn->mn, mn,kn->mk", a, b, b, algebra=LONGEST),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_read_has_the_text_that_it_was_read_from(name: str) -> None:
-    graph = make_fx(CALLS[name], tracing_mode="fake")(A, B).graph
-    texts = [node.args[0] for node in graph.nodes if str(node.target).startswith("weft.")]
+    traced = make_fx(CALLS[name], tracing_mode="fake")(A, B)
+    texts = [node.args[0] for node in traced.graph.nodes if str(node.target).startswith("weft.")]
     assert texts
     for text in texts:
         assert text_of(read(text)) == text
+    torch.testing.assert_close(traced(A, B), CALLS[name](A, B))
 
 
 def test_an_algebra_brings_its_vjp_into_compiled_code() -> None:

@@ -31,8 +31,6 @@ from weft.planner.options import LAST, Options
 from weft.planner.request import HOOKS
 from weft.plans.intermediates import EXACT, is_of_halves, step_changes
 
-#: Keywords that the choice of a path depends on.
-_OF_PATHS = ("precision", "accumulate", "algebra", "backend", "promote")
 #: Keywords that `contract` below takes one by one.
 _OF_CALLS = ("c", "alpha", "beta", "out", "return_arg", "validate")
 
@@ -253,13 +251,13 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
         shapes.append(tuple([extent if has_static_value(extent) else None for extent in operand.shape]))
-    asked_of_each = tuple([(name, _parts(keywords[name])) for name in _OF_PATHS if keywords.get(name) is not None])
+    each = {name: value for name, value in keywords.items() if name not in LAST and name not in HOOKS}
+    asked_of_each = tuple([(name, _parts(value)) for name, value in each.items() if value is not None])
     place = operands[0].device
     steps = steps_of_einsum(equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each)
     asked, of_halves = keywords.get, is_of_halves([operand.dtype for operand in operands])
     halves = of_halves and asked("algebra", "plus_times") == "plus_times" and asked("accumulate") is None
     halves = halves and asked("precision") in EXACT
-    each = {name: value for name, value in keywords.items() if name not in LAST and name not in HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in HOOKS}
     for _, step, left, right in steps[:-1]:
         a, b = operands[left], operands[right]

@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
@@ -53,17 +53,11 @@ def _unread(call: Call) -> Call:
     return cast(Call, torch._dynamo.disable(call))
 
 
-class _Step(NamedTuple):
-    node: fx.Node
-    target: Any
-    args: Any
-    kwargs: Any
-
-
 class Captured:
-    """A function as dynamo wrote it down: steps on its values, which come in the order of `places`."""
+    """A function as dynamo wrote it down: steps (nodes with their arguments) on its values, which come in the order of
+    `places`."""
 
-    def __init__(self, places: Sequence[fx.Node], steps: Sequence[_Step], gives: Any) -> None:
+    def __init__(self, places: Sequence[fx.Node], steps: Sequence[tuple[fx.Node, Any, Any]], gives: Any) -> None:
         self._places, self._steps, self._gives = places, steps, gives
         self.names: tuple[str, ...] = tuple(f"x{at}" for at in range(len(places)))
 
@@ -75,12 +69,13 @@ class Captured:
     def __call__(self, *values: torch.Tensor, **named: torch.Tensor) -> Any:
         given = self.__signature__.bind(*values, **named).arguments
         known = dict(zip(self._places, given.values(), strict=True))
-        for step in self._steps:
-            args, kwargs = (fx.node.map_arg(part, known.__getitem__) for part in (step.args, step.kwargs))
-            if step.node.op == "call_method":
-                known[step.node] = getattr(args[0], step.target)(*args[1:], **kwargs)
+        for node, *parts in self._steps:
+            args, kwargs = (fx.node.map_arg(part, known.__getitem__) for part in parts)
+            target: Any = node.target
+            if node.op == "call_method":
+                known[node] = getattr(args[0], target)(*args[1:], **kwargs)
             else:
-                known[step.node] = step.target(*args, **kwargs)
+                known[node] = target(*args, **kwargs)
         return fx.node.map_arg(self._gives, known.__getitem__)
 
 
@@ -238,7 +233,7 @@ def _read(graph: fx.Graph, places: list[fx.Node], found: Any) -> Captured:
                 raise
             continue
         known.add(node)
-        steps.append(_Step(node, node.target, args, kwargs))
+        steps.append((node, args, kwargs))
     gives = fx.node.map_aggregate(found, lambda each: constant(each.node) if isinstance(each, fx.Proxy) else each)
     return Captured(places, steps, gives)
 

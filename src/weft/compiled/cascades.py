@@ -20,7 +20,7 @@ from weft.base.describe import describe_call
 from weft.cascades.notation import CascadeNotation, extents_of
 from weft.cascades.public import autocast_type, described, planned_of
 from weft.compiled.captured import constant_of_graph, function_of
-from weft.compiled.flops import FORMULAS, announce_flops
+from weft.compiled.flops import announce_flops
 from weft.compiled.text import Stored, check_backend_of, has_text, read, settled_algebra, stand_in, text_of
 from weft.errors import call_context
 from weft.fn.pointwise import RecordedFunction
@@ -63,6 +63,13 @@ class CascadeCall:
         shapes = [[extents[label] for label in modes] for modes, _ in self.outputs]
         types = [dtype for _, dtype in self.outputs]
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in zip(shapes, types, strict=True)]
+
+    def flops(self, tensors: Sequence[Tensor]) -> int:
+        """The flops of both contractions."""
+        given = self.notation
+        extents = extents_of(given, [tuple(map(int, each.shape)) for each in tensors[: self.count]])
+        first, second = {*given.a, *given.b}, {*given.s, *given.c} if given.c is not None else set()
+        return 2 * sum(math.prod(extents[label] for label in labels) for labels in (first, second) if labels)
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results, differentiable."""
@@ -143,23 +150,6 @@ def autograd_within() -> Iterator[None]:
         for key in keys:
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
         yield
-
-
-def flops(call: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> int:
-    """Flops of `torch.ops.weft.cascade` on these arguments: those of its two contractions."""
-    described = read(call)
-    notation = described.notation
-    extents = extents_of(notation, [tuple(map(int, each.shape)) for each in tensors[: described.count]])
-    first, second = {*notation.a, *notation.b}, {*notation.s, *notation.c} if notation.c is not None else set()
-    return 2 * sum(math.prod(extents[label] for label in labels) for labels in (first, second) if labels)
-
-
-def backward_flops(*arguments: Any, **named: Any) -> int:
-    """Flops of `torch.ops.weft.cascade_backward`: the cascade made again, and two contractions for each of its two."""
-    return 3 * flops(*arguments, **named)
-
-
-FORMULAS |= {"cascade": flops, "cascade_backward": backward_flops}
 
 
 @constant_of_graph

@@ -29,13 +29,14 @@ from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.text import Stored, backend_of, check_backend_of, has_text, lies, settled_algebra, stand_in, text_of
 from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, ShapeError, call_context
+from weft.machine.counts import contraction_work
 from weft.planner.options import Options, options_of
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.planner.schedule import Scalar
 from weft.plans.contraction import Plan
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
-from weft.spec import parse
+from weft.spec import Layout, parse
 from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents, output_shape
 from weft.spec.dtypes import dtype_name, read_types, resolve
@@ -98,6 +99,11 @@ class ContractCall:
         a, b, _, options = self.split(tensors)
         return resolved(parse(self.equation), self.equation, a, b, replace(options, backend="reference", schedule=None))
 
+    def flops(self, tensors: Tensors) -> int:
+        request = self.request([_bare(tensor) for tensor in tensors])
+        shape = [request.extents[label] for label in request.notation.output]
+        return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops
+
     def shape(self, tensors: Tensors) -> tuple[int, ...]:
         notation = parse(self.equation)
         return output_shape(notation, mode_extents(notation, (tensors[0].shape, tensors[1].shape)))
@@ -127,6 +133,12 @@ def check_places(shape: tuple[int, ...], types: tuple[torch.dtype, ...], out: Te
             raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")
         if place.dtype != dtype:
             raise DTypeError(f"out is {dtype_name(place.dtype)}, the result is {dtype_name(dtype)}")
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that has this one's layout and no memory."""
+    shape, strides = ([int(each) for each in of] for of in (tensor.shape, tensor.stride()))
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
 
 
 def _listed(found: Any) -> Tensors:

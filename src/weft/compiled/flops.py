@@ -1,4 +1,4 @@
-"""How many flops an operation has, for `torch.utils.flop_counter.FlopCounterMode`.
+"""The flops of an operation, for `torch.utils.flop_counter.FlopCounterMode`.
 
 They are those of `weft.machine.counts`: multiply-adds, two each; four times as many of complex numbers. Functions are
 not counted: torch counts no pointwise operation either.
@@ -7,34 +7,17 @@ not counted: torch counts no pointwise operation either.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from weft.compiled.text import read
-from weft.machine.counts import contraction_work
-from weft.spec import Layout
 
 _COUNTER = "torch.utils.flop_counter"
-
-
-def contraction_flops(call: str, tensors: list[torch.Tensor], *others: Any, **named: Any) -> int:
-    """Flops of `torch.ops.weft.contract` on these arguments."""
-    request = read(call).request([_bare(tensor) for tensor in tensors])
-    shape = [request.extents[label] for label in request.notation.output]
-    return contraction_work(request.contraction(None, Layout.contiguous(shape, request.d_dtype))).flops
-
-
-#: By the name of an operation; other files add theirs.
-FORMULAS: dict[str, Callable[..., int]] = {"contract": contraction_flops, "contract_out": contraction_flops}
-
-
-def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that has this one's layout and no memory."""
-    shape, strides = ([int(each) for each in of] for of in (tensor.shape, tensor.stride()))
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
+#: How often an operation does what its text describes: a backward pass makes the cascade again, and two contractions
+#: for each of its two.
+_TIMES = {"contract": 1, "contract_out": 1, "cascade": 1, "cascade_backward": 3}
 
 
 def announce_flops() -> None:
@@ -45,11 +28,15 @@ def announce_flops() -> None:
     counter = sys.modules.get(_COUNTER)
     if counter is None:
         return
-    packets = {getattr(torch.ops.weft, name): formula for name, formula in FORMULAS.items()}
-    for packet, formula in packets.items():
+    packets = {getattr(torch.ops.weft, name): times for name, times in _TIMES.items()}
+    for packet, times in packets.items():
         if packet not in counter.flop_registry:
-            counter.register_flop_formula(packet, get_raw=True)(formula)
+            counter.register_flop_formula(packet, get_raw=True)(_formula(times))
     for mode in _get_current_dispatch_mode_stack():
         registry = getattr(getattr(mode, "counter", mode), "flop_registry", {})
         for packet in packets:
             registry.setdefault(packet, counter.flop_registry[packet])
+
+
+def _formula(times: int) -> Any:
+    return lambda call, tensors, *others, **named: times * read(call).flops(tensors)

@@ -25,7 +25,7 @@ from weft.errors import ArgumentError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import as_torch
-from weft.jax.operation import apply, by_torch, given_operands, name_of, said_keywords, spec_of, with_mode
+from weft.jax.operation import Operation, apply, by_torch, given_operands, name_of, said_keywords, spec_of, with_mode
 from weft.planner.options import NO_FUNCTIONS, Options
 from weft.planner.request import HOOKS, Request, hook_types
 from weft.plans.keywords import read_options, refuse_unknown
@@ -37,7 +37,7 @@ _BATCH = ("batch",)  # a label that no user has
 
 
 @dataclass(frozen=True)
-class ContractOperation:
+class ContractOperation(Operation):
     """A contraction of two arrays and of what its functions take beside their values, as its text says it."""
 
     text: str
@@ -55,8 +55,7 @@ class ContractOperation:
         return found
 
     @property
-    def linear(self) -> bool:
-        """Whether it is linear in each operand."""
+    def linear(self) -> bool:  # type: ignore[override]
         return not any(self.call.options.functions) and self.call.options.algebra is None
 
     @property
@@ -100,7 +99,6 @@ class ContractOperation:
         )
 
     def transposed(self, at: int, cotangent: Any, other: Any, aval: Any) -> Any:
-        """The gradient of an operand, of a contraction without functions."""
         term, with_other, d = self.terms[at], self.terms[1 - at], self.terms[2]
         left = "".join(dict.fromkeys(label for label in term if label in d + with_other))
         dtype = read_dtype("out_dtype", _gradient_type(cotangent, other, aval))

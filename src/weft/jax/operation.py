@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
-from typing import Any, Protocol
+from typing import Any
 
 import jax.extend
 import numpy as np
@@ -25,24 +25,39 @@ from weft.spec.dtypes import read_types, resolve
 from weft.spec.type_names import read_dtype
 
 
-class Operation(Hashable, Protocol):
+class Operation:
     """A computation on arrays of any shape. Equal ones compute the same, and `text` tells them apart for ever."""
 
-    @property
-    def text(self) -> str: ...
+    text: str
+    recorded = False  # whether what it launches goes into XLA's CUDA graphs
+    linear = False  # whether it is linear in each operand, and has `transposed`
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         """Shapes and types of the results; raises what is wrong with those of the operands."""
+        raise NotImplementedError
 
-    def run(self, operands: Tensors, results: Tensors) -> object:
+    def computed(self, operands: Tensors) -> Sequence[torch.Tensor]:
+        """The results, differentiable."""
+        raise NotImplementedError
+
+    def run(self, operands: Tensors, results: Tensors) -> None:
         """Compute, into the results."""
+        with grad_mode(False):
+            for place, found in zip(results, self.computed(operands), strict=True):
+                place.copy_(found)
 
     def bound(self, operands: Tensors, results: Tensors) -> Callable[[], object]:
         """The run on these very tensors, each time that it is called."""
+        return partial(self.run, operands, results)
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> Operation | None:
         """The operation along one more mode, which the operands have at these places and every result first; None where
         each index is computed by itself."""
+        return None
+
+    def transposed(self, at: int, cotangent: Any, other: Any, aval: Any) -> Any:
+        """The gradient of an operand of what is linear."""
+        raise NotImplementedError
 
 
 weft_p = jax.extend.core.Primitive("weft")
@@ -178,8 +193,7 @@ def _registered(platform: str, operation: Operation, operands: tuple[Spec, ...],
     """The name of the custom call, which says all that it computes: programs that JAX keeps on disk have it."""
     text = f"{operation.text} {operands} {results}"
     name = f"weft_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    recorded = getattr(operation, "recorded", False)
-    register(name, platform, operands, results, operation.run, operation.bound, recorded)
+    register(name, platform, operands, results, operation.run, operation.bound, operation.recorded)
     return name
 
 
@@ -207,9 +221,9 @@ def _batch(operands: Sequence[Any], places: Sequence[Any], *, operation: Operati
 batching.primitive_batchers[weft_p] = _batch
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Any) -> Any:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Operation) -> Any:
     """The tangent of what is linear in each operand."""
-    if not getattr(operation, "linear", False):
+    if not operation.linear:
         raise UnsupportedError(
             "what torch derives has one derivative, in reverse mode: those of jax.contract and jax.einsum have all"
         )
@@ -222,7 +236,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, operation: Any) -> 
     return results, [sum(parts[1:], parts[0])]
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, operation: Any) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, operation: Operation) -> list[Any]:
     found: list[Any] = [None] * len(operands)
     (at,) = [at for at, each in enumerate(operands) if ad.is_undefined_primal(each)]
     if type(cotangents[0]) is ad.Zero:
@@ -237,44 +251,33 @@ ad.primitive_transposes[weft_p] = _transpose
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Operation):
     """Gradients of the operands of another operation, of these and of its results' gradients: by torch's autograd.
 
     Operands of `of` that have none, as they are integers, are left out.
     """
 
-    of: Any
+    of: Operation
     floating: tuple[bool, ...]  # of the operands
 
     @property
-    def text(self) -> str:
+    def text(self) -> str:  # type: ignore[override]
         return f"gradients of {self.of.text}"
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         return tuple(spec for spec, smooth in zip(operands, self.floating, strict=False) if smooth)
 
-    def run(self, operands: Tensors, results: Tensors) -> None:
+    def computed(self, operands: Tensors) -> list[torch.Tensor]:
         given, cotangents = operands[: len(self.floating)], operands[len(self.floating) :]
         leaves = [each.detach().requires_grad_(smooth) for each, smooth in zip(given, self.floating, strict=True)]
         with grad_mode(True):
-            found = self.of.computed(leaves)
-            asked = [each for each in leaves if each.requires_grad]
-            given = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
-            grads: tuple[torch.Tensor | None, ...] = torch.autograd.grad(found, asked, given, allow_unused=True)
-        for place, grad in zip(results, grads, strict=True):
-            if grad is None:
-                place.zero_()
-            else:
-                place.copy_(grad.conj())
-
-    def bound(self, operands: Tensors, results: Tensors) -> Callable[[], None]:
-        return partial(self.run, operands, results)
-
-    def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> None:
-        return None
+            found, asked = self.of.computed(leaves), [each for each in leaves if each.requires_grad]
+            conjugates = [each.conj() for each in cotangents]  # torch's gradients are conjugates of JAX's
+            grads = torch.autograd.grad(found, asked, conjugates, allow_unused=True, materialize_grads=True)
+        return [grad.conj() for grad in grads]
 
 
-def by_torch(operation: Any, *operands: Any) -> tuple[Any, ...]:
+def by_torch(operation: Operation, *operands: Any) -> tuple[Any, ...]:
     """The results of an operation that torch derives once; its `computed` makes them, and records how."""
     floating = tuple(jax.numpy.issubdtype(each.dtype, jax.numpy.inexact) for each in operands)
 

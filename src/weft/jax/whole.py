@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.fn.binding import bind
 from weft.jax.custom_call import Spec, Tensors
 from weft.jax.functions import as_torch
-from weft.jax.operation import by_torch, given_operands, said_keywords, spec_of, with_mode
+from weft.jax.operation import Operation, by_torch, given_operands, said_keywords, spec_of, with_mode
 from weft.networks.public import network as plan_network
 from weft.planner.options import read_indices
 from weft.plans.keywords import refuse_unknown
@@ -40,23 +39,8 @@ _NOT_HERE = {
 }  # fmt: skip
 
 
-class _Whole:
-    """The base of both operations."""
-
-    def computed(self, operands: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        raise NotImplementedError
-
-    def run(self, operands: Tensors, results: Tensors) -> None:
-        with grad_mode(False):
-            for place, found in zip(results, self.computed(operands), strict=True):
-                place.copy_(found)
-
-    def bound(self, operands: Tensors, results: Tensors) -> Callable[[], None]:
-        return partial(self.run, operands, results)
-
-
 @dataclass(frozen=True)
-class NetworkOperation(_Whole):
+class NetworkOperation(Operation):
     """A network of any number of arrays."""
 
     terms: tuple[str, ...]
@@ -64,7 +48,7 @@ class NetworkOperation(_Whole):
     keywords: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def text(self) -> str:
+    def text(self) -> str:  # type: ignore[override]
         return repr(self)
 
     def plan(self, operands: Sequence[Spec], device: Any) -> Any:
@@ -80,7 +64,7 @@ class NetworkOperation(_Whole):
         dtype = operands[0].dtype if asked is None else read_dtype("out_dtype", asked)
         return (Spec(tuple(extents[label] for label in self.output), dtype),)
 
-    def computed(self, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def computed(self, operands: Tensors) -> tuple[torch.Tensor, ...]:
         return (self._of(operands)(*operands),)
 
     def run(self, operands: Tensors, results: Tensors) -> None:
@@ -107,7 +91,7 @@ def _network(operation: NetworkOperation, operands: tuple[Spec, ...], device: An
 
 
 @dataclass(frozen=True)
-class CascadeOperation(_Whole):
+class CascadeOperation(Operation):
     """A contraction, a function with reductions, and a second contraction, as its text says it."""
 
     text: str
@@ -122,7 +106,7 @@ class CascadeOperation(_Whole):
         call.plan(call.notation, call.terms, [each.empty("cpu") for each in operands])  # tells now what is wrong
         return tuple(Spec(tuple(each.shape), each.dtype) for each in call.results([each.empty() for each in operands]))
 
-    def computed(self, operands: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def computed(self, operands: Tensors) -> Tensors:
         return self.call.run(operands)
 
     def batched(self, places: Sequence[int | None], operands: Sequence[Spec]) -> CascadeOperation | None:
