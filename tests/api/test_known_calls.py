@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "blocks": (lambda: weft.blocks.contract("ij,jk->ik", BLOCKS, BLOCKS), 50),
     "network": (lambda: network()(A, B, C), 13),
     "network of four": (lambda: network_of_four()(A, B, C, OUT), 16),
-    "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 115),
+    "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 56),
     "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 51),
     "gradient of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), LEAF, B).sum().backward(), 52),
     "gradient of four modes with an epilogue": (

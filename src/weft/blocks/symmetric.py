@@ -111,20 +111,18 @@ def tiled(shape: tuple[int, ...], group: tuple[Signed, ...], tile: int) -> Struc
         raise ShapeError(f"a tensor of shape {shape} has no tiles")
     ends = [_ends(extent, tile) for extent in shape]
     starts: dict[Tile, int] = {}
-    own: list[Any] = []
-    others: list[Any] = []
+    rows: list[Any] = []
     size = 0
-    for each in itertools.product(*_counts(shape, tile)):
+    for each in itertools.product(*[range(len(own) - 1) for own in ends]):
         home, order, sign = min((_moved(each, order), order, sign) for order, sign in group)
         extents = _shape(ends, home)
-        if each == home:
+        if each == home:  # the first of its kind
             starts[home], size = size, size + math.prod(extents)
-            own.append((each, extents, starts[home], Layout.contiguous(extents, torch.float32).strides, 1))
-        else:
-            steps = Layout.contiguous(extents, torch.float32).strides
-            strides = tuple([steps[order.index(mode)] for mode in range(len(each))])
-            others.append((each, _shape(ends, each), starts[home], strides, sign))
-    keys, shapes, places, reads_by, signs = zip(*own, *others, strict=True)
+        steps = Layout.contiguous(extents, torch.float32).strides
+        strides = tuple([steps[order.index(mode)] for mode in range(len(each))])
+        rows.append((each, _shape(ends, each), starts[home], strides, sign))
+    rows.sort(key=lambda row: row[0] not in starts)
+    keys, shapes, places, reads_by, signs = zip(*rows, strict=True)
     return Structure(keys, shapes, places, reads_by, signs, group)
 
 
@@ -149,11 +147,6 @@ def _ends(extent: int, tile: int) -> list[int]:
     """Where tiles along a mode begin, and the end of the last."""
     count = -(-extent // tile)
     return [extent * at // count for at in range(count + 1)]
-
-
-def _counts(shape: Sequence[int], tile: int) -> list[range]:
-    """The numbers of tiles along each mode."""
-    return [range(-(-extent // tile)) for extent in shape]
 
 
 def _shape(ends: Sequence[Sequence[int]], key: Tile) -> tuple[int, ...]:

@@ -121,7 +121,7 @@ class Calls:
 #: Calls of every door; a plan has a table of its own, which goes with it.
 CALLS = Calls(4096)
 #: Those of lists, of which each has tables of its own.
-CALLS_OF_LISTS = Calls(256)
+CALLS_OF_LISTS = Calls(512)
 
 
 def present(words: Hashable, a: Any, b: Any, c: Any, out: Any, beside: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:

@@ -8,7 +8,6 @@ from typing import overload
 import numpy as np
 import torch
 
-from weft.base.cached import cached_property
 from weft.spec.group import contiguous_strides
 
 
@@ -37,15 +36,13 @@ class Results(Sequence[torch.Tensor]):
 
     def __init__(self, buffer: torch.Tensor, places: Places) -> None:
         self.buffer, self._places = buffer, places
-
-    @cached_property
-    def _views(self) -> list[torch.Tensor]:
-        return self._places.all(self.buffer)
+        self._views: list[torch.Tensor] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        self._views = self._views or self._places.all(self.buffer)
         return iter(self._views)
 
     @overload
@@ -53,4 +50,4 @@ class Results(Sequence[torch.Tensor]):
     @overload
     def __getitem__(self, at: slice) -> list[torch.Tensor]: ...
     def __getitem__(self, at: int | slice) -> torch.Tensor | list[torch.Tensor]:
-        return self._views[at]
+        return (self._views or [*self])[at]
