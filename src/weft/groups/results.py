@@ -1,4 +1,4 @@
-"""Results stored in one tensor, of which they become views when they are read."""
+"""Results stored in one tensor: views of it, made when the first is read."""
 
 from __future__ import annotations
 
