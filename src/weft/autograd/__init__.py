@@ -2,5 +2,5 @@
 
 `weft.contract` and its kin come here by themselves where a gradient is requested (`weft.plans.derivatives`): `calls`
 has what they call, and `rule` how one contraction is differentiated. Steps of a backward pass are contractions whose
-options are read, differentiable themselves. The tensors of a rule are in plain form, of which `Plain.of` makes views.
+options are read, differentiable themselves. A rule takes tensors in plain form: `Plain.of` makes these views.
 """

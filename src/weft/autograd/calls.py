@@ -71,31 +71,24 @@ class DifferentiableCall:
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None
         if self._new is not None:
-            if c is not None:
-                return None
             b = one_of(a.dtype, a.device).expand(self._new)
-        return self.of((a, b, c), alpha, beta, operands)
-
-    def of(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, operands: Sequence[Any]) -> Any:
-        """The result of A, B and C; None where no derivative is requested and torch's operations do not serve."""
-        a, b, c = tensors
         a, b, c = a.resolve_neg(), b.resolve_neg(), None if c is None else c.resolve_neg()
-        tensors = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
+        tensors: Sequence[Any] = (a, b, c, *[operands[at].resolve_conj().resolve_neg() for at in self._order])
         if self._form is not None:
             tensors = self._form.of(tensors)
-        found: tuple[Any, ...] = ()
+        found: tuple[Any, ...] | None = None
         if self._program is not None and alpha == 1 and beta == 1 and serves():
-            found, needs, self._needs = self._program(*tensors), self._needs, ()
-            if not depend(found, [each for each, need in zip(tensors, needs, strict=False) if need]):
-                found, self._program = (), None
-        if found:
-            pass
-        elif self._make is None:
-            return None
-        elif isinstance(self._rule, Composed):
-            found = self._rule.call(tensors)
-        else:
-            found = apply(self._rule, alpha, beta, tensors)
+            found = self._program(*tensors)
+            if self._needs:  # the first call
+                needed = [each for each, need in zip(tensors, self._needs, strict=True) if need]
+                self._needs = ()
+                if not depend(found, needed):
+                    found = self._program = None
+        if found is None:
+            if self._make is None:
+                return None
+            own = self._rule
+            found = own.call(tensors) if isinstance(own, Composed) else apply(own, alpha, beta, tensors)
         return found[: self._count] if self._several else found[0]
 
 
@@ -249,7 +242,7 @@ def called(
     if return_arg:
         given = form.of((a, b, c, *(operands[at] for at in order)))
         return _with_places(make(), given), None
-    result = call.of((a, b, c), alpha, beta, operands)
+    result = call.run(a, b, c, alpha, beta, None, operands)
     return result, None if ahead else call
 
 
