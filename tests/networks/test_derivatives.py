@@ -135,3 +135,15 @@ def test_slices_are_transformed(slices: str) -> None:
     both(torch.func.jacrev, *tensors)
     several = torch.randn(2, 5, 6, dtype=torch.float64)
     both(lambda call: torch.func.vmap(torch.func.jacrev(call), (0, None, None)), several, *tensors[1:])
+
+
+def test_what_was_prepared_for_a_call_without_gradients_serves_none_with_them() -> None:
+    a, b, c = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5), torch.randn(5, 2)
+    net = weft.network("ab,bc,cd->ad", a, b, c)
+    with torch.no_grad():
+        for _ in range(2):
+            assert not net(a, b, c).requires_grad
+    net.warm(a, b, c)
+    for _ in range(2):
+        found = torch.autograd.grad(net(a, b, c).square().sum(), a)[0]
+        torch.testing.assert_close(found, torch.autograd.grad((a @ b @ c).square().sum(), a)[0])

@@ -7,7 +7,17 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, is_scalar, is_transforming, number_tensor, without_neg
+from weft.base.arrays import (
+    as_results,
+    as_tensor,
+    is_scalar,
+    is_transforming,
+    like,
+    number_tensor,
+    source_of,
+    without_neg,
+    written,
+)
 from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.memory import new_tensor
@@ -57,6 +67,18 @@ def result_place(plan: NetworkPlan, out: Any = None, read: Sequence[torch.Tensor
         if share_memory(place, tensor):
             raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
     return place
+
+
+def result_of(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:
+    """The result of a call whose kernels have written to a place: `out`, or the place as an array of theirs."""
+    written((place,))
+    return out if out is not None else like(kind_of(tensors), place)
+
+
+def kind_of(tensors: Sequence[Any]) -> Any:
+    """The operand that says what kind of array a result is; torch's where all are constants or numbers."""
+    found = source_of(*tensors) if tensors else None
+    return torch.empty(0, device="cpu") if found is None or is_scalar(found) else found
 
 
 def read_changed(plan: NetworkPlan, changed: Any) -> list[int] | None:

@@ -8,14 +8,14 @@ from typing import Any, Generic, overload
 
 import torch
 
-from weft.base.arrays import Array, One, Returned, Scaled, is_scalar, like, outside_transforms, source_of, written
+from weft.base.arrays import Array, One, Returned, Scaled, like, outside_transforms
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
 from weft.base.figures import counted
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.changes import Changes, Fixed
-from weft.networks.checks import read_changed, read_tensors, result_place, watch_of
+from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place, watch_of
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
 from weft.networks.long_run import EVERY, Going, Slices, done_with_progress
 from weft.networks.plan import NetworkPlan
@@ -148,7 +148,7 @@ class Network(Generic[Returned]):
         if asked(*read):
             if out is not None:
                 raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
-            return like(_source(tensors), differentiable(self._for_derivatives(), operands)), None
+            return like(kind_of(tensors), differentiable(self._for_derivatives(), operands)), None
         if is_traced(read):
             into = None if out is None else result_place(self.plan, out, read)
             return as_operations(self._for_derivatives(), operands, into), None
@@ -173,7 +173,7 @@ class Network(Generic[Returned]):
         else:
             program = self.program(read)
             program.run(operands, place, watch_of(self.plan))
-        result = _result(tensors, out, place)
+        result = result_of(tensors, out, place)
         return (result if exponent is None else (result, exponent)), program
 
     def bind(self, *tensors: Any, out: Any = None) -> BoundCall:
@@ -189,7 +189,7 @@ class Network(Generic[Returned]):
                 raise UnsupportedError("only networks whose call is their steps, one after the other, are bound")
             read = read_tensors(self.plan, [held("an operand", one, conjugate=True) for one in tensors])
             place = result_place(self.plan, None if out is None else held("out", out), read)
-            result = out if out is not None else like(_source(tensors), place)
+            result = out if out is not None else like(kind_of(tensors), place)
             return BoundCall(self._described(tensors), self.program(read), (self._operands(read), place), result)
 
     def resume(self) -> Any:
@@ -202,9 +202,7 @@ class Network(Generic[Returned]):
             raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
         return self._with_reductions(self._sliced_call(call))
 
-    def program(
-        self, read: Sequence[torch.Tensor], *, keep: bool = True, measured: bool = True
-    ) -> NetworkProgram:
+    def program(self, read: Sequence[torch.Tensor], *, keep: bool = True, measured: bool = True) -> NetworkProgram:
         """The network bound to operands with the layouts of these; `keep`: with an arena that stays allocated.
 
         Of a network that measures, the steps of one that is new are tuned, unless that is done by the caller.
@@ -274,9 +272,7 @@ class Network(Generic[Returned]):
         def read() -> tuple[list[torch.Tensor], torch.Tensor]:
             found = read_tensors(self.plan, tensors)
             if changed is not None or self._changes is not None:
-                raise UnsupportedError(
-                    "reuse keeps every intermediate of a call in memory: without group and checkpoint"
-                )
+                raise UnsupportedError("reuse keeps every intermediate in memory: without group and checkpoint")
             if asked(*found) or is_traced(found):
                 raise UnsupportedError("group and checkpoint take no part in derivatives: use torch.no_grad()")
             return self._operands(found), result_place(self.plan, out, found)
@@ -285,7 +281,7 @@ class Network(Generic[Returned]):
             folder = None if checkpoint is None else read_path("checkpoint", checkpoint)
             given = NetworkCall(self.plan, read, self.work, self._shared)
             found, place = call_at_length(given, over, folder, every, self._sliced_call)
-        result = _result(tensors, out, place)
+        result = result_of(tensors, out, place)
         return (result, found[1]) if self.plan.settings.strip_exponent else result
 
     def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
@@ -401,15 +397,3 @@ class Network(Generic[Returned]):
 
     def __repr__(self) -> str:
         return repr(self.plan)
-
-
-def _result(tensors: Sequence[Any], out: Any, place: torch.Tensor) -> Any:
-    """The result of a call whose kernels have written to a place: `out`, or the place as an array of theirs."""
-    written((place,))
-    return out if out is not None else like(_source(tensors), place)
-
-
-def _source(tensors: Sequence[Any]) -> Any:
-    """The operand that says what kind of array a result is; torch's where all are constants or numbers."""
-    found = source_of(*tensors) if tensors else None
-    return torch.empty(0, device="cpu") if found is None or is_scalar(found) else found

@@ -86,7 +86,7 @@ class NetworkProgram:
             return None
         with self.lock:
             if self._kept is None or self._seen or self.replay is not None or self.device.type != "cpu":
-                self._run(tensors, out)
+                self.run(tensors, out)
                 return out
             values = list(self._kept)
             values[: len(tensors)] = tensors
@@ -110,15 +110,9 @@ class NetworkProgram:
         """A call without slices, into `out`. `changed`: only steps above these operands, the others' results are
         there."""
         with self.lock:
-            self._run(tensors, out, watch, changed)
-
-    def _run(
-        self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
-        changed: Collection[int] | None = None,
-    ) -> None:  # fmt: skip
-        values = self.values(tensors)
-        self._steps(values, watch, {}, changed)
-        self._finish(values, SumPlace(out, None, True), {}, watch, {})
+            values = self.values(tensors)
+            self._steps(values, watch, {}, changed)
+            self._finish(values, SumPlace(out, None, True), {}, watch, {})
 
     def bound(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
         """The run on these operands, of a program without slices: runs take turns, in an arena of their own.
