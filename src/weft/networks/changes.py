@@ -1,4 +1,4 @@
-"""What a network was made of besides its plan, and what its intermediates were made of, any of which may change."""
+"""Changes between calls: of constants and functions that a network was made of, and of operands that it saw last."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the lim
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NetworkPlan:
-    """What `weft.network` decides. Facts of nodes are of `tree`, but for those of the whole network."""
+    """Decisions of `weft.network`. Facts of nodes are of `tree`, but for those of the whole network."""
 
     graph: Graph  # labels, extents and operands
     leaves: tuple[torch.dtype, ...]  # the operands' types

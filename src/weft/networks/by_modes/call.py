@@ -35,7 +35,7 @@ WAYS = ("slices", "modes", "auto")
 def call_at_length(
     given: NetworkCall, over: tuple[Any, Any, Any], folder: Any, every: float, run: Callable[[Going], Any]
 ) -> tuple[Any, torch.Tensor]:
-    """What a call makes that ranks share or of which a checkpoint is kept, and where its result is.
+    """The outcome of a call that ranks share or of which a checkpoint is kept, and where its result is.
 
     `over`: a group, how it is distributed, and a link, as `Network` takes them.
     """
