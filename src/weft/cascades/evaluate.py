@@ -6,30 +6,28 @@ Every tensor has all modes of S in order, with extent 1 where it lacks one.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from weft.autograd.handed import bound
+from weft.cascades.between import Between
+from weft.cascades.frame import Frame
 from weft.fn.backward_rules import IN_PLACE_OF
 from weft.fn.reductions import is_reduction
-
-Reducing = Callable[[fx.Node, Tensor], Tensor]
 
 
 class Recipe:
     """Operations as one program of torch's, for those of `kept`; each value is dropped once it is read no more.
 
     `settled` are choices by `where` that are their first alternative: that stands in their place, and what only they
-    need is not made. Tensors have `rank` dimensions and are on a `device`.
+    need is not made. What is reduced here has all indices of the reduced modes.
     """
 
     def __init__(
-        self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], rank: int, device: torch.device,
+        self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], between: Between, frame: Frame,
         settled: Collection[fx.Node] = (),
     ) -> None:  # fmt: skip
         graph, instead = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -43,35 +41,35 @@ class Recipe:
                 read.update(instead.get(each, each) for each in node.all_input_nodes)
         made = [node for node in nodes if node in read and node not in instead]
         self._given = [node for node in read if node not in made]
-        self._reductions = [node for node in made if is_reduction(node)]
-        values = {node: graph.placeholder(f"x{at}") for at, node in enumerate((*self._given, *self._reductions))}
+        values = {node: graph.placeholder(f"x{at}") for at, node in enumerate(self._given)}
         for node in made:
             if is_reduction(node):
                 source: Any = node.args[0]
-                values[node] = graph.call_function(operator.call, (values[node], values[instead.get(source, source)]))
+                value, labels = values[instead.get(source, source)], between.reduced(node)
+                shape = [frame.extents[label] if label in labels else -1 for label in frame.order]
+                count = math.prod([frame.extents[each] for each in labels])
+                value = graph.call_method("expand", (value, shape))
+                values[node] = graph.call_function(reduce_whole, (node.args[1], value, frame.dims(labels), count))
             else:
-                values[node] = operation(graph, node, lambda each: values[instead.get(each, each)], rank, device)
+                values[node] = operation(graph, node, lambda each: values[instead.get(each, each)], frame)
         self._kept = [node for node in kept if node in made or node in instead]
         graph.output(tuple(values[instead.get(node, node)] for node in self._kept))
         self._program = fx.GraphModule(torch.nn.Module(), graph).forward
 
-    def run(self, values: dict[fx.Node, Tensor], reducing: Reducing) -> None:
+    def run(self, values: dict[fx.Node, Tensor]) -> None:
         """Run the operations on the `values` that are there, and put those that are kept there, too."""
-        reductions = [partial(reducing, node) for node in self._reductions]
-        found = self._program(*map(values.__getitem__, self._given), *reductions)
+        found = self._program(*map(values.__getitem__, self._given))
         values.update(zip(self._kept, found, strict=True))
 
 
-def operation(
-    graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node], rank: int, device: torch.device
-) -> fx.Node:
+def operation(graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node], frame: Frame) -> fx.Node:
     """An operation of a function in another graph, on tensors of all modes of S in order."""
     name = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
     if name in ("full_like", "scalar_tensor"):
-        number, shape = node.args[name == "full_like"], (1,) * rank if name == "full_like" else ()
-        kinds: dict[str, Any] = {"dtype": node.meta["dtype"], "device": str(device)}
-        return graph.call_function(torch.full, (shape, number), kinds)
-    if name == "exp" and device.type == "cpu" and _is_over_peak(node.args[0]):
+        number, shape = node.args[name == "full_like"], (1,) * len(frame.order) if name == "full_like" else ()
+        kind: Any = node.meta["dtype"]
+        return graph.call_function(torch.full, (shape, number), {"dtype": kind, "device": str(frame.device)})
+    if name == "exp" and frame.device.type == "cpu" and _is_over_peak(node.args[0]):
         return graph.call_function(exponential, tuple(map(value, node.args[0].args)))  # type: ignore[union-attr,arg-type]
     args, kwargs = fx.map_arg((node.args, node.kwargs), value)
     return graph.call_function(IN_PLACE_OF.get(name) or bound(node.target), args, kwargs)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-import torch
 from torch import Tensor, fx
 
 from weft.cascades.between import Between
-from weft.cascades.evaluate import Recipe, reduce_whole
+from weft.cascades.evaluate import Recipe
 from weft.cascades.frame import Box, Frame
 from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage, Target
@@ -71,8 +69,7 @@ def _take(values: Values, states: Mapping[Target, State], peaks: Mapping[fx.Node
 def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values: Values) -> None:
     """Run small nodes, whole, and keep them."""
     if nodes:
-        recipe = recipe_of(nodes, frozenset(nodes), len(frame.order), frame.device)
-        recipe.run(values, reducing(program.between, frame, None))
+        recipe_of(nodes, frozenset(nodes), program.between, frame).run(values)
 
 
 def _grow(
@@ -84,8 +81,7 @@ def _grow(
         return {}
     found = {**inputs, program.between.inputs[0]: scores}
     sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
-    recipe = recipe_of(stage.first, frozenset(sources), len(frame.order), frame.device, cut.settled)
-    recipe.run(found, reducing(program.between, frame, cut.box))
+    recipe_of(stage.first, frozenset(sources), program.between, frame, cut.settled).run(found)
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
         inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
@@ -105,36 +101,17 @@ def run_block(program: Program, stage: Stage, frame: Frame, scores: Tensor, inpu
     found = {**inputs, program.between.inputs[0]: scores}
     nodes = tuple(node for node in stage.nodes if node not in inputs)
     targets = frozenset(target.node for target in stage.targets)
-    recipe = recipe_of(nodes, targets, len(frame.order), frame.device, cut.settled)
-    recipe.run(found, reducing(program.between, frame, cut.box))
+    recipe_of(nodes, targets, program.between, frame, cut.settled).run(found)
     return found
 
 
 @lru_cache(maxsize=1024)
 def recipe_of(
-    nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], rank: int, device: torch.device,
+    nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: Frame,
     settled: frozenset[fx.Node] = frozenset(),
 ) -> Recipe:  # fmt: skip
     """The recipe of operations, made once."""
-    return Recipe(nodes, kept, rank, device, settled)
-
-
-def reducing(between: Between, frame: Frame, box: Box | None) -> Callable[[fx.Node, Tensor], Tensor]:
-    """How a reduction of a value, in a box or whole, is made."""
-
-    def reduce(node: fx.Node, value: Tensor) -> Tensor:
-        labels = between.reduced(node)
-        dims = frame.dims(labels)
-        places = [(0, frame.extents[label]) if box is None else box[label] for label in labels]
-        shape = list(value.shape)
-        for dim, (_, extent) in zip(dims, places, strict=True):
-            shape[dim] = extent
-        kind = str(node.args[1])
-        count = math.prod(frame.extents[label] for label in labels)
-        found = reduce_whole(kind, value.expand(shape), dims, count)
-        return found + places[0][0] if kind.startswith("arg") and places[0][0] else found
-
-    return reduce
+    return Recipe(nodes, kept, between, frame, settled)
 
 
 def columns_of(between: Between, frame: Frame) -> frozenset[Label]:

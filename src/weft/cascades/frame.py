@@ -16,7 +16,7 @@ from weft.errors import UnsupportedError
 from weft.spec import Label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """Labels by role in both contractions, extents, the factor of the first, and how blocks are multiplied.
 

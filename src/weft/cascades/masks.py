@@ -27,9 +27,6 @@ from weft.cascades.program import Program, Stage
 from weft.fn.reductions import is_reduction
 from weft.spec import Label
 
-_FINE = 64  # parts that a label is looked at in where blocks have all of it
-_LEAST = 16  # indices of such a part
-
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: The labels of coordinates, and the values of operands.
 Known: TypeAlias = Mapping[fx.Node, "Label | Array"]
@@ -85,35 +82,15 @@ def kept(
     """The boxes of a stage that add something, in order.
 
     `known` has the label of each coordinate, and the values along S of operands that are looked at.
-
-    Where a box has all indices of a label it is narrowed to the stretch that adds something.
     """
-    coarse = cuts_of(frame, blocks)
-    shape = [len(each) for each in coarse.starts]
+    cuts = cuts_of(frame, blocks)
+    shape = [len(each) for each in cuts.starts]
     if not known or not shape:
-        return [Cut(_box(frame, coarse, place)) for place in np.ndindex(*shape)]
-    values = _values(stage, frame, coarse, known)
-    settled = _settled(stage, values, shape)
-    whole = [dim for dim, label in enumerate(frame.order) if label in program.whole]
-    fine = {
-        label: max(-(-frame.extents[label] // _FINE), _LEAST) if label in program.whole else blocks[label]
-        for label in frame.order
-    }
-    cuts = cuts_of(frame, fine) if whole else coarse
-    idle = _idle(program, stage, frame, _values(stage, frame, cuts, known) if whole else values)
-    busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, [len(each) for each in cuts.starts])
-    if not whole:
-        return [Cut(_box(frame, coarse, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
-    stretches = {dim: _stretch(busy, dim, whole) for dim in whole}
-    found = []
-    for place in np.ndindex(*shape):
-        box = dict(_box(frame, coarse, place))
-        for dim, (first, last) in stretches.items():
-            begin, end = int(first[place]), int(last[place])
-            start = int(cuts.starts[dim][begin])
-            box[frame.order[dim]] = (start, int(cuts.starts[dim][end] + cuts.sizes[dim][end]) - start)
-        found.append(Cut(box, settled(place)))
-    return found
+        return [Cut(_box(frame, cuts, place)) for place in np.ndindex(*shape)]
+    values = _values(stage, frame, cuts, known)
+    settled, idle = _settled(stage, values, shape), _idle(program, stage, frame, values)
+    busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, shape)
+    return [Cut(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
 
 
 def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:
@@ -148,17 +125,6 @@ def _box(frame: Frame, cuts: Cuts, place: Sequence[Any]) -> Box:
         label: (int(cuts.starts[dim][at]), int(cuts.sizes[dim][at]))
         for dim, (label, at) in enumerate(zip(frame.order, place, strict=True))
     }
-
-
-def _stretch(busy: Array, dim: int, whole: Sequence[int]) -> tuple[Array, Array]:
-    """The first and the last busy part along a dimension, for each box; the first alone where none is."""
-    others = tuple(each for each in whole if each != dim)
-    parts = busy.any(axis=others, keepdims=True) if others else busy
-    parts = np.asarray(parts)
-    first = parts.argmax(axis=dim)
-    last = parts.shape[dim] - 1 - np.flip(parts, axis=dim).argmax(axis=dim)
-    last = np.where(np.asarray(parts).max(axis=dim), last, first)
-    return np.expand_dims(first, dim), np.expand_dims(last, dim)
 
 
 def _idle(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.Node, Bounds | None]) -> Array | None:

@@ -46,13 +46,13 @@ class Takeover:
 
     @classmethod
     def of_kernel(cls, target: Target, elements: int) -> Takeover:
-        """Of a kernel in the place of blocks of S, which has so many elements."""
+        """A kernel that takes the place of blocks of S, which has so many elements."""
         seconds = _MARGIN * _SECONDS
         return cls(target, seconds, 1, 1 + math.ceil(seconds / (elements * PER_ELEMENT)))
 
     @classmethod
     def of_loops(cls, target: Target, elements: int, stages: int) -> Takeover:
-        """Of loops in so many stages."""
+        """Loops in so many stages."""
         ready = _COMPILING * stages
         tier = Tier(LIBRARY, "loops are compiled for each function")
         tier = taken_over(tier, 1, elements * _BY_TORCH, SPECIALISED, elements * _BY_ROWS, ready)

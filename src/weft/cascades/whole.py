@@ -129,8 +129,8 @@ class _Writer(GraphWriter):
         if by_one is None:
             return self.call(torch.mul, s, self.frame.alpha)
         with self.graph.inserting_before(made):
-            kinds: dict[str, Any] = {"dtype": self.wide, "device": str(self.frame.device)}
-            nothing = self.graph.call_function(torch.empty, ((),), kinds)
+            kind, device = self.wide, str(self.frame.device)
+            nothing = self.graph.call_function(torch.empty, ((),), {"dtype": kind, "device": device})
         made.target, made.args = by_one, (nothing, *made.args)
         made.kwargs = {"beta": 0, "alpha": self.frame.alpha}
         return s
@@ -175,7 +175,7 @@ class _Writer(GraphWriter):
                 for label, extent in zip(self.s, shape, strict=True)
             )
         else:
-            self.values[node] = operation(self.graph, node, self.values.__getitem__, len(self.s), self.frame.device)
+            self.values[node] = operation(self.graph, node, self.values.__getitem__, self.frame)
         self.shapes[node] = shape
 
     def _spread(self, node: fx.Node, term: str) -> fx.Node:
