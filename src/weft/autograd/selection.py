@@ -102,12 +102,14 @@ class Selection(Bare):
         run = 1
         for label, extent in zip(reversed(term), reversed(tensor.shape), strict=True):
             strides[label], run = strides.get(label, 0) + run, run * extent
-        # Of D's rank: a number of no dimensions would take the type of the places along reduced modes.
-        place = torch.zeros([1] * len(shape), dtype=torch.int64, device=tensor.device)
+        place: Tensor | None = None
         for axis, (label, extent) in enumerate(zip(self.spec.term_d, shape, strict=True)):
             if step := strides.get(label):
                 along = torch.arange(0, extent * step, step, device=tensor.device)
-                place = place + along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+                along = along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+                place = along if place is None else place + along
+        if place is None:  # of D's rank: a number of no dimensions would take the type of the places
+            place = torch.zeros([1] * len(shape), dtype=torch.int64, device=tensor.device)
         for label, where in at.items():
             if (step := strides.get(label)) is not None:
                 place = torch.add(place, where, alpha=step)
