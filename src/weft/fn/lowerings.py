@@ -130,7 +130,7 @@ class Expressions(ABC):
 
     @abstractmethod
     def rest(self, w: Any, t: torch.dtype, x: str, y: str) -> str:
-        """What an integer leaves of that division: it has the sign of the dividend."""
+        """The rest of that division, with the sign of the dividend."""
 
     @abstractmethod
     def extremum(self, w: Any, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
