@@ -50,6 +50,11 @@ class ContractionCall(NamedTuple):
     plan: Plan
 
     @property
+    def products(self) -> int:
+        """Number of products that the step is run as."""
+        return 1
+
+    @property
     def settled(self) -> ContractionCall:
         """The call with the kernels that serve now, which are not exchanged for others."""
         return self._replace(launch=self.launch.now) if isinstance(self.launch, PromotingLaunch) else self
