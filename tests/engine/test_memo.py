@@ -22,11 +22,6 @@ A, B, C = torch.rand(6, 5), torch.rand(5, 4), torch.rand(4, 3)
 CPU = target_of("cpu", torch.device("cpu"))
 
 
-def _network() -> Callable[[], Any]:
-    net = weft.network("ij,jk,kl->il", A, B, C)
-    return lambda: net(A.clone(), B, C)  # not the tensors of the last call, which are known as such
-
-
 def _tree() -> Callable[[], Any]:
     import weft.hooks
 
@@ -41,15 +36,9 @@ def _over_ranks() -> Callable[[], Any]:
     return lambda: weft.distributed.contract("ij,jk->ik", A, B, placements={"a": "j", "b": "j"})
 
 
-def _cascade() -> Any:
-    return weft.cascade("ij,jk->ik", A, B, between=lambda s: weft.softmax(s, "k"))
-
-
-def _of_jax() -> Callable[[], Any]:
-    from weft.jax.contraction import ContractOperation
-
-    operation, place = ContractOperation("ij,jk->ik"), torch.empty(6, 4)
-    return lambda: operation.run([A, B], [place])
+def _gradient() -> Callable[[], Any]:
+    a = A.clone().requires_grad_()
+    return lambda: weft.contract("ij,jk->ik", a, B, epilogue=_opaque)
 
 
 def _jax_network() -> Callable[[], Any]:
@@ -63,12 +52,10 @@ def _jax_network() -> Callable[[], Any]:
 CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "plans": lambda: lambda: weft.plan(("ij", "jk", "ik"), A, B, epilogue=_opaque),
     "einsum: networks": lambda: lambda: weft.einsum("ij,jk,kl->il", A, B, C, alpha=2.0),
-    "network: programs": _network,
     "contract_tree: networks": _tree,
     "distributed: plans": _over_ranks,
-    "cascades: plans": lambda: _cascade,
-    "jax: plans": _of_jax,
-    "jax: networks and cascades": _jax_network,
+    "jax: networks": _jax_network,
+    "rules of products": _gradient,
 }
 
 

@@ -166,8 +166,8 @@ def test_a_tree_has_the_precision_of_its_own_call(set_by: str, in_any_precision:
         weft.set_precision("ieee_bound")
         within = network_of(tree)
         weft.set_precision("ieee")
-    assert within.settings.options.precision == "ieee_bound"
-    assert network_of(tree).settings.options.precision is None
+    assert within.plan.settings.options.precision == "ieee_bound"
+    assert network_of(tree).plan.settings.options.precision is None
     assert network_of(tree) is network_of(tree)
 
 

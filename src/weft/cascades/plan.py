@@ -23,7 +23,7 @@ from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
-from weft.cascades.differentiable import differentiated
+from weft.cascades.differentiable import VIEWS, differentiated
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
@@ -445,7 +445,11 @@ class _Written(NamedTuple):
         """The results; None where torch may round the factors of products."""
         if shortened():
             return None
-        found = self.program(*given, *self.coordinates)
+        if torch.is_grad_enabled():
+            found = self.program(*given, *self.coordinates)
+        else:  # no result is a view that gradients could not be written through later
+            with torch._C._ExcludeDispatchKeyGuard(VIEWS):
+                found = self.program(*given, *self.coordinates)
         return found if self.several else found[0]
 
 
