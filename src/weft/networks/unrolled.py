@@ -79,7 +79,7 @@ class Unrolled:
 
     @property
     def launch(self) -> Callable[..., None]:
-        """Of one of the products."""
+        """The launch of one of the products."""
         return self.call.launch
 
 
