@@ -74,7 +74,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[[], Any]], int | None]] = {
     "transpose_": (lambda: lambda: weft.transpose_(A.clone()), None),
     "network": (_network, 2 * PRODUCT),
     "network that keeps": (lambda: _network(reuse=True), 2 * PRODUCT),
-    "network in slices": (lambda: _network(slices="i"), None),  # steps that no slice changes are made for each there
+    "network in slices": (lambda: _network(slices="i", optimize=[(0, 1), (0, 1)]), 2 * PRODUCT),
     "network and exponent": (lambda: _network(strip_exponent=True), 2 * PRODUCT),
     "contract_tree": (lambda: lambda: weft.hooks.contract_tree(TREE, [A, B, A]), 2 * PRODUCT),
     "grouped": (lambda: lambda: weft.grouped("ij,jk->ik", PAIRS), PRODUCT * 5 // 3),

@@ -104,6 +104,8 @@ class Calls:
             return
         if forward_ad._current_level >= 0 or not {*map(type, tensors)} <= _TYPES:
             return
+        if any(each.is_neg() for each in tensors):  # a launch sees memory as it is stored: each call resolves signs
+            return
         recording = torch.is_grad_enabled() if any(each.requires_grad for each in tensors) else None
         entry, (key, state) = _Entry(guards_of(tensors), place.state, recording, call), place
         with self._lock:

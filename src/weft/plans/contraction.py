@@ -148,8 +148,9 @@ class Plan(PlanBase, Generic[Returned]):
             if is_traced((x, y, addend, *each_of(out), *(given or {}).values())):
                 return as_operation("traced plan")(self, x, y, addend, alpha, beta, out, given, validate)
             known = None
-            if validate:
-                result = self.run_validated(x, y, addend, alpha, beta, as_results(out), given)
+            if validate or place is None:
+                run = self.run_validated if validate else self.run
+                result = run(x, y, addend, alpha, beta, as_results(out), given)
             else:
                 result, known = self.run_known(x, y, addend, alpha, beta, as_results(out), given or {})
         self._calls.keep(place, tensors, known)
