@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import weft
 from cascades.functions_between import FUNCTIONS, Between
 from weft.cascades import terms
 from weft.cascades.serving import CascadeTile
+from weft.planner import validity
 
 EQUATION = "hqd,hkd->hqk, hqk,hke->hqe"
 SERVED = (
@@ -336,3 +338,20 @@ def compiled(*arguments: str) -> list[int]:
     assert ran.returncode == 0, ran.stderr[-2000:]
     found: list[int] = json.loads(ran.stdout.splitlines()[-1])
     return found
+
+
+def test_a_checkpoint_pairs_what_a_kernel_saves_with_what_blocks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel takes over between a call and the checkpoint's second one."""
+    monkeypatch.setattr("weft.cascades.plan.FEW", 0)
+    validity.outdate()
+    inputs = [tensor.requires_grad_() for tensor in operands()]
+    (between,) = (each.function for each in RUN if each.name == "softmax")
+
+    def call(backend: str) -> Any:
+        return weft.cascade(EQUATION, *inputs, between=between, backend=backend)
+
+    expected = torch.autograd.grad(call("reference").square().sum(), inputs)
+    for backends in (["auto", "triton"], ["triton", "auto"], ["triton", "triton"]):
+        turns = iter(backends)
+        found = checkpoint(lambda: call(next(turns)), use_reentrant=False)  # noqa: B023
+        torch.testing.assert_close(torch.autograd.grad(found.square().sum(), inputs), expected, rtol=1e-3, atol=1e-4)

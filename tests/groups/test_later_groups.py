@@ -155,3 +155,13 @@ def test_groups_that_come_again_have_tangents() -> None:
             first, second = weft.grouped("mk,kn->mn", [(forward_ad.make_dual(a, c), b), (c, b)])
             torch.testing.assert_close(forward_ad.unpack_dual(first).tangent, c @ b, rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(forward_ad.unpack_dual(second).primal, c @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_recorded_again_after_a_call_without_them() -> None:
+    pairs = [(torch.randn(3, 4, requires_grad=True), torch.randn(4, 3, requires_grad=True)) for _ in range(3)]
+    plan = weft.plan_grouped("mk,kn->mn", pairs)
+    for _ in range(2):
+        assert all(each.requires_grad for each in plan(pairs))
+        with torch.no_grad():
+            assert not any(each.requires_grad for each in plan(pairs))
+        assert all(each.requires_grad for each in plan(pairs))

@@ -15,51 +15,34 @@ from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
 from weft.cascades.program import Program
 from weft.cascades.transforms import refuse_tangents
-from weft.cascades.whole import whole
 
 #: What makes a result a view: torch refuses to write to those that a function returns, or that autograd has not seen.
 VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
-def differentiated(plan: Any, a: Tensor, b: Tensor, c: Tensor | None, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Results of a plan on arranged tensors, as the caller has them."""
-    return list(_Cascade.apply(plan, a, b, c, *operands))
+def differentiated(plan: Any, given: Sequence[Tensor]) -> list[Tensor]:
+    """Results of a plan on A, B, C and operands, as the caller has them."""
+    return list(Differentiated.apply(_Run(plan), *given))
 
 
-class _Cascade(torch.autograd.Function):
-    """All whole values are saved: results, and what reductions came to."""
+class Differentiated(torch.autograd.Function):
+    """A call that is made in one of several ways: in full, or by launches that were made before.
+
+    A way has its `plan`, and gives results and states by `forward`, gradients by `backward`. Saved are the caller's
+    tensors, D, and states. A checkpoint makes the call again and pairs what either saves: kernels may have taken over
+    meanwhile, whose states are others, so that within hooks of saved tensors states stay with the call.
+    """
 
     @staticmethod
-    def forward(ctx: Any, plan: Any, a: Tensor, b: Tensor, c: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
-        given = _given(plan, operands)
-        ctx.by_kernel = plan.launch is not None
-        if ctx.by_kernel:
-            wanted = _wanted(plan, ctx.needs_input_grad[4:])
-            by_blocks = plan.backward is None or not plan.backward.makes(plan.backward.behind(wanted))
-            try:
-                values = plan.launch(a, b, c, given, raw=any(ctx.needs_input_grad) and by_blocks)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # of the compiler, which knows no one class of them
-                plan.fall_back(error)
-                ctx.by_kernel = False
-        if not ctx.by_kernel:
-            serving = plan.serving(any(ctx.needs_input_grad))
-            values = run(plan.program, plan.frame, a, b, c, given, partial(plan.cut, operands=operands), serving)
-        between, ctx.plan = plan.program.between, plan
-        ctx.nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
-        if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
-            ctx.nodes = [node for node in ctx.nodes if node not in (FINISHED, PRODUCT)]
-        ctx.set_materialize_grads(False)
+    def forward(ctx: Any, way: Any, *given: Tensor) -> tuple[Tensor, ...]:
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
-            kept = ctx.nodes if any(ctx.needs_input_grad) else ()
-            results = tuple(plan.results.laid_out(_results(plan, values, kept)))
-        ctx.d = [node for node in ctx.nodes if node in (FINISHED, PRODUCT) and plan.meets
-                 and values[node].data_ptr() == results[0].data_ptr()]  # fmt: skip
-        saved = (results[0] if node in ctx.d else values[node] for node in ctx.nodes)
-        ctx.save_for_backward(a, b, c, *operands, *saved)
+            results, states = way.forward(given, ctx.needs_input_grad[1:])
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ctx.way, ctx.count, ctx.states = way, len(given), states if hooked else None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given, *results[: way.plan.meets], *(() if hooked else states))
         ctx.mark_non_differentiable(*(each for each in results if not each.is_floating_point()))
-        return results
+        return tuple(results)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -68,60 +51,118 @@ class _Cascade(torch.autograd.Function):
     @staticmethod
     @each_of_batch
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        plan, needs = ctx.way.plan, ctx.needs_input_grad[1:]
+        saved = ctx.saved_tensors  # asked for once
+        given, others = saved[: ctx.count], saved[ctx.count :]
         with without_autocast():
-            return _Cascade._gradients(ctx, grads)
+            if torch.is_grad_enabled():
+                results = plan.whole(plan.frame.products.accumulate)(*given, *plan.coordinates)
+                return (None, *gradients_of(results, grads, given, needs))
+            states = others[plan.meets :] if ctx.states is None else ctx.states
+            return (None, *ctx.way.backward(given, others[: plan.meets], states, grads, needs))
 
-    @staticmethod
-    def _gradients(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        plan = ctx.plan
-        a, b, c, *others = ctx.saved_tensors
-        count = len(others) - len(ctx.nodes)
-        operands, kept = others[:count], others[count:]
-        if torch.is_grad_enabled():
-            return (None, *_differentiably(plan, (a, b, c, *operands), ctx.needs_input_grad[1:], grads))
+
+class _Run:
+    """A call in full. Its states are all whole values: results, and what reductions came to."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+
+    def forward(self, given: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Tensor], list[Tensor]]:
+        plan, grads = self.plan, any(needs)
+        self._launch = plan.launch
+        values = None if self._launch is None else self._by_kernel(given, needs)
+        if values is None:
+            self._launch = None
+            tensors, operands = plan.arranged(given, None)
+            cut, serving = partial(plan.cut, operands=operands), plan.serving(grads)
+            values = run(plan.program, plan.frame, *_three(tensors), _given(plan, operands), cut, serving)
+        between = plan.program.between
+        nodes = [node for node in values if node not in between.inputs and node not in between.elementwise]
+        if plan.program.factor is None and plan.frame.algebra is None:  # the gradient is that of the sum
+            nodes = [node for node in nodes if node not in (FINISHED, PRODUCT)]
+        results = plan.results.laid_out(_results(plan, values, nodes if grads else ()))
+        self._d = [node for node in nodes if node in (FINISHED, PRODUCT) and plan.meets
+                   and values[node].data_ptr() == results[0].data_ptr()]  # fmt: skip
+        self._nodes = [node for node in nodes if node not in self._d]
+        return results, [values[node] for node in self._nodes] if grads else []
+
+    def _by_kernel(self, given: Sequence[Tensor], needs: Sequence[bool]) -> Values | None:
+        """What the kernel finds; None where it cannot be made."""
+        plan = self.plan
+        tensors, operands = plan.arranged(given, self._launch)
+        wanted = _wanted(plan, needs[plan.count :])
+        by_blocks = plan.backward is None or not plan.backward.makes(plan.backward.behind(wanted))
+        try:
+            found: Values = self._launch(*_three(tensors), _given(plan, operands), raw=any(needs) and by_blocks)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of the compiler, which knows no one class of them
+            plan.fall_back(error)
+            return None
+        return found
+
+    def backward(
+        self, given: Sequence[Tensor], d: Sequence[Tensor], states: Sequence[Tensor],
+        grads: Sequence[Tensor | None], needs: Sequence[bool],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """Gradients of the caller's tensors: of those that kernels or blocks read, and from these along views."""
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_(need) for each, need in zip(given, needs, strict=True)]
+            tensors, operands = self.plan.arranged(leaves, self._launch)
+        read = [*tensors, *operands]
+        found = self._gradients(
+            [each.detach() for each in tensors], [each.detach() for each in operands],
+            d, states, grads, [each.requires_grad for each in read],
+        )  # fmt: skip
+        pairs = [(each, grad) for each, grad in zip(read, found, strict=True) if grad is not None]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        of = iter(torch.autograd.grad(
+            [each for each, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True
+        ))  # fmt: skip
+        return [next(of) if need else None for need in needs]
+
+    def _gradients(
+        self, tensors: Sequence[Tensor], operands: Sequence[Tensor], d: Sequence[Tensor], states: Sequence[Tensor],
+        grads: Sequence[Tensor | None], needs: Sequence[bool],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """Gradients of arranged tensors and operands."""
+        plan, (a, b, c), count = self.plan, _three(tensors), len(tensors)
         grads = plan.results.along_s(grads)
         values = _given(plan, operands)
-        values.update(zip(ctx.nodes, kept, strict=True))
-        for node in ctx.d:
-            (values[node],) = plan.results.along_s([values[node]])
-        if ctx.by_kernel and plan.alone and plan.backward is not None and not any(ctx.needs_input_grad[4:]):
-            needs, launch = ctx.needs_input_grad[1:4], plan.backward
-            made = launch.alone((a, b, c), needs, launch.ready(grads[0]), values.get(FINISHED), values)
+        values.update(zip(self._nodes, states, strict=True))
+        for node in self._d:
+            (values[node],) = plan.results.along_s(d)
+        launch = None if self._launch is None else plan.backward
+        if launch is not None and plan.alone and not any(needs[count:]):
+            made = launch.alone((a, b, c), tuple(needs[:count]), launch.ready(grads[0]), values.get(FINISHED), values)
             for call in made.calls:
                 call()
-            shapes = [each.shape for each in (a, b, c)]
-            return (None, *launch.as_they_lie(made.found, shapes, needs), *(None for _ in operands))
+            own = launch.as_they_lie(made.found, [each.shape for each in tensors], needs[:count])
+            return [*own, *(None for _ in operands)]
         cotangents: Values = {}
         for node, grad in zip(_nodes(plan), grads, strict=True):
             if grad is not None:
                 cotangents[node] = cotangents[node] + grad if node in cotangents else grad
-        needs = ctx.needs_input_grad
         cut = partial(plan.cut, operands=operands)
-        if ctx.by_kernel and _selects(plan.program):  # blocks, made again, equal what blocks select
+        if self._launch is not None and _selects(plan.program):  # blocks, made again, equal what blocks select
             values = run(plan.program, plan.frame, a, b, c, _given(plan, operands), cut)
         found = gradients(
-            plan.program, plan.frame, (a, b, c), needs[1:4], values, cotangents, cut,
-            plan.backward if ctx.by_kernel else None, _wanted(plan, needs[4:]),
+            plan.program, plan.frame, (a, b, c), (*needs[:count], False)[:3], values, cotangents, cut, launch,
+            _wanted(plan, needs[count:]),
         )
-        own = [None if each is None else each.to(a.dtype) for each in found.sums]
-        places = plan.program.between.inputs[1 : 1 + count]
-        of_operands = [
-            found.of_nodes.get(node, torch.zeros_like(each)).to(each.dtype) if needs[4 + at] else None
-            for at, (node, each) in enumerate(zip(places, operands, strict=True))
-        ]
-        return (None, *own, *of_operands)
+        own = [None if each is None else each.to(a.dtype) for each in found.sums[:count]]
+        places = plan.program.between.inputs[1 : 1 + len(operands)]
+        return [*own, *(
+            found.of_nodes.get(node, torch.zeros_like(each)).to(each.dtype) if need else None
+            for node, each, need in zip(places, operands, needs[count:], strict=True)
+        )]  # fmt: skip
 
 
-def _differentiably(
-    plan: Any, inputs: Sequence[Tensor | None], needs: Sequence[bool], grads: Sequence[Tensor | None]
-) -> list[Tensor | None]:
-    """Gradients that have gradients themselves, from all of S."""
-    frame, given = plan.frame, [each for each in inputs if each is not None]
-    terms = [frame.first.x, frame.first.y, *(() if frame.second is None else (frame.second.y,))]
-    laid = [(labels, each.shape) for labels, each in zip(terms, given, strict=False)]
-    operands = [(frame.order, each.shape) for each in given[len(terms) :]]
-    results = whole(plan, laid, operands, frame.products.accumulate)(*given, *plan.coordinates)
-    return gradients_of(results, grads, inputs, needs)
+def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """A, B and C, distinct objects also where they are one tensor."""
+    a, b, *c = (each.view_as(each) for each in tensors)
+    return a, b, c[0] if c else None
 
 
 def gradients_of(

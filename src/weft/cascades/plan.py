@@ -306,13 +306,12 @@ class CascadePlan:
 
     def _made(self, given: Sequence[Tensor]) -> tuple[Any, Any]:
         if self.options.backend == "reference":
-            return self._packed(self._whole(torch.float64)(*given, *self.coordinates)), None
+            return self._packed(self.whole(torch.float64)(*given, *self.coordinates)), None
         if self.arriving is not None:
-            grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self._count])
+            grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
             self.arriving(self._preparing(given, grads))
-        ready, operands = self._arranged(given, self.launch)
-        found = self._packed(differentiated(self, ready[0], ready[1], ready[2] if self.meets else None, operands))
-        return found, _Again(self) if self.said.device.type == "cpu" else self._repeated(given, ready, operands)
+        found = self._packed(differentiated(self, given))
+        return found, _Again(self) if self.said.device.type == "cpu" else self._repeated(given)
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
@@ -324,10 +323,10 @@ class CascadePlan:
         return (notation.a, notation.b) if notation.c is None else (notation.a, notation.b, notation.c)
 
     @property
-    def _count(self) -> int:
+    def count(self) -> int:
         return 3 if self.meets else 2
 
-    def _whole(self, wide: torch.dtype) -> TorchProgram:
+    def whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
         return whole(self, *self._laid, wide)
 
@@ -337,14 +336,14 @@ class CascadePlan:
         if self.said.device.type != "cpu" or self.options.backend != "auto" or self.frame.algebra is not None:
             return None
         s = {label: self.extents[label] for label in self.frame.order}
-        return self._whole(self.types.accumulate) if math.prod(s.values()) <= FEW and self.boxes.extents == s else None
+        return self.whole(self.types.accumulate) if math.prod(s.values()) <= FEW and self.boxes.extents == s else None
 
-    def _arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
+    def arranged(self, given: Sequence[Tensor], launch: CascadeLaunch | None) -> tuple[list[Tensor], list[Tensor]]:
         """A, B and C by the roles of their labels as products or the kernel read them, and operands along S."""
         made = list(self._arranging(*given))
         if self.frame.swapped:
             made[0], made[1] = made[1], made[0]
-        return [self._as_read(made[at], at, launch) for at in range(self._count)], made[self._count :]
+        return [self._as_read(made[at], at, launch) for at in range(self.count)], made[self.count :]
 
     @cached_property
     def _laid(self) -> tuple[list[Any], list[Any]]:
@@ -366,7 +365,7 @@ class CascadePlan:
         def prepare() -> tuple[Any, Any]:
             kernel, between = self.kernel, self.between
             assert kernel is not None
-            ready, operands = self._arranged(without, kernel)
+            ready, operands = self.arranged(without, kernel)
             a, b, c = (*ready, None)[:3]
             values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*operands, *self.coordinates), strict=True))
             kernel.prepare((a, b, c), values)
@@ -383,13 +382,14 @@ class CascadePlan:
             return False
         return self.meets and not self.program.prelude and not self.program.stages[0].known
 
-    def _repeated(self, given: Sequence[Tensor], ready: Sequence[Tensor], operands: list[Tensor]) -> Repeated | None:
+    def _repeated(self, given: Sequence[Tensor]) -> Repeated | None:
         """Later calls as launches and nothing else, where kernels alone make D and read operands as they lie."""
         if self.launch is None or not self.alone or self.launch.tile.terms:
             return None
         grads = torch.is_grad_enabled() and any(each.requires_grad for each in given)
         if grads and (self.backward is None or any(each.requires_grad for each in given[3:])):
             return None
+        ready, operands = self.arranged([each.detach() for each in given], self.launch)
         places = (1, 0, 2) if self.frame.swapped else (0, 1, 2)
         if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
             return None

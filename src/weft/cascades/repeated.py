@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.batched import each_of_batch
-from weft.cascades.differentiable import VIEWS, gradients_of
+from weft.cascades.differentiable import VIEWS, Differentiated
 from weft.cascades.replay import Replay, slotted
 from weft.spec import Label
 
@@ -40,30 +39,34 @@ class Repeated:
         if torch._C._cuda_getDevice() != self._device:
             return None
         if self._grads:
-            found: Tensor = _Repeated.apply(self, *tensors)
+            found: Tensor = Differentiated.apply(self, *tensors)[0]
             return found
         with torch._C._ExcludeDispatchKeyGuard(VIEWS):
             return self._as_asked(self._forward(tensors)[0])
 
-    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """D, and D, peaks and sums as kernels write them."""
-        found = self._forward(tensors)
-        return self._as_asked(found[0]), found
+    def forward(self, given: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Tensor], list[Tensor]]:
+        """D; and peaks and sums."""
+        d, *states = self._forward(given)
+        self._written = d.shape
+        return [self._as_asked(d)], states
 
     def _as_asked(self, d: Tensor) -> Tensor:
         return d.view(self._d).permute(self._order)
 
     def backward(
-        self, tensors: Sequence[Tensor], found: Sequence[Tensor], grad: Tensor, needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        """Gradients of A, B and C in the plan's order, from what `forward` found and the gradient of D."""
-        launch = self.plan.backward
-        grad = launch.ready(grad.permute(self._back))
+        self, given: Sequence[Tensor], d: Sequence[Tensor], states: Sequence[Tensor],
+        grads: Sequence[Tensor | None], needs: Sequence[bool],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """Gradients of A, B and C, from D, peaks and sums, and the gradient of D."""
+        launch, given_grad = self.plan.backward, grads[0]
+        assert given_grad is not None
+        grad = launch.ready(given_grad.permute(self._back))
+        found = [d[0].permute(self._back).view(self._written), *states]
         own = tuple(needs[at] for at in self._places)
         replay = self._replays.get(own)
-        grads = self._first(tensors, found, grad, own) if replay is None else replay([*tensors, *found, grad])
-        results: list[Tensor | None] = [None] * 3
-        lying = launch.as_they_lie(grads, self._shapes, own)
+        made = self._first(given, found, grad, own) if replay is None else replay([*given, *found, grad])
+        results: list[Tensor | None] = [None] * len(needs)
+        lying = launch.as_they_lie(made, self._shapes, own)
         for at, each, turned in zip(self._places, lying, self._turns, strict=True):
             results[at] = None if each is None else turned(each)
         return results
@@ -73,7 +76,7 @@ class Repeated:
     ) -> Sequence[Tensor]:
         """Gradients by launches that are made here, and kept."""
         plan, launch = self.plan, self.plan.backward
-        ready, operands = plan._arranged(tensors, plan.kernel)
+        ready, operands = plan.arranged(tensors, plan.kernel)
         a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
         values: dict[fx.Node, Tensor] = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
         sums = (target.gives for target in launch.functions.sums)
@@ -100,24 +103,3 @@ class _Turned:
         for at in self._ones:
             grad = grad.unsqueeze(at)
         return grad
-
-
-class _Repeated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, repeated: Repeated, *tensors: Tensor) -> Tensor:
-        d, found = repeated.forward(tensors)
-        ctx.repeated = repeated
-        ctx.save_for_backward(*tensors, *found)
-        return d
-
-    @staticmethod
-    @each_of_batch
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        repeated, saved, needs = ctx.repeated, ctx.saved_tensors, ctx.needs_input_grad[1:]
-        count = len(needs)
-        tensors, found = saved[:count], saved[count:]
-        if torch.is_grad_enabled():
-            grads = gradients_of([repeated.plan.anew(tensors)], [grad], tensors[:3], needs)
-        else:
-            grads = repeated.backward(tensors, found, grad, needs)
-        return (None, *grads, *(None for _ in needs[3:]))

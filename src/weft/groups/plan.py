@@ -176,13 +176,16 @@ class GroupedPlan:
         """Whether operands are known to have the plan's layouts, and no gradient is requested."""
         if is_transforming() or forward_ad._current_level >= 0 or len(operands) != 2 * len(self.shapes):
             return False
-        guards = self._guards if not (self._leaves and torch.is_grad_enabled()) else None
-        return guards is not None and bool(guards.check(*operands))
+        if self._guards is None or (self._differentiable and torch.is_grad_enabled()):
+            return False
+        return bool(self._guards.check(*operands))
 
     def _guard(self, operands: Sequence[Any]) -> None:
-        """Note the layouts of operands, and whether some are views whose memory is not what they say."""
+        """Note the layouts of operands, whether some require gradients, and whether some are views whose memory is not
+        what they say."""
         plain = all(isinstance(each, torch.Tensor) for each in operands)
         self._guards = guards_of(operands) if plain else None
+        self._differentiable = any(getattr(each, "requires_grad", False) for each in operands)
         self._views = plain and any(each.is_conj() or each.is_neg() for each in operands)
 
     def _hold(self, operands: Sequence[Any]) -> None:
@@ -274,7 +277,7 @@ class GroupedPlan:
         fit, none."""
         if operands is None and out is None:
             return
-        before = self._sides, self._leaves, self._guards, self._views, self._out
+        before = self._sides, self._leaves, self._guards, self._differentiable, self._views, self._out
         try:
             if out is not None:
                 self._take_out(out)
@@ -282,7 +285,7 @@ class GroupedPlan:
                 self._hold(operands) if like else self._take(operands)
             self._start()
         except BaseException:
-            self._sides, self._leaves, self._guards, self._views, self._out = before
+            self._sides, self._leaves, self._guards, self._differentiable, self._views, self._out = before
             raise
 
     def _take(self, operands: list[Any]) -> None:
