@@ -197,3 +197,42 @@ def test_values_that_terms_do_not_hold_are_multiplied_as_they_are(value: float) 
         for each in ("ieee_bound", "ieee")
     )
     torch.testing.assert_close(found, plain, rtol=0, atol=0)
+
+
+KINDS = [(torch.float16, "ieee", 257), (torch.float32, "ieee_bound", 640)]
+
+
+@pytest.mark.parametrize(("dtype", "precision", "q"), KINDS)
+@pytest.mark.parametrize("backend", ["triton", "auto"])
+@pytest.mark.parametrize("warmed", [False, True])
+def test_a_graph_has_all_that_its_kernels_read(
+    dtype: torch.dtype, precision: str, q: int, backend: str, warmed: bool
+) -> None:
+    """Tables and coordinates that are first made within a capture, and graphs that outlive their plan."""
+    x, y = (torch.randn(q, 64, device="cuda", dtype=dtype) for _ in range(2))
+
+    def causal(s: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return weft.logsumexp(torch.where(j <= i, s, -torch.inf), "j")
+
+    plan = weft.plan_cascade(
+        "ik,jk->ij", x, y, between=causal, indices={"i": "i", "j": "j"}, alpha=0.125, precision=precision,
+        backend=backend,
+    )  # fmt: skip
+    scores = 0.125 * x.double() @ y.double().mT
+    right = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -torch.inf).logsumexp(1)
+    if warmed:
+        for _ in range(3):
+            plan(x, y)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured = plan(x, y)
+    torch.testing.assert_close(plan(x, y).double(), right, rtol=1e-3, atol=1e-3)  # before any replay
+    del plan
+    validity.outdate()
+    torch.cuda.empty_cache()
+    filled = [torch.full((1 << 12,), -1, device="cuda", dtype=torch.int32) for _ in range(64)]
+    captured.fill_(torch.nan)
+    graph.replay()
+    torch.testing.assert_close(captured.double(), right, rtol=1e-3, atol=1e-3)
+    assert all(bool((each == -1).all()) for each in filled)

@@ -79,6 +79,12 @@ def keep_for_graphs(*tensors: torch.Tensor) -> None:
     _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
 
 
+def keep_if_captured(device: torch.device, *tensors: torch.Tensor) -> None:
+    """Keep for good what a CUDA graph will read that is captured now; nothing outside of a capture."""
+    if is_capturing(device):
+        keep_for_graphs(*tensors)
+
+
 def forget() -> None:
     """Forget all constants; graphs keep what they read."""
     _constants.clear()

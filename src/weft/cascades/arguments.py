@@ -16,6 +16,7 @@ from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.gpu.common.constants import TRITON_TYPES
+from weft.gpu.common.driver import aside_of_capture
 from weft.spec import Label
 
 BYTES = 16  # that a tensor map's strides are multiples of
@@ -155,7 +156,8 @@ def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Ma
     """Launch a kernel, or compile it where its tensors have no memory; what Triton has compiled."""
     if any(isinstance(each, Tensor) and each.is_meta for each in given):
         return kernel.warmup(*given, grid=grid, **named)
-    return kernel[grid](*given, **named)
+    with aside_of_capture():
+        return kernel[grid](*given, **named)
 
 
 def tensor_map(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, Call, KernelArguments, Outer, size_of, tensor_map
 from weft.cascades.backward_kernel import BackwardForm, backward_text
 from weft.cascades.backward_rows import ROUNDED, KnownForm, known_text
@@ -147,6 +148,7 @@ class _Kernel:
             numbers += [part for each in given.outer for label in each for part in label[:2]]
         else:
             numbers += [*given.steps, *(part for each in given.outer for label in each for part in label)]
+        keep_if_captured(self.arguments.frame.device, *self._tables)
         options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
         if self.arguments.frame.device.type == "cuda":
             options |= FUSION

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.cached import cached_property
+from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import BYTES, KernelArguments, Outer, launched, tensor_map
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
@@ -172,6 +173,7 @@ class CascadeLaunch:
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]
+        keep_if_captured(a.device, self._table)
         operands, numbers = self._operands(a, b, a if c is None else c, outer, steps)
         tensors = (*operands, d, *arguments.operands(values), *states, self._table)
         numbers += arguments.places(values, made.step)

@@ -14,10 +14,11 @@ from torch.autograd import forward_ad
 
 from weft.autograd.graphs import Program as TorchProgram
 from weft.autograd.handed import serves
-from weft.base.arrays import as_tensor, is_transforming, outside_inference, returned, source_of, without_autocast
+from weft.base.arrays import as_tensor, is_transforming, returned, source_of, without_autocast
 from weft.base.cached import cached_property
 from weft.base.dispatch import is_traced, outside_graphs
 from weft.base.forks import computing
+from weft.base.kept import keep_if_captured
 from weft.base.log import warn
 from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
@@ -44,6 +45,7 @@ from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint
 from weft.fn.watched import Watched
+from weft.gpu.common.driver import made_aside
 from weft.machine.exactness import shortened
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
@@ -408,16 +410,19 @@ class CascadePlan:
         inner = tensor.dim() - len(roles.batch) - len(roles.k)
         return apart(as_it_lies(tensor, (len(roles.batch), inner, len(roles.k))), len(roles.batch))
 
-    @cached_property
+    @property
     def coordinates(self) -> list[Tensor]:
         """The coordinates along S, in the order of the function's parameters."""
-        found = []
-        with outside_inference():
-            for label in self.said.indices.values():
-                shape = self.frame.shape(frozenset((label,)))
-                places = torch.arange(self.extents[label], dtype=self.said.place_type(label), device=self.said.device)
-                found.append(places.reshape(shape))
-        return found
+        keep_if_captured(self.said.device, *self._coordinates)
+        return self._coordinates
+
+    @cached_property
+    def _coordinates(self) -> list[Tensor]:
+        return [made_aside(partial(self._places, label), self.said.device) for label in self.said.indices.values()]
+
+    def _places(self, label: Label) -> Tensor:
+        places = torch.arange(self.extents[label], dtype=self.said.place_type(label), device=self.said.device)
+        return places.reshape(self.frame.shape(frozenset((label,))))
 
     @cached_property
     def results(self) -> Results:

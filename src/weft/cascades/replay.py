@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.base.kept import keep_if_captured
 from weft.cascades.arguments import Call
 from weft.gpu.common.cubin import Cubin, parameter_sizes
 from weft.gpu.common.driver import DirectLaunch, launches_are_hooked
@@ -64,10 +65,12 @@ class Replay:
             if at not in results:
                 self._bytes += -(-math.prod(room.shape) * room.dtype.itemsize // _ALIGNED) * _ALIGNED
         self._steps = [_Step(each, device) for each in launched]
+        self._fixed = [each for step in launched for each in step.arguments if isinstance(each, Tensor)]
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for tensors in the order that slots number them in."""
         device = self._device
+        keep_if_captured(device, *self._fixed)
         found = [torch.empty(room.shape, dtype=room.dtype, device=device) for _, room in self._results]
         room = self._new(self._bytes, dtype=torch.uint8, device=device)
         start = room.data_ptr()

@@ -13,6 +13,7 @@ from weft.base.cached import cached_property
 from weft.cascades.frame import Frame
 from weft.cascades.masks import kept
 from weft.cascades.program import Program
+from weft.gpu.common.driver import made_aside
 from weft.spec import Label
 
 Table: TypeAlias = "np.ndarray[Any, Any]"
@@ -78,8 +79,7 @@ class Stretches:
 
     def first(self) -> Tensor:
         """The first tile of rows that goes along each tile of columns."""
-        found = _covered(self.whole, self.tile[1], self._size(self.along[1])).argmax(0)
-        return torch.from_numpy(found.astype(np.int32)).to(self.frame.device)
+        return self._placed(_covered(self.whole, self.tile[1], self._size(self.along[1])).argmax(0))
 
     @property
     def present(self) -> tuple[bool, bool, bool]:
@@ -103,7 +103,12 @@ class Stretches:
             start = np.minimum(begin + tiles * at // shares * step, end)
             stop = np.minimum(begin + tiles * (at + 1) // shares * step, end)
             found.append(np.clip(table, start, stop))
-        return torch.from_numpy(np.ascontiguousarray(np.stack(found), np.int32)).to(self.frame.device)
+        return self._placed(np.stack(found))
+
+    def _placed(self, table: Table) -> Tensor:
+        """A table where kernels read it."""
+        host, device = torch.from_numpy(np.ascontiguousarray(table, np.int32)), self.frame.device
+        return made_aside(lambda: host.to(device), device)
 
 
 def _longest(starts: Sequence[int], step: int) -> tuple[int, int] | None:

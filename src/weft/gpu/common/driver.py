@@ -14,7 +14,10 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
+from weft.base.arrays import outside_inference
+from weft.base.kept import is_capturing
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import BYTES, EncodedMap
 from weft.planner.schedule import Launched
@@ -52,6 +55,19 @@ def aside_of_capture() -> Iterator[None]:
     finally:
         if driver is not None:
             driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def made_aside(make: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """A tensor that outlives the call that makes it, filled when this returns. Within the capture of a CUDA graph it
+    is made on another stream: the graph has no part of that."""
+    with outside_inference():
+        if not is_capturing(device):
+            return make()
+        side = torch.cuda.Stream(device)
+        with aside_of_capture(), torch.cuda.stream(side):
+            found = make()
+            side.synchronize()
+    return found
 
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
