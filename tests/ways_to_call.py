@@ -184,6 +184,8 @@ def forked(scene: Scene, call: Call, tensors: list[Tensor]) -> Any:
 
 
 def captured(scene: Scene, call: Call, tensors: list[Tensor]) -> Any:
+    """The call within the capture of a graph. torch's own products cannot be captured before one has run."""
+    torch.ones(2, 2, device="cuda").mm(torch.ones(2, 2, device="cuda"))
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
