@@ -74,7 +74,7 @@ def grouped(
             each = [reductions.of(result) for result in results]
             return results, {name: [one[name] for one in each] for name in reductions.names}
         operands = read_pairs(pairs)
-        if not (keywords or accumulate_into) and default_precision() == "ieee":
+        if not keywords and accumulate_into is False and default_precision() == "ieee":
             products = at_once(equation, operands)
             if products is not None:
                 return products
