@@ -56,7 +56,6 @@ def test_the_interpreter_takes_whole_blocks() -> None:
 @pytest.mark.parametrize(
     ("equation", "extents", "operands", "kind"),
     [
-        ("dca,cbd->ba", {"a": 312, "b": 296, "c": 9, "d": 136}, "ab", "tail_splits"),
         ("zad,zdb->zab", {"z": 3, "a": 88, "b": 200, "d": 1000}, "a", "splits"),
         ("ceda,bed->cba", {"a": 72, "b": 72, "c": 4, "d": 72, "e": 36}, "", "stream_k"),  # some in pairs
     ],
@@ -69,7 +68,7 @@ def test_partials_are_reduced_as_many_as_there_are_and_without_what_no_output_ti
     small = replace(H200, processors=17)
     found = warp_specialized.schedules(contraction, small).schedules
     split = [schedule for schedule in found if isinstance(schedule, WsSchedule) and schedule.splits > 1]
-    kinds = {(s.consumers, s.swap_ab, s.stream_k, s.tail_splits > 0): s for s in split}
+    kinds = {(s.consumers, s.swap_ab, s.stream_k): s for s in split}
     assert any(getattr(schedule, kind) for schedule in split)
     for schedule in kinds.values():
         turned = in_kernel_order(contraction, schedule)
@@ -79,21 +78,21 @@ def test_partials_are_reduced_as_many_as_there_are_and_without_what_no_output_ti
         whole = Layout.contiguous((layout.shape[0], *schedule.tile[:2]), layout.dtype)
         partials, tiles = torch.full(layout.shape, float("nan")), torch.zeros(whole.shape)
         _, rows, columns = layout.shape
-        for number in _stored(params, schedule.tail_splits):
+        for number in _stored(params):
             partials[number] = torch.randint(-3, 4, (rows, columns)).float()
             tiles[number, :rows, :columns] = partials[number]
         d, expected = (torch.full(turned.d.shape, float("nan")) for _ in range(2))
-        reduce = reduce_launch(turned, params.tma, layout, INTERPRETER, schedule.tail_splits, params.stream_k)
+        reduce = reduce_launch(turned, params.tma, layout, INTERPRETER, params.stream_k)
         reduce((partials, None, d), 1.0, 0.0)
         reduce_launch(turned, params.tma, whole, INTERPRETER)((tiles, None, expected), 1.0, 0.0)
         assert torch.equal(d, expected), str(schedule)
 
 
-def _stored(params: WsParams, tail_splits: int) -> list[int]:
+def _stored(params: WsParams) -> list[int]:
     """Numbers of the partials that are stored: all but those that an output tile does not have."""
     blocks, splits = params.tma.blocks, params.tma.splits
     if params.stream_k is None:
-        counts = [tail_splits if tail_splits and block == blocks - 1 else splits for block in range(blocks)]
+        counts = [splits] * blocks
     else:
         steps, base, longer, abreast = params.stream_k
         starts = [n * base + min(n, longer) for n in range(splits * blocks)]

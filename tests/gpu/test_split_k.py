@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.gpu.common.split_k import range_start, split_of_tile, split_with_tail, splits_of
-from weft.gpu.common.splits import StreamK, TailSplits, most_splits, stream
+from weft.gpu.common.split_k import range_start, split_of_tile, splits_of
+from weft.gpu.common.splits import StreamK, most_splits, stream
 from weft.planner.target import interpreting
 
 
@@ -58,28 +58,6 @@ def test_every_step_is_in_one_share(tasks: int, steps: int, portions: int, abrea
             at += length
         assert at == steps
     assert most_splits(tasks, cut) == max(counts.values())
-
-
-@triton.jit
-def parts(found, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr):
-    program = tl.program_id(0)
-    block, share, of, steps = split_with_tail(program, BLOCKS, SPLITS, STEPS, TAIL_SPLITS)
-    tl.store(found + 4 * program, block)
-    tl.store(found + 4 * program + 1, share)
-    tl.store(found + 4 * program + 2, of)
-    tl.store(found + 4 * program + 3, steps)
-
-
-@pytest.mark.skipif(not interpreting(), reason="a kernel of the test's own runs in the interpreter")
-@pytest.mark.parametrize(("blocks", "splits", "steps", "fewer"), [(3, 47, 32, (38, 39)), (2, 90, 9, (42, 18))])
-def test_the_last_block_has_fewer_shares(blocks: int, splits: int, steps: int, fewer: tuple[int, int]) -> None:
-    shares, longer = fewer
-    programs = (blocks - 1) * splits + shares
-    found = torch.full((programs, 4), -1, dtype=torch.int32)
-    parts[(programs,)](found, blocks, splits, steps, TailSplits(shares, longer))
-    others = [(block, share, splits, steps) for block in range(blocks - 1) for share in range(splits)]
-    last = [(blocks - 1, share, shares, longer) for share in range(shares)]
-    assert sorted(map(tuple, found.tolist())) == others + last
 
 
 def test_portions_differ_by_no_more_than_a_step() -> None:

@@ -16,7 +16,7 @@ from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.pipeline import output_tile_of
-from weft.gpu.warp_specialized.roles import CONSUMERS, COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, roles
+from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, roles
 from weft.gpu.warp_specialized.schedule import WsSchedule, staging_bytes
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Target
@@ -92,7 +92,7 @@ def test_every_partial_of_every_output_tile_is_one_consumers_work_tile(equation:
     contraction = described(equation)
     seen = set()
     for schedule in pipelined(contraction):
-        if schedule.stream_k or schedule.tail_splits:
+        if schedule.stream_k:
             continue  # `test_split_k` looks at those
         params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
         every_work_tile = product(range(params.tiles * params.tma.splits), range(schedule.consumers.n_tiles))
@@ -133,7 +133,6 @@ def test_transformers_are_as_many_as_have_registers_for_whole_tiles() -> None:
     assert roles(columns, (128, 80, 64), PAIRED_N).transformers == 4
     assert roles(columns, (128, 160, 64), COOPERATIVE).transformers == 2
     assert roles(both, (128, 320, 64), COOPERATIVE) is None
-    assert roles(both, (128, 320, 64), SMEM_TRANSFORM).transformers == 3
 
 
 @pytest.mark.parametrize(
@@ -168,11 +167,7 @@ def test_pipelines_fit_in_shared_memory(equation: str, operands: str) -> None:
         assert schedule.stages >= 2, str(schedule)
         pipelines = consumers.pipelines * schedule.stages * (tile_m + consumers.n_tiles * tile_n) * tile_k * 2
         staging = staging_bytes(schedule.rows, consumers.buffers)
-        if consumers == SMEM_TRANSFORM:
-            assert pipelines < H200.shared_memory, str(schedule)
-            assert staging <= CONSUMERS * tile_m * tile_k * 2, str(schedule)  # a stage of each consumer has room for it
-        else:
-            assert pipelines + staging < H200.shared_memory, str(schedule)
+        assert pipelines + staging < H200.shared_memory, str(schedule)
 
 
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
@@ -184,22 +179,16 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
     assert {len(run) for run in runs} == {1}
 
 
-# One of each: roles, ways to share output tiles, and functions of A, of both operands, and in shared memory.
-FEW = (
-    "split n pingpong", "stationary fused twice", "transformers paired_n", "smem_transform, tail splits", "stream_k",
-)  # fmt: skip
+# One of each: roles, ways to share output tiles, and functions of A and of both operands.
+FEW = ("split n pingpong", "stationary fused twice", "transformers paired_n", "stream_k")
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {
     "stationary by eight warps": (20, 112),
     "transformers": (20, 144),
     "transformers pingpong": (20, 168),
     "transformers paired_n": (28, 128),
-    "smem_transform": (20, 192),
-    "smem_transform, tail splits": (20, 192),
     "stream_k": (28, 80),
     "stream_k paired_n": (28, 128),
-    "smem_transform, one n part": (20, 192),
-    "smem_transform, across k": (20, 192),
 }
 
 
@@ -248,7 +237,6 @@ def test_no_uniform_register_is_read_that_nothing_wrote(report: Report) -> None:
 def test_registers_go_to_the_warps_that_multiply(report: Report) -> None:
     for name, found in report.items():
         warps, registers = ROLES.get(name, (12, 240))
-        loading = 32 if "smem_transform" in name else 24
         assert found["warps"] == warps, name
-        assert {loading, registers} <= set(found["register roles"]), name
+        assert {24, registers} <= set(found["register roles"]), name
         assert found["shared"] <= H200.shared_memory, name

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpu.warp_specialized_cases import EXTENTS, H200, LARGE_AND_SMALL, described, plus_one
+from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, plus_one
 from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
 from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Schedule
@@ -65,12 +64,6 @@ def stationary_ones(found: Sequence[Schedule]) -> Sequence[Schedule]:
     return [schedule for schedule in found if isinstance(schedule, StationarySchedule)]
 
 
-def in_shared_memory(found: Sequence[Schedule]) -> Sequence[Schedule]:
-    """One of each kind."""
-    chosen = [s for s in found if isinstance(s, WsSchedule) and s.consumers == SMEM_TRANSFORM]
-    return list({(s.tile, s.swap_ab, s.splits > 1, s.tail_splits > 0): s for s in chosen}.values())
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "equation",
@@ -87,25 +80,6 @@ def test_every_schedule_computes_the_product(
     equation: str, operands: str, function: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> None:
     check(described(equation), operands, function, some(len(equation)))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba", "dca,cbd->ba"])
-def test_a_consumer_without_rows_empties_stages(equation: str) -> None:
-    """The last output tile ends before the rows of its second consumer begin."""
-    check(described(equation, extents={**EXTENTS, "a": 304, "b": 312}), "ab", plus_one, in_shared_memory)
-
-
-def with_tail_splits(found: Sequence[Schedule]) -> Sequence[Schedule]:
-    """All of them."""
-    return [s for s in found if isinstance(s, WsSchedule) and s.tail_splits > 0]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("equation", "c"), [("dca,cbd->ba", 200), ("cad,cbd->ba", 296), ("dca,cdb->ab", 296)])
-def test_the_last_rows_have_fewer_partials_of_a_long_sum(equation: str, c: int) -> None:
-    extents = {"a": 312, "b": 296, "c": c, "d": 136}
-    check(described(equation, extents=extents), "ab", plus_one, with_tail_splits)
 
 
 def with_stream_k(found: Sequence[Schedule]) -> Sequence[Schedule]:

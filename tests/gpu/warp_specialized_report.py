@@ -57,7 +57,6 @@ def main() -> None:
     of_one = {name: functions[name] for name in ("a_fn", "epilogue")}
     paired = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
-    across = contraction("dca,cdb->ba", EXTENTS, half, single, **functions)
     cases = {
         "cooperative": partial(report, plain, "ws.cooperative 128x256x64"),
         "pingpong": partial(report, plain, "ws.pingpong 64x256x64"),
@@ -77,10 +76,6 @@ def main() -> None:
         "transformers": partial(report, long_sum_twice, "ws.cooperative 128x160x64.*split_k="),
         "transformers pingpong": partial(report, one_of_both, "ws.pingpong 128x80x64.*split_k="),
         "transformers paired_n": partial(report, paired, "ws.paired_n 128x80x64.*split_k="),
-        "smem_transform": partial(report, long_sum_twice, "ws.smem_transform 128x320x64.*split_k="),
-        "smem_transform, tail splits": partial(report, long_sum_twice, "ws.smem_transform 128x320x64.*split_k=[0-9]+/"),
-        "smem_transform, one n part": partial(report, long_sum_twice, "ws.smem_transform 128x256x64.*split_k="),
-        "smem_transform, across k": partial(report, across, "ws.smem_transform 128x320x64.*split_k="),
         "stream_k": partial(report, paired, "ws.cooperative 128x80x64.*stream_k swap_ab"),
         "stream_k pingpong": partial(report, paired, "ws.pingpong 128x80x64.*stream_k"),
         "stream_k paired_n": partial(report, paired, "ws.paired_n 128x80x64.*stream_k"),

@@ -125,7 +125,7 @@ def test_a_verdict_covers_a_finding_only_where_all_of_it_lies() -> None:
     assert verdict.covers("racecheck", "stationary_kernel", kind, ["roles of warps"])
     assert not verdict.covers("racecheck", "stationary_kernel", kind, ["roles of warps", "x_ring"])
     assert not verdict.covers("racecheck", "stationary_kernel", kind, [])
-    assert not verdict.covers("racecheck", "smem_transform_kernel", kind, ["roles of warps"])
+    assert not verdict.covers("racecheck", "ws_kernel", kind, ["roles of warps"])
     assert not verdict.covers("initcheck", "stationary_kernel", kind, ["roles of warps"])
 
 
@@ -302,7 +302,7 @@ def test_jobs_run_every_kernel_on_hopper() -> None:
             job.build(target)
         found |= {launch.kernel.fn.__name__ for launch in launches}
     assert found >= {
-        "tma_kernel", "ws_kernel", "smem_transform_kernel", "stationary_kernel", "gett_kernel", "simt_kernel",
+        "tma_kernel", "ws_kernel", "stationary_kernel", "gett_kernel", "simt_kernel",
         "semiring_kernel", "reduce_splits_kernel", "permute_kernel", "permute_pair_kernel", "interleaved_kernel",
         "complex_direct_kernel",
     }  # fmt: skip

@@ -94,12 +94,6 @@ def _stationary(_: Any, schedule: Any) -> bool:
     return hasattr(schedule, "pipelines")
 
 
-def _transforms_in_memory(_: Any, schedule: Any) -> bool:
-    from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
-
-    return getattr(schedule, "consumers", None) == SMEM_TRANSFORM
-
-
 def _in_memory(split: bool) -> Kernel:
     """Operands are split in memory; else in the registers of another family's product, a step of a program."""
     return lambda _, schedule: hasattr(schedule, "steps") != split
@@ -109,8 +103,7 @@ def _in_pipelines(split: bool) -> Kernel:
     """Both operands come in pipelines, and functions are applied in registers."""
 
     def kernel(description: Any, schedule: Any) -> bool:
-        others = _stationary(description, schedule) or _transforms_in_memory(description, schedule)
-        return not others and (schedule.splits > 1) == split
+        return not _stationary(description, schedule) and (schedule.splits > 1) == split
 
     return kernel
 
@@ -272,10 +265,6 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_WS, from_letters(
             "stationary operand", "mk,nk->mn", m=4104, n=64, k=72, dtypes=_HALVES, a_fn="relu",
         ), _stationary),
-        Trial(_WS, from_letters(
-            "transform in shared memory", "mk,nk->mn", m=264, n=256, k=2056, dtypes=_HALF_SINGLE,
-            a_fn="relu", b_fn="relu",
-        ), _transforms_in_memory),
         Trial(_GETT, from_letters(
             "whole sums", "ambk,nk->bmna", a=3, m=50, b=5, n=67, k=41, dtypes=_HALF_SINGLE, b_fn="relu",
         ), _whole, _for_warp_groups),

@@ -25,19 +25,18 @@ def reduce_launch(
     params: Any,
     partials: Layout,
     target: Target,
-    tail: int = 0,
     stream: StreamK | None = None,
 ) -> KernelLaunch:
     """The launch for the output tiles of `params`.
 
     `partials` has a tile for each output tile and each part of its sum, or the rows and columns of it that there are.
-    The last output tile has `tail` of them, if that is not 0; with a `stream` each has as many as that says.
+    With a `stream` each output tile has as many of them as that says.
     """
     rows = subtile_rows(params.m.tile, params.n.tile, params.blocks, target)
     columns = subtile_columns(params.n.tile)
     programs = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
     constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns, "STORED": tuple(partials.shape[1:])}
-    constants |= {"TAIL_SPLITS": tail, "STREAM_K": stream, "OP": operation(contraction).ending()}
+    constants |= {"STREAM_K": stream, "OP": operation(contraction).ending()}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (partials, contraction.c, contraction.d)
     return KernelLaunch(

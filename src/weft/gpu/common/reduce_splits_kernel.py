@@ -55,7 +55,6 @@ def reduce_splits_kernel(
     ROWS: tl.constexpr,  # of an output tile that one program takes: there are few tiles, and programs should be many
     COLUMNS: tl.constexpr,  # the same
     STORED: tl.constexpr,  # rows and columns of a partial, which may be fewer than those of an output tile
-    TAIL_SPLITS: tl.constexpr,  # partials of the last output tile; 0 where it has as many as others
     STREAM_K: tl.constexpr,  # tells how many partials each output tile has; None where all have as many
     OP: tl.constexpr,  # KernelOperation
 ):
@@ -82,9 +81,7 @@ def reduce_splits_kernel(
     here = partials + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
     acc = tl.load(here, mask=inside)
     count = PARAMS.splits
-    if TAIL_SPLITS > 0:
-        count = tl.where(block == PARAMS.blocks - 1, TAIL_SPLITS, PARAMS.splits)
-    elif STREAM_K is not None:
+    if STREAM_K is not None:
         count = splits_of(block, STREAM_K)
     for _ in tl.range(1, count, loop_unroll_factor=4):
         here += PARAMS.blocks * HEIGHT * WIDTH

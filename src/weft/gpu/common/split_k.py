@@ -7,22 +7,6 @@ import triton.language as tl
 
 
 @triton.jit
-def split_with_tail(
-    program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr
-):
-    """A program's output tile, the number of its part of the sum, of how many, and its steps along k.
-
-    The last programs have nothing of the last output tile.
-    """
-    OTHERS: tl.constexpr = BLOCKS - 1
-    over = program - TAIL_SPLITS.splits * BLOCKS
-    share = tl.where(over < 0, program // BLOCKS, TAIL_SPLITS.splits + over // OTHERS)
-    block = tl.where(over < 0, program % BLOCKS, over % OTHERS)
-    last = block == OTHERS
-    return block, share, tl.where(last, TAIL_SPLITS.splits, SPLITS), tl.where(last, TAIL_SPLITS.steps, STEPS)
-
-
-@triton.jit
 def range_start(number, STREAM_K: tl.constexpr):
     """The first step of a work range."""
     return number * STREAM_K.base + tl.minimum(number, STREAM_K.longer)

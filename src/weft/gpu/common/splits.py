@@ -1,9 +1,7 @@
-"""How sums are split over programs: in equal parts, with fewer parts of the last output tile, or by Stream-K.
+"""How sums are split over programs: in equal parts, or by Stream-K.
 
 Split-K: where output tiles are too few to fill the device, several programs share the sum of each. Each leaves a
 *partial* tile in a workspace, and a second kernel adds them in a fixed order.
-
-Where the last row of output tiles takes less time, its sums may have fewer and longer parts than others.
 
 Where output tiles are few and no divisor of the number of SMs, equal parts of whole sums leave some SMs without work.
 Stream-K lays all sums end to end and divides them into equal work ranges, one for each program, or for each consumer
@@ -45,13 +43,6 @@ def runs_of(contraction: Contraction, depth: int) -> int:
     """Runs of each sum, of whole tiles of so many products along k."""
     steps = -(-contraction.k // depth)
     return -(-steps // -(-steps // run_count(contraction)))
-
-
-class TailSplits(NamedTuple):
-    """Parts of the sum of the last output tile, where those are fewer than of others; 0 where not."""
-
-    splits: int
-    steps: int  # along k, in each of them
 
 
 class StreamK(NamedTuple):

@@ -108,9 +108,8 @@ def _k_axes(contraction: Contraction, schedule: TmaSchedule) -> list[TiledAxis]:
     return [*rest(contraction.of_role(Role.K), [run]), run]
 
 
-def tma_params(contraction: Contraction, schedule: TmaSchedule, target: Target, room: int = 0) -> TmaParams:
-    """The constants of a schedule. There is `room` for so many steps along k, where some partials are longer than
-    others.
+def tma_params(contraction: Contraction, schedule: TmaSchedule, target: Target) -> TmaParams:
+    """The constants of a schedule.
 
     With two parts along n, `flatten` makes the assembler run one product at a time: it is set only where CTAs take
     several work tiles, as it then also hides loads.
@@ -121,7 +120,7 @@ def tma_params(contraction: Contraction, schedule: TmaSchedule, target: Target, 
     tensors = TENSORS + len(contraction.aux)
     m_dim, n_dim, k_dim, blocks, steps, programs = work_division(contraction, schedule, target)
     offsets, batch_dim = wide(contraction.modes, tensors), tiled_dim(batch, 0, tensors)
-    k_dim = _padded(k_dim, max(steps * schedule.splits, room))
+    k_dim = _padded(k_dim, steps * schedule.splits)
     work_tiles = blocks * schedule.splits
     return TmaParams(
         batch=batch_dim,

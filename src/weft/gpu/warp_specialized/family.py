@@ -24,7 +24,7 @@ from weft.gpu.tma.schedule import TmaSchedule
 from weft.gpu.warp_specialized.gluon_probe import refusal
 from weft.gpu.warp_specialized.model import matrix_layout, swizzle_bytes, ws_params
 from weft.gpu.warp_specialized.model import predict as predict_pipelined
-from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM, WARPS
+from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
 from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
@@ -73,7 +73,6 @@ class WsLaunch(TmaLaunch):
 
 _ROOM = "weft.gpu.warp_specialized"
 KERNEL = DeviceFunction(f"{_ROOM}.kernel", "ws_kernel")
-SMEM_TRANSFORM_KERNEL = DeviceFunction(f"{_ROOM}.smem_transform_kernel", "smem_transform_kernel")
 STATIONARY_KERNEL = DeviceFunction(f"{_ROOM}.stationary_kernel", "stationary_kernel")
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -136,18 +135,14 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
     map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, tiles).tensor_map)
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        _kernel(schedule), (*maps, map_d), constants, real, target, params.tma.programs, WARPS, 1,
+        KERNEL, (*maps, map_d), constants, real, target, params.tma.programs, WARPS, 1,
         pdl=is_short(contraction),
     )  # fmt: skip
     if params.tma.splits == 1:
         return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)
     partials = partials_layout(contraction, schedule, tiles)
-    reduce = reduce_launch(contraction, params.tma, partials, target, schedule.tail_splits, params.stream_k)
+    reduce = reduce_launch(contraction, params.tma, partials, target, params.stream_k)
     return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply, reduce, partials)
-
-
-def _kernel(schedule: WsSchedule) -> DeviceFunction:
-    return SMEM_TRANSFORM_KERNEL if schedule.consumers == SMEM_TRANSFORM else KERNEL
 
 
 def _build_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> Launch:

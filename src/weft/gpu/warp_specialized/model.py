@@ -18,14 +18,13 @@ from weft.gpu.common.cost import (
     own_bytes,
     reduce_seconds,
 )
-from weft.gpu.common.splits import StreamK, TailSplits
+from weft.gpu.common.splits import StreamK
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
 from weft.gpu.tma.model import TmaDim, TmaParams, tma_params
-from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, extent, n_parts
-from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, WarpRoles, roles
+from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, n_parts
+from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
-    SHORT_STEP,
     WsSchedule,
     output_map,
     split_steps,
@@ -37,8 +36,6 @@ from weft.gpu.warp_specialized.schedule import (
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
-
-SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a tile
 
 
 class WsSubtileParams(NamedTuple):
@@ -60,14 +57,6 @@ class AccumulatorParams(NamedTuple):
     halvings: int  # of its columns that give the subtiles
 
 
-class TransformLines(NamedTuple):
-    """Lines of a tile of B in shared memory that a transformer computes at once."""
-
-    part: int  # of B along n
-    first: int
-    lines: int
-
-
 class WsParams(NamedTuple):
     """All that the kernels take of a schedule."""
 
@@ -87,8 +76,6 @@ class WsParams(NamedTuple):
     d_along_n: bool
     d_shape: tuple[int, int]  # of a subtile as it lies in D
     d_layout: GluonLayout
-    transforms: tuple[tuple[TransformLines, ...], ...]  # [transformer]; smem_transform only
-    tail_splits: TailSplits  # smem_transform only
     stream_k: StreamK | None
 
     @property
@@ -99,10 +86,8 @@ class WsParams(NamedTuple):
 
 
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
-    tail = schedule.tail_splits
-    tail_splits = TailSplits(tail, split_steps(contraction, schedule, tail) if tail else 0)
     whole = replace(schedule, splits=1) if schedule.stream_k else schedule
-    tma = tma_params(contraction, whole, target, tail_splits.splits * tail_splits.steps)
+    tma = tma_params(contraction, whole, target)
     consumers = schedule.consumers
     programs = min(sm_count(target), -(-work_tiles(contraction, schedule) // consumers.pipelines))
     tile_m, tile_n, tile_k = schedule.tile
@@ -128,44 +113,8 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
         d_along_n=output.along_n,
         d_shape=d_shape,
         d_layout=matrix_layout(d_shape, True, output.tensor_map.layout.dtype.itemsize),
-        transforms=_transforms(schedule, found) if consumers == SMEM_TRANSFORM else (),
-        tail_splits=tail_splits,
         stream_k=work_ranges(contraction, schedule, target) if schedule.stream_k else None,
     )
-
-
-def _transforms(schedule: WsSchedule, roles: WarpRoles) -> tuple[tuple[TransformLines, ...], ...]:
-    """The shares of three transformers in a step's tiles of B: about a third of all elements each. The last of them has
-    the second part along n."""
-    _, tile_n, tile_k = schedule.tile
-    widths = (tile_k,) * 2 if schedule.b.along_k else n_parts(tile_n)
-    wide, rest = n_parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest_lines(schedule)
-    least = wide // 8
-    third = round((wide + rest * widths[-1] / widths[0]) / (3 * least)) * least
-    at_once = [max(SWIZZLED, roles.elements * THREADS // width) for width in widths]
-    first, second = _runs(0, 0, third, at_once[0]), _runs(0, third, 2 * third, at_once[0])
-    return first, second, _runs(0, 2 * third, wide, at_once[0]) + _runs(1, 0, rest, at_once[-1])
-
-
-def _runs(part: int, first: int, end: int, most: int) -> tuple[TransformLines, ...]:
-    """Lines in runs that can be sliced out of a tile: powers of two, which start at multiples of themselves."""
-    found = []
-    while first < end:
-        lines = min(most, first & -first or most, 1 << (end - first).bit_length() - 1)
-        found.append(TransformLines(part, first, lines))
-        first += lines
-    return tuple(found)
-
-
-def _rest_lines(schedule: WsSchedule) -> int:
-    """Lines of tiles of B's second part. There is one output tile along n, and lines past its last column need no
-    function."""
-    _, tile_n, tile_k = schedule.tile
-    wide, *narrow = n_parts(tile_n)
-    if not narrow or not schedule.b.along_k:
-        return tile_k if narrow else 0
-    there = extent(schedule.b.outer) - wide
-    return min(narrow[0], -(-there // SWIZZLED) * SWIZZLED) if there > 0 else narrow[0]
 
 
 def rounds(stages: int, transformers: int) -> int:
@@ -275,14 +224,10 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
 
 
 def _steps(contraction: Contraction, schedule: WsSchedule, target: Target) -> int:
-    """Steps along k of the longest work tile or work range. Those of the tail, whose second consumer has no rows, count
-    by their time."""
+    """Steps along k of the longest work tile or work range."""
     if schedule.stream_k:
         return work_ranges(contraction, schedule, target).base + 1
-    steps = split_steps(contraction, schedule, schedule.splits)
-    if schedule.tail_splits:
-        steps = max(steps, math.ceil(SHORT_STEP * split_steps(contraction, schedule, schedule.tail_splits)))
-    return steps
+    return split_steps(contraction, schedule, schedule.splits)
 
 
 def _load_bytes(schedule: WsSchedule, size: int, busy: float) -> float:

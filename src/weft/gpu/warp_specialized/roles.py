@@ -17,9 +17,6 @@ MOST_CONSUMER = 240
 OTHER_CONSUMER = 24  # of a consumer, besides accumulators and what A's function is applied to
 PRODUCER = 24
 TRANSFORMER = {80: 80, 56: 40}  # of a transformer, and how many elements it then computes at once
-SMEM_OTHER_CONSUMER = 32  # of a consumer besides accumulators, where A's function is applied in shared memory
-SMEM_TRANSFORMER = 32  # of a transformer there
-SMEM_ELEMENTS = 8  # that it then computes at once, while it waits for as many more
 
 WIDE_MMA, NARROW_MMA, NARROWEST_MMA = 256, 128, 64  # columns of a matrix instruction
 NARROW_MMA_REGISTERS = 96  # that one of 128 columns needs at the beginning
@@ -46,8 +43,6 @@ COOPERATIVE = Consumers("cooperative", m_parts=2, pipelines=1, n_tiles=1, buffer
 PINGPONG = Consumers("pingpong", m_parts=1, pipelines=2, n_tiles=1, buffers=2)
 # They have two output tiles of the same rows, and both read every tile of A.
 PAIRED_N = Consumers("paired_n", m_parts=1, pipelines=1, n_tiles=2, buffers=1)
-# Like cooperative, but the functions of A and B are applied to tiles in shared memory.
-SMEM_TRANSFORM = Consumers("smem_transform", m_parts=2, pipelines=1, n_tiles=1, buffers=2)
 
 
 class WarpRoles(NamedTuple):
@@ -70,8 +65,6 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consu
         return _roles(consumers, MOST_CONSUMER)
     tile_m, tile_n, tile_k = tile
     rows = tile_m // consumers.m_parts
-    if consumers == SMEM_TRANSFORM:
-        return _smem_roles(rows * tile_n // THREADS)
     fragments = tile_k if contraction.a_fn is not None else 0  # of this step and the next, two elements to a register
     least = rows * (tile_n + fragments) // THREADS + OTHER_CONSUMER
     for transformers, elements in (4, tile_n * tile_k), (2, 0):
@@ -94,15 +87,3 @@ def _roles(consumers: Consumers, consuming: int, transformers: int = 0, transfor
     warps = (WARPS, *[WARPS] * transformers, *[1] * consumers.pipelines)
     registers = (consuming, *[transforming] * transformers, *[PRODUCER] * consumers.pipelines)
     return WarpRoles(transformers, warps, registers)
-
-
-def _smem_roles(accumulators: int) -> WarpRoles | None:
-    """Two consumers, the first one a producer as well, and three transformers."""
-    transformers = 3
-    threads = THREADS * (CONSUMERS + transformers)
-    first = REGISTERS // threads // 8 * 8
-    consuming = (first * threads - transformers * THREADS * SMEM_TRANSFORMER) // (CONSUMERS * THREADS) // 8 * 8
-    if consuming < accumulators + SMEM_OTHER_CONSUMER:
-        return None
-    registers = (consuming, *[SMEM_TRANSFORMER] * transformers)
-    return WarpRoles(transformers, (WARPS,) * (1 + transformers), registers, SMEM_ELEMENTS, NARROW_MMA)

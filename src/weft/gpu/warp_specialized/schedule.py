@@ -27,7 +27,7 @@ from weft.gpu.tma.schedule import (
     split_counts,
     tma_views,
 )
-from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, WARPS, Consumers, roles
+from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -118,10 +118,6 @@ def output_tiles(contraction: Contraction, schedule: TmaSchedule) -> int:
 
 NAME = "warp_specialized"
 LEAST_STAGES, MOST_STAGES = 2, 8
-SMEM_LEAST_STAGES = 3  # a consumer reads rows of the next step before it requests the step after that
-# Time of a step whose second consumer has no rows, as a fraction of others: with it the partials that were the fastest
-# for TCCG 13 with ELU on an H200 are among the candidates.
-SHORT_STEP = 0.75
 BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler needs for roles
 
 
@@ -130,7 +126,6 @@ class WsSchedule(TmaSchedule):
     """Tiles and their views, and how two consumers share output tiles."""
 
     consumers: Consumers = COOPERATIVE
-    tail_splits: int = 0  # partials of the last output tile, where those are not `splits` too
     stream_k: bool = False  # all sums are cut end to end; `splits` is the most partials that one output tile has
     family: str = NAME
 
@@ -139,7 +134,6 @@ class WsSchedule(TmaSchedule):
         names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
         across = "+".join(map(str, n_parts(n)))
         split = f" split_k={self.splits}" if self.splits > 1 else ""
-        split += f"/{self.tail_splits}" if self.tail_splits else ""
         split += " stream_k" if self.stream_k else ""
         split += self.order if self.consumers.n_tiles == 1 else ""
         return (
@@ -173,21 +167,16 @@ _TILES = (
     (128, 80, 128, PAIRED_N),
     (128, 64, 128, PAIRED_N),
 )
-_SMEM_TILES = ((128, 320, 128, SMEM_TRANSFORM), (128, 256, 128, SMEM_TRANSFORM))  # where both operands have functions
-SMEM_MOST_SLOTS = 6.0  # issue slots of such functions: longer ones need registers that consumers do not have
 
 
 def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
     """Schedules, and why there are no others; `swap_ab` says that A and B are swapped already."""
     found: dict[WsSchedule, None] = {}
     excluded: dict[str, None] = {}
-    functions = (contraction.a_fn, contraction.b_fn)
-    in_smem = all(function is not None and function.issue_slots <= SMEM_MOST_SLOTS for function in functions)
-    tiles = (*_TILES, *_SMEM_TILES) if in_smem else _TILES
     for k in contraction.of_role(Role.K):
         views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
         excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
-        for a, b, tile in product(views_a, views_b, tiles):
+        for a, b, tile in product(views_a, views_b, _TILES):
             for each in _of_tile(contraction, target, a, b, k, tile):
                 if isinstance(each, str):
                     excluded[each] = None
@@ -210,20 +199,16 @@ def _of_tile(
         yield f"{tile_m}x{tile_n} {consumers.name} leave no registers for warps that apply B's function"
         return
     stages = _stages(contraction, shape, consumers, target)
-    if stages < (SMEM_LEAST_STAGES if consumers == SMEM_TRANSFORM else LEAST_STAGES):
+    if stages < LEAST_STAGES:
         yield f"tiles of {'x'.join(map(str, shape))} leave no room for another stage"
         return
     group = 1 if consumers.n_tiles > 1 else GROUP  # output tiles that are taken at once are of the same rows
     whole = WsSchedule(a, b, k, shape, WARPS, stages, group=group, consumers=consumers)
-    offered = [*_split(contraction, whole, target)]
     if output_dimensions(contraction, a, b) is not None:
-        offered.insert(0, whole)
+        yield whole
     else:
         yield "TMA cannot store D in tiles of these rows and columns"
-    if consumers == SMEM_TRANSFORM:
-        offered = [each for each in offered if _has_one_work_tile(contraction, each, target)]
-        offered += _with_tail_splits(contraction, whole, target)
-    yield from offered
+    yield from _split(contraction, whole, target)
 
 
 def _no_pairs(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
@@ -250,7 +235,7 @@ def _split(contraction: Contraction, whole: WsSchedule, target: Target) -> Itera
         least = min(-(-tiles * splits // consumers) * -(-steps // splits) for splits in (1, *counts))
         ranges = work_ranges(contraction, whole, target)
         countable = tiles * steps < 1 << 31  # kernels count in 32 bits
-        if whole.consumers != SMEM_TRANSFORM and countable and LEAST_SPLIT_STEPS <= ranges.base < least - 1:
+        if countable and LEAST_SPLIT_STEPS <= ranges.base < least - 1:
             yield _with_splits(contraction, whole, most_splits(tiles, ranges), stream_k=True)
 
 
@@ -262,34 +247,11 @@ def work_ranges(contraction: Contraction, schedule: WsSchedule, target: Target) 
     return stream(tiles, steps, sm_count(target) * consumers.pipelines, consumers.n_tiles)
 
 
-def _with_splits(
-    contraction: Contraction, whole: WsSchedule, splits: int, tail_splits: int = 0, stream_k: bool = False
-) -> WsSchedule:
+def _with_splits(contraction: Contraction, whole: WsSchedule, splits: int, stream_k: bool = False) -> WsSchedule:
     """The schedule with split-K partials, and the workspace that they need."""
-    split = replace(whole, splits=splits, tail_splits=tail_splits, stream_k=stream_k)
+    split = replace(whole, splits=splits, stream_k=stream_k)
     layout = partials_layout(contraction, split, output_tiles(contraction, whole))
     return replace(split, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
-
-
-def _with_tail_splits(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
-    """The schedule with fewer and longer partials of the last output tile, whose second consumer has no rows and whose
-    steps are therefore short, and with more and shorter ones of the others."""
-    sms = sm_count(target)
-    tiles = output_tiles(contraction, whole)
-    full = tiles - 1
-    there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last tile, if all others are of this run too
-    if not 0 < there <= whole.rows or not 0 < full < sms:
-        return
-    before = split_steps(contraction, whole, sms // tiles)
-    least = max(LEAST_SPLIT_STEPS, whole.stages)  # as many are requested before the first is looked at
-    for splits in range(sms // tiles + 1, (sms - 1) // full + 1):
-        steps, tail = split_steps(contraction, whole, splits), sms - full * splits
-        longer = split_steps(contraction, whole, tail)
-        if steps < least or longer * SHORT_STEP > steps:
-            return
-        if steps < before:
-            yield _with_splits(contraction, whole, splits, -(-split_steps(contraction, whole, 1) // longer))
-        before = steps
 
 
 def split_steps(contraction: Contraction, schedule: WsSchedule, splits: int) -> int:
@@ -300,18 +262,12 @@ def split_steps(contraction: Contraction, schedule: WsSchedule, splits: int) -> 
 
 def work_tiles(contraction: Contraction, schedule: WsSchedule) -> int:
     """How many work tiles there are: partials of all output tiles, or of all pairs of them."""
-    missing = schedule.splits - schedule.tail_splits if schedule.tail_splits else 0
-    return work_tiles_whole(contraction, schedule) * schedule.splits - missing
+    return work_tiles_whole(contraction, schedule) * schedule.splits
 
 
 def work_tiles_whole(contraction: Contraction, schedule: WsSchedule) -> int:
     """How many there would be with whole sums: output tiles, or pairs of them where they are taken two at once."""
     return output_tiles(contraction, schedule) // schedule.consumers.n_tiles
-
-
-def _has_one_work_tile(contraction: Contraction, schedule: WsSchedule, target: Target) -> bool:
-    """Whether each CTA has but one: then subtiles of D may be staged where tiles of A were."""
-    return work_tiles(contraction, schedule) <= sm_count(target)
 
 
 def _stages(contraction: Contraction, tile: tuple[int, int, int], consumers: Consumers, target: Target) -> int:
@@ -320,6 +276,5 @@ def _stages(contraction: Contraction, tile: tuple[int, int, int], consumers: Con
     size = contraction.arithmetic.product.itemsize
     stage = consumers.pipelines * (tile_m + consumers.n_tiles * tile_n) * tile_k * size
     room = (target.shared_memory or SHARED_MEMORY) - BARRIERS
-    if consumers != SMEM_TRANSFORM:
-        room -= staging_bytes(tile_m // consumers.m_parts, consumers.buffers)
+    room -= staging_bytes(tile_m // consumers.m_parts, consumers.buffers)
     return min(MOST_STAGES, room // stage)
