@@ -22,7 +22,6 @@ from weft.gpu.complex.interleaved import family as interleaved
 from weft.gpu.complex.real_forms import family as real_forms
 from weft.gpu.composite.counting import family as counting
 from weft.gpu.composite.logsumexp import family as logsumexp
-from weft.gpu.composite.scatter import family as scatter
 from weft.gpu.composite.ttgt import family as ttgt
 from weft.gpu.gett import family as gett
 from weft.gpu.permute import family as permute
@@ -90,7 +89,6 @@ def _tasks() -> dict[str, Task]:
         Task(warp_specialized, "TCCG 15, float16", case(15, **halves)),
         Task(gett, "TCCG 1, float16", case(1, **halves)),
         Task(ttgt, "TCCG 20, float16", case(20, **halves)),
-        Task(scatter, "TCCG 24, float16", case(24, **halves)),
         Task(semiring, "a max-plus product", partial(contraction, "mk,nk->mn", square, algebra="max_plus")),
         Task(logsumexp, "a product in the algebra log", partial(contraction, "mk,nk->mn", square, algebra="log")),
         Task(counting, "a product in the algebra or_and", partial(contraction, "mk,nk->mn", square, **truth)),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NAME = "split"
 KEPT = 4  # schedules of a product in registers that are proposed
 OF_REAL = ("complex", "interleaved")  # families of complex products that consist of real ones, which are split
-AROUND = ("pre_reduce", "ttgt", "scatter")  # families whose products are split themselves
+AROUND = ("pre_reduce", "ttgt")  # families whose products are split themselves
 
 
 @dataclass(frozen=True, slots=True)

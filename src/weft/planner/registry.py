@@ -31,7 +31,6 @@ FAMILIES = {
         "weft.gpu.simt.family",
         "weft.planner.pre_reduce",
         "weft.gpu.composite.ttgt.family",
-        "weft.gpu.composite.scatter.family",
         "weft.gpu.composite.logsumexp.family",
         "weft.gpu.composite.counting.family",
         "weft.library.split_family",

@@ -87,7 +87,12 @@ def _product_by_library(_: Any, schedule: Any) -> bool:
 
 def _packs_both(_: Any, schedule: Any) -> bool:
     """A schedule of `_product_by_library` with both operands packed."""
-    return _product_by_library(_, schedule) and len(schedule.work) == 2
+    return _product_by_library(_, schedule) and schedule.main == 2
+
+
+def _permutes_d(_: Any, schedule: Any) -> bool:
+    """A schedule of `_product_by_library` that writes D from a workspace."""
+    return _product_by_library(_, schedule) and len(schedule.work) > schedule.main
 
 
 def _stationary(_: Any, schedule: Any) -> bool:
@@ -195,9 +200,7 @@ _DIRECT, _INTERLEAVED, _REAL_FORMS = (
 )
 _HAND = "weft.gpu.generic.family"
 _HAND_PERMUTE = "weft.gpu.permute.generic"
-_TTGT, _SCATTER, _LOG, _COUNTING = (
-    f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp", "counting")
-)
+_TTGT, _LOG, _COUNTING = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "logsumexp", "counting"))
 _SPLIT = "weft.library.split_family"
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
@@ -283,9 +286,9 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_TTGT, from_letters(
             "operands packed", "ampk,pknb->manb", a=18, m=24, p=20, k=20, n=20, b=22, dtypes=_HALF_SINGLE,
         ), like=_packs_both),
-        Trial(_SCATTER, from_letters(
-            "D scattered", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
-        ), like=_product_by_library),
+        Trial(_TTGT, from_letters(
+            "D permuted", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
+        ), like=_permutes_d),
         Trial(_LOG, from_letters("float32", "mk,kn->mn", m=264, n=264, k=136, algebra="log")),
         Trial(_COUNTING, from_letters("truth values", "mk,kn->mn", m=67, n=35, k=330, **_OR_AND)),
         Trial(_SPLIT, from_letters(

@@ -51,7 +51,7 @@ def samples() -> list[Sample]:
         candidates = [
             Candidate(rank, "measured", seconds=true[rank.schedule])
             for rank in choice.ranked[:: max(1, len(choice.ranked) // 40)]
-            if rank.schedule.family not in ("ttgt", "scatter")  # their steps were predicted when they were chosen
+            if rank.schedule.family != "ttgt"  # its steps were predicted when they were chosen
         ]
         job = Job("", equation, equation, extents, contraction, "triton", H200)
         found.append(Sample(job, choice, candidates))

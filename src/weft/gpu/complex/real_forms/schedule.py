@@ -16,7 +16,7 @@ NAME = "complex"
 FINISH = 2  # place of the step that writes D
 
 # Families that pack, sum or take parts apart on their own.
-OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt", "scatter")
+OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt")
 
 #: What is multiplied. interleaved: complex matrices, by the vendor's library. All others are products of real numbers.
 #: real_2x2: one operand as 2x2 real matrices. planar: parts with parts, four products. three_m: three products.

@@ -1,4 +1,4 @@
-"""Operands packed first, then a product of matrices (TTGT)."""
+"""Operands packed first, then a product of matrices, and D permuted where no product writes it well (TTGT)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.errors import UnsupportedError
 from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
-from weft.gpu.composite.ttgt.packing import epilogue_on_d, packings, products, reads_by_tma
+from weft.gpu.composite.ttgt.packing import TILED, epilogue_on_d, packings, products, reads_by_tma
+from weft.gpu.composite.ttgt.result import ways
 from weft.gpu.permute.model import LAUNCH
 from weft.planner.program import (
     SLOT_A,
@@ -21,6 +22,7 @@ from weft.planner.program import (
     as_called,
     build,
     literal,
+    number_slot,
     predict,
     work,
 )
@@ -65,14 +67,31 @@ def packs_of(a: Choice | None, b: Choice | None) -> Packs:
     return Packs(tuple(steps), (reads[0], reads[1]), text)
 
 
-def program_of(packs: Packs, product: Choice, finish: Choice | None = None) -> Program:
-    """Pack operands, multiply, and apply an epilogue that the product leaves to D where it lies."""
-    steps, main = [*packs.steps, as_called(product, *packs.reads)], len(packs.steps)
+def program_of(
+    packs: Packs, product: Choice, finish: Choice | None = None, written: Choice | None = None
+) -> Program:
+    """Pack operands, multiply, and apply an epilogue that the product leaves to D where it lies; or have D `written`
+    from the workspace of the product."""
+    steps, main = [*packs.steps], len(packs.steps)
+    layouts, last = [step.choice.description.d for step in packs.steps], ""
+    if written is None:
+        steps.append(as_called(product, *packs.reads))
+    else:
+        steps += _by_workspace(packs, product, written)
+        layouts, last = [*layouts, product.description.d], "; D permuted"
     if finish is not None:
         steps.append(ProgramStep(finish, (SLOT_D,), writes=SLOT_D, predicted=_seconds(finish)))
-    last = "; epilogue on D" if finish is not None else ""
-    layouts = tuple(step.choice.description.d for step in packs.steps)
-    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}", layouts)
+        last = "; epilogue on D"
+    return Program(NAME, tuple(steps), main, f"{NAME} {packs.text}; {{{main}}}{last}", tuple(layouts))
+
+
+def _by_workspace(packs: Packs, product: Choice, written: Choice) -> tuple[ProgramStep, ProgramStep]:
+    space = work(len(packs.steps))
+    if isinstance(written.description, Permutation):  # which scales nothing
+        multiply = ProgramStep(product, packs.reads, writes=space, factors=None)
+        return multiply, ProgramStep(written, (space,), writes=SLOT_D)
+    one = number_slot(1, product.description.d.dtype)
+    return ProgramStep(product, packs.reads, writes=space), as_called(written, space, one)
 
 
 def pairs(a: Choice, b: Choice) -> bool:
@@ -121,8 +140,26 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.planner.planner import choose
 
-    found: list[Program] = []
     excluded: dict[str, None] = {}
+    found = _packed(contraction, target, excluded)
+    for way in dict.fromkeys(ways(contraction)):
+        try:
+            written = choose(way.finish, "triton", target, without=(NAME, "pre_reduce"))
+        except UnsupportedError as error:
+            excluded[str(error)] = None
+            continue
+        found += _packed(way.product, target, excluded, written, TILED if way.by_library else ())
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _packed(
+    contraction: Contraction, target: Target, excluded: dict[str, None], written: Choice | None = None,
+    without: tuple[str, ...] = (),
+) -> list[Program]:  # fmt: skip
+    """Programs of every way to pack operands; with what writes D where the product does not."""
+    from weft.planner.planner import choose
+
+    found: list[Program] = []
     by_tma = reads_by_tma(contraction, target)
     last = epilogue_on_d(contraction) if not contraction.invariant else None
     finish = choose(last, "triton", target) if last is not None else None
@@ -133,14 +170,15 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             excluded[str(error)] = None
             continue
         packs = packs_of(a, b)
-        for way in products(contraction, packed, by_tma, finish):
+        for way in products(contraction, packed, by_tma, finish, alone=written is not None):
             try:
-                product = choose(way.product, "triton", target, without=way.without)
+                product = choose(way.product, "triton", target, without=(*way.without, *without))
             except UnsupportedError as error:
                 excluded[str(error)] = None
                 continue
-            found += [program_of(packs, each, way.finish) for each in product.led_by_each(_kept(product.ranked))]
-    return Candidates(tuple(found), tuple(excluded))
+            kept = product.led_by_each(_kept(product.ranked))
+            found += [program_of(packs, each, way.finish, written) for each in kept]
+    return found
 
 
 def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:

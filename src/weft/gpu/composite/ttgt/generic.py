@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from weft.gpu.blas import family as blas
 from weft.gpu.common.tiling import A, B, by_stride
-from weft.gpu.composite.scatter import family as scatter
-from weft.gpu.composite.scatter.family import ways
+from weft.gpu.composite.ttgt import family as ttgt
 from weft.gpu.composite.ttgt.family import build, packs_of, predict, program_of
 from weft.gpu.composite.ttgt.packing import Packing, epilogue_on_d, matrix, product_of
+from weft.gpu.composite.ttgt.result import ways
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice, choose_among
 from weft.planner.schedule import Candidates, Description, Ranked, Target
@@ -25,7 +25,7 @@ __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 NAME = "ttgt_at_hand"
 
-_SCATTER: Any = scatter  # a module with the doors of a family
+_TTGT: Any = ttgt  # a module with the doors of a family
 
 LEAST_FLOPS = 2**30  # of a product that is worth other launches
 
@@ -82,12 +82,11 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _LibraryP
         finish = _step(last, target)
         return _LibraryProduct(direct, finish) if finish is not None else None
     found: list[Ranked] = []
-    if scatter.supports(contraction, target) is None:
-        for way in dict.fromkeys(ways(contraction)):
-            product, finish = _library(way.product, target), None
-            if product is not None and (finish := _step(way.finish, target)) is not None:
-                schedule = scatter.program_of(product, finish)
-                found.append(Ranked(schedule, schedule.seconds, _SCATTER))
+    for way in dict.fromkeys(ways(contraction)):
+        product, finish = _library(way.product, target), None
+        if product is not None and (finish := _step(way.finish, target)) is not None:
+            schedule = program_of(packs_of(None, None), product, written=finish)
+            found.append(Ranked(schedule, schedule.seconds, _TTGT))
     if not found:
         return None
     found.sort(key=lambda rank: rank.seconds)

@@ -169,8 +169,8 @@ def _count(modes: Sequence[Mode]) -> int:
 
 
 MUCH_LARGER = 8  # times the elements that are packed: the product that any family may make of them
-_OTHERS = ("ttgt", "scatter", "pre_reduce", "simt")  # families that need no packed operands
-_TILED = ("tma", "warp_specialized", "gett")  # families that the library's product is planned without
+_OTHERS = ("ttgt", "pre_reduce", "simt")  # families that need no packed operands
+TILED = ("tma", "warp_specialized", "gett")  # families that the library's product is planned without
 
 Packings: TypeAlias = tuple[Packing | None, Packing | None]  # of A and B; None for one that is used as it lies
 
@@ -206,14 +206,16 @@ def packings(contraction: Contraction, by_tma: bool) -> Iterator[Packings]:
     yield None, None  # for the library, where an epilogue is all that is fused
 
 
-def products(contraction: Contraction, packed: Packings, by_tma: bool, finish: Choice | None) -> Iterator[PackingWay]:
-    """The product that is left with operands packed, by the families that may be best at it."""
+def products(
+    contraction: Contraction, packed: Packings, by_tma: bool, finish: Choice | None, alone: bool
+) -> Iterator[PackingWay]:
+    """The product that is left with operands packed, or `alone`, by the families that may be best at it."""
     rest = product_of(contraction, packed)
-    if any(packed):
+    if any(packed) or alone:
         gathered = not by_tma or contraction.invariant > 0 or _worth_gathering(contraction, packed)
         yield PackingWay(rest, _OTHERS if gathered else (*_OTHERS, "gett"))
     if finish is not None and rest.a_fn is None and rest.b_fn is None:
-        yield PackingWay(replace(rest, epilogue=None), (*_OTHERS, *_TILED), finish)
+        yield PackingWay(replace(rest, epilogue=None), (*_OTHERS, *TILED), finish)
 
 
 def product_of(contraction: Contraction, packed: Packings) -> Contraction:

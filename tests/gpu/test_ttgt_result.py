@@ -1,4 +1,4 @@
-"""D scattered from a workspace: where it is proposed, what it costs, and that it computes the same."""
+"""D written from a workspace: where it is proposed, what it costs, and that it computes the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 
 import weft
 from support import Backend, integers
-from weft.gpu.composite.scatter import family as scatter
+from weft.gpu.composite.ttgt import family as ttgt
+from weft.gpu.composite.ttgt import result
 from weft.planner.planner import choose
+from weft.planner.program import Program
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 from weft.spec import Contraction, Layout, canonical
@@ -42,11 +44,17 @@ def described(equation: str, extents: dict[str, int], dtype: torch.dtype, stride
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype), text=equation))
 
 
+def permuting(contraction: Contraction, target: Target) -> list[Program]:
+    """Programs that write D from a workspace."""
+    found = ttgt.schedules(contraction, target).schedules
+    return [schedule for schedule in found if str(schedule).endswith("; D permuted")]
+
+
 def test_a_result_with_a_batch_mode_innermost_is_written_last() -> None:
     extents = {"x": 32, "y": 32, "m": 64, "k": 64, "n": 64}
     choice = choose(described("xmyk,ykxn->mxny", extents, torch.float16), "triton", H200)
     best = choice.best.schedule
-    assert best.family == "scatter"
+    assert str(best).endswith("; D permuted")
     assert best.workspace_bytes >= 32 * 32 * 64 * 64 * 2
     limited = choose(choice.description, "triton", H200, workspace_limit=best.workspace_bytes - 1)  # type: ignore[arg-type]
     assert all(ranked.schedule.workspace_bytes < best.workspace_bytes for ranked in limited.ranked)
@@ -57,17 +65,16 @@ def test_the_library_multiplies_what_it_could_not_have_written() -> None:
     extents = dict.fromkeys("mkn", 4096)
     strided = described("mk,kn->mn", extents, torch.float64, (8192, 2))
     chosen = str(choose(strided, "triton", H200).best.schedule)
-    assert chosen.startswith("scatter D; ")
-    assert chosen.endswith("blas mm")
+    assert chosen.startswith("ttgt ")
+    assert chosen.endswith("; blas mm; D permuted")
 
 
 def test_a_result_that_lies_as_a_matrix_is_written_by_the_product() -> None:
     extents = dict.fromkeys("mkn", 4096)
     for dtype in (torch.float16, torch.float32):
-        reason = scatter.supports(described("mk,kn->mn", extents, dtype), H200)
-        assert reason == "D lies as a matrix already"
+        assert not list(result.ways(described("mk,kn->mn", extents, dtype)))
     rows = described("mk,kn->mn", extents, torch.float16, (4097, 1))  # between words
-    assert scatter.supports(rows, H200) is None
+    assert list(result.ways(rows))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +98,9 @@ def test_every_workspace_gives_the_product(
     triton_backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
-    monkeypatch.setattr(scatter, "TILED", ())  # there is no library in the interpreter
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "TILED", ())  # there is no library in the interpreter
+    monkeypatch.setattr(result, "_is_matrix", lambda _: False)  # also where a product would write D well
     options = dict(options)
     dtype, alpha, beta = options.pop("dtype"), options.pop("alpha", 1.0), options.pop("beta", 1.0)
     add = options.pop("add", False)
@@ -102,12 +110,12 @@ def test_every_workspace_gives_the_product(
     c = integers(plan.shape, triton_backend, 3, plan.dtype) if add else None
     contraction = plan._request.contraction(Layout.of(c) if c is not None else None, Layout.of(guarded.tensor))
     target = plan._request.target
-    found = scatter.schedules(contraction, target).schedules
+    found = permuting(contraction, target)
     assert found
     expected, bound = expectation(equation, a, b, c=c, alpha=alpha, beta=beta, **options)
     for schedule in list({str(each.product.description): each for each in found}.values())[:2]:
         guarded.tensor.fill_(float("nan"))
-        scatter.build(contraction, schedule, target)(a, b, c, guarded.tensor, alpha, beta if add else 0.0)
+        ttgt.build(contraction, schedule, target)(a, b, c, guarded.tensor, alpha, beta if add else 0.0)
         guarded.check_guards()
         assert_close(guarded.tensor, expected, bound)
 
@@ -115,7 +123,7 @@ def test_every_workspace_gives_the_product(
 def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
     triton_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     device = triton_backend.device
     a, b = integers((3, 4, 5, 7), triton_backend, 1), integers((5, 7, 3, 6), triton_backend, 2)
     bias = integers((6,), triton_backend, 3)
@@ -125,11 +133,11 @@ def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
         operands={"bias": ("n", bias)}, indices={"m": "m"},
     )  # fmt: skip
     contraction, target = plan.contraction, plan._request.target
-    schedule = scatter.schedules(contraction, target).schedules[0]
+    schedule = permuting(contraction, target)[0]
     d, other = (torch.full(plan.shape, float("nan"), device=device) for _ in range(2))
     kinds = {"operand": bias, "index": None, "output": other}
     aux = tuple(kinds[each.kind] for each in contraction.aux)
-    scatter.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, aux)
+    ttgt.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, aux)
     acc = torch.einsum("xmyk,ykxn->mxny", a, b)
     assert torch.equal(d, acc + bias[:, None])
     later = torch.arange(4, device=device)[:, None, None, None] >= 2
@@ -137,18 +145,18 @@ def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
 
 
 def test_whole_numbers_are_written_last_too(triton_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     a, b = (integers(shape, triton_backend, at, torch.int8) for at, shape in enumerate(((3, 5, 7), (4, 7, 6))))
     c = integers((3, 4, 6, 5), triton_backend, 3, torch.int32)
     plan = weft.plan("amk,bkn->abnm", a, b, backend="triton", out_dtype=torch.int32)
     contraction, target = plan._request.contraction(Layout.of(c), Layout.of(c)), plan._request.target
-    schedule = scatter.schedules(contraction, target).schedules[0]
+    schedule = permuting(contraction, target)[0]
     # Multiplied on the CPU: torch has no whole-number product on a GPU.
     expected = 2 * torch.einsum("amk,bkn->abnm", a.cpu().int(), b.cpu().int()).to(c.device) - c
     d = torch.full_like(c, -77)
-    scatter.build(contraction, schedule, target)(a, b, c, d, 2, -1)
+    ttgt.build(contraction, schedule, target)(a, b, c, d, 2, -1)
     assert torch.equal(d, expected)
-    scatter.build(contraction, schedule, target)(a, b, c, c, 2, -1)  # C is D
+    ttgt.build(contraction, schedule, target)(a, b, c, c, 2, -1)  # C is D
     assert torch.equal(c, expected)
 
 
@@ -164,7 +172,7 @@ def test_the_library_multiplies_what_functions_with_operands_follow(dtype: torch
     with standing_for(H200):
         for specialize in ("now", "never"):
             schedule = str(weft.plan("mk,kn->mn", a, b, specialize=specialize, **asked).schedule)
-            assert schedule.endswith("scatter D; blas mm")
+            assert schedule.endswith("ttgt nothing packed; blas mm; D permuted")
         half = weft.plan("mk,kn->mn", a.half(), b.half(), specialize="now", **asked)
     assert "blas" not in str(half.schedule)  # a kernel here does all at the library's speed
 
@@ -173,17 +181,17 @@ def test_the_library_multiplies_what_functions_with_operands_follow(dtype: torch
 def test_functions_with_operands_behind_a_product(
     dtype: torch.dtype, added: bool, triton_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
-    monkeypatch.setattr(scatter, "TILED", ())
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "TILED", ())
     a, b = integers((9, 6), triton_backend, 1, dtype), integers((6, 11), triton_backend, 2, dtype)
     bias = integers((11,), triton_backend, 3, dtype)
     c = integers((9, 11), triton_backend, 4, dtype) if added else None
     asked: dict[str, Any] = {"epilogue": biased, "operands": {"bias": ("n", bias)}, "backend": triton_backend.name}
     plan = weft.plan("mk,kn->mn", a, b, c=c, **asked)
     choice = choose(plan._first().description, "triton", plan._request.target)
-    ranked = next(each for each in choice.ranked if each.schedule.family == "scatter")
+    ranked = next(each for each in choice.ranked if str(each.schedule).endswith("; D permuted"))
     expected = torch.relu(a @ b + (c if c is not None else 0) + bias)
     found = torch.full((9, 11), float("nan"), dtype=dtype, device=triton_backend.device)
-    launch = scatter.build(choice.description, ranked.schedule, choice.target)  # type: ignore[arg-type]
+    launch = ttgt.build(choice.description, ranked.schedule, choice.target)  # type: ignore[arg-type]
     launch(a, b, c, found, 1.0, 1.0, (bias,))
     assert torch.equal(found, expected)  # integers: nothing rounds

@@ -1,1 +1,0 @@
-"""The product goes to a workspace, and D is written from there."""
