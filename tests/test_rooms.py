@@ -25,7 +25,7 @@ ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner", "engine"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     *("gpu.selection", "gpu.pointwise"),
-    *("gpu.grouped", "gpu.chain", "gpu.terms"),
+    *("gpu.grouped", "gpu.terms"),
     *("gpu.permute", "gpu.generic", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
     *("oracle", "testing", "tune", "selftest", "plans", "api"),
     *("autograd", "distributed", "networks", "groups", "blocks", "cascades"),

@@ -1,4 +1,4 @@
-"""Cross-compile the kernels for groups and chains without a GPU and print what their code holds: a script of
+"""Cross-compile the kernels for groups without a GPU and print what their code holds: a script of
 `reporting`.
 """
 
@@ -12,12 +12,11 @@ import torch
 from reporting import print_report
 
 from weft.fn import trace
-from weft.gpu.chain.launch import ChainLaunch, Extents
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import collected
 from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 from weft.planner.schedule import Target
-from weft.spec import Layout, parse
+from weft.spec import parse
 from weft.spec.dtypes import resolve
 from weft.spec.group import contiguous_strides, group_form, group_table
 
@@ -28,7 +27,7 @@ TARGETS = {
     "gfx942": Target("hip", 0, "AMD MI300X", 94, 304, 65536),
 }
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-IN_GROUPS = (torch.complex64, torch.complex128, torch.int8, torch.int64)  # and no chains
+IN_GROUPS = (torch.complex64, torch.complex128, torch.int8, torch.int64)
 
 
 class OnPaper(GroupLaunch):
@@ -49,13 +48,6 @@ def group(target: Target, dtype: torch.dtype, most: int, equation: str = "mk,kn-
     OnPaper(kernel, table, target)
 
 
-def chain(target: Target, dtype: torch.dtype, b: int) -> None:
-    p = q = 16
-    c = r = 256
-    tensors = [Layout.contiguous(shape, dtype) for shape in ((p, q), (b, q, c), (c, r), (b, p, r))]
-    ChainLaunch(Extents(b, p, q, c, r), tuple(tensors), resolve(dtype, dtype), False, target)  # type: ignore[arg-type]
-
-
 def report(make: Callable[[], None], architecture: str) -> dict[str, object]:
     with collected() as made:
         make()
@@ -74,8 +66,6 @@ def main() -> None:
                 f"small {name}": partial(group, target, dtype, 16),
                 f"mixed {name}": partial(group, target, dtype, 64),
                 f"large {name}": partial(group, target, dtype, 1024, step=128),
-                f"chain 1 {name}": partial(chain, target, dtype, 1),
-                f"chain 256 {name}": partial(chain, target, dtype, 256),
             }
             if dtype in IN_GROUPS:
                 cases = {f"mixed {name}": cases[f"mixed {name}"]}

@@ -105,8 +105,8 @@ def test_a_chain_that_comes_again_is_read_once(backend: Backend, monkeypatch: py
     right = torch.einsum(equation, *given)
     out = torch.empty_like(right)
     read: list[object] = []
-    served = chain_module._served
-    monkeypatch.setattr(chain_module, "_served", lambda *call: read.append(call) or served(*call))
+    check = chain_module._check
+    monkeypatch.setattr(chain_module, "_check", lambda *call: read.append(call) or check(*call))
     for _ in range(3):
         others = [tensor.clone() for tensor in given]
         assert torch.equal(weft.chain(equation, *others, backend=backend.name), right)

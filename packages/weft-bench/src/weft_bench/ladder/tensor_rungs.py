@@ -64,7 +64,7 @@ TWO_SITE = (
          tool="torch"),
     Rung("6 one launch", "two_site.one_launch",
          Prediction(1.5, "twelve loads for 32 terms, one launch, T on the chip"), over="5 balance"),
-    Rung("7 sizes for the shape", "two_site.weft_chain", Prediction(1.3, "one launch, tiles that suit"), tool="weft"),
+    Rung("7 sizes for the shape", "two_site.weft_chain", Prediction(1.3, "tiles that suit"), tool="weft"),
 )  # fmt: skip
 
 PHYSICAL, BOND, BATCH = 16, 256, 256

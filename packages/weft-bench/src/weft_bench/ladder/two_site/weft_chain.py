@@ -1,8 +1,7 @@
 """Stage 7: sizes chosen for the shape
 
-`weft.chain` does both products in one launch like the stage before, in Triton, with tiles, warps and stages that
-follow the extents: small ones for few columns, larger ones where there is more to do. Where two contractions are
-predicted to be faster, as here, it makes them. What is best differs from shape to shape.
+`weft.chain` makes two contractions, each with the kernel, the tiles, warps and stages that are predicted to be the
+fastest for its extents. What is best differs from shape to shape.
 
     weft.chain("pq,bqc,cr->bpr", G, X, M)
 """

@@ -1,1 +1,0 @@
-"""Chains of two products in one launch: the intermediate stays on the chip."""
