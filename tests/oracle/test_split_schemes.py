@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.planner.split_schemes import BF16X6, BF16X9, BLOCK, FP16X3, GUARD, NEAR, RUN, SCALED, SplitScheme, U
+from weft.planner.split_schemes import BF16X6, BLOCK, FP16X3, GUARD, NEAR, RUN, SCALED, SplitScheme, U
 
-SCHEMES = pytest.mark.parametrize("scheme", [BF16X6, BF16X9], ids=lambda scheme: scheme.name)
 TINY = 2.0**-149  # the least float32
 
 
@@ -78,14 +77,13 @@ def cases(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {name: tuple(each.astype(np.float32).astype(np.float64) for each in pair) for name, pair in found.items()}
 
 
-@SCHEMES
 @pytest.mark.parametrize("count", [10, 16, 33, 200])
-def test_no_sum_is_further_off_than_is_proven(scheme: SplitScheme, count: int) -> None:
+def test_no_sum_is_further_off_than_is_proven(count: int) -> None:
     for name, (x, y) in cases(count).items():
         magnitude = (np.abs(x) * np.abs(y)).sum(axis=1)
         exact = (x * y).sum(axis=1)
-        bound = scheme.loss(count) * U * magnitude + count * TINY + 2.0**-50 * magnitude
-        off = np.abs(product(x, y, scheme) - exact)
+        bound = BF16X6.loss(count) * U * magnitude + count * TINY + 2.0**-50 * magnitude
+        off = np.abs(product(x, y, BF16X6) - exact)
         assert (off <= bound).all(), f"{name}: {(off / bound).max()} of the bound"
 
 
@@ -109,17 +107,15 @@ def test_sums_of_float16_terms_are_within_their_bound_where_values_are_not_sprea
     assert "wide" not in served
 
 
-@SCHEMES
-def test_terms_have_every_digit_of_a_value_down_to_the_least_one(scheme: SplitScheme) -> None:
+def test_terms_have_every_digit_of_a_value_down_to_the_least_one() -> None:
     draw = np.random.default_rng(0)
     bits = draw.integers(0, 254 << 23, 200_000, dtype=np.int64).astype(np.int32)  # all but the last binade
     values = np.concatenate([bits, np.arange(4096, dtype=np.int32)]).view(np.float32)
-    found = sum(term * 2.0 ** -(at * scheme.shift) for at, term in enumerate(terms(values, scheme)))
+    found = sum(term * 2.0 ** -(at * BF16X6.shift) for at, term in enumerate(terms(values, BF16X6)))
     assert (found == values.astype(np.float64)).all()
 
 
-@SCHEMES
-def test_a_scheme_is_admitted_where_an_ieee_sum_may_lose_as_much(scheme: SplitScheme) -> None:
-    assert not scheme.admitted(1)
-    assert all(scheme.admitted(count) for count in range(10, 4000))
-    assert scheme.loss(8192) < 0.1 * 8192
+def test_a_scheme_is_admitted_where_an_ieee_sum_may_lose_as_much() -> None:
+    assert not BF16X6.admitted(1)
+    assert all(BF16X6.admitted(count) for count in range(10, 4000))
+    assert BF16X6.loss(8192) < 0.1 * 8192

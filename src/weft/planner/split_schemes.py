@@ -137,7 +137,6 @@ def _loss(scheme: SplitScheme, count: int, run: int, joined: bool) -> float:
     return scheme.lost + units + added + (2 * left + dropped) / U
 
 
-BF16X9 = SplitScheme("bf16x9", torch.bfloat16, 3, 5, 8)
 BF16X6 = SplitScheme("bf16x6", torch.bfloat16, 3, 3, 8)
 FP16X3 = SplitScheme("fp16x3", torch.float16, 2, 2, 11, SPREAD_LOSS)
 
