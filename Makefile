@@ -10,7 +10,7 @@
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
-#   make kernels   build all that weft-kernels holds; kernels-cpu and kernels-gpu ARCHS="90 100" are parts, minutes each
+#   make kernels   build all that weft-kernels holds: object code for every level of CPUs, some minutes
 #   make tapp      build contractions for C and Fortran, a shared library by TAPP: packages/weft-tapp
 #   make sanitize      compute-sanitizer and Triton's own on every family's kernels, on a GPU, some minutes
 #
@@ -77,15 +77,9 @@ demo: $(READY) $(if $(READY),$(VENV)/.kernels)
 tapp:
 	$(MAKE) -C packages/weft-tapp
 
-.PHONY: kernels kernels-cpu kernels-gpu
-kernels: kernels-cpu kernels-gpu
-
-# Cubins of shape-generic kernels, for which no GPU is needed; ARCHS="80 90" are some of the compute capabilities.
-kernels-gpu: $(READY)
-	$(PY) -m weft_kernels.build $(ARCHS) $(ARGS)
-
 # Object code for every level of CPUs, whatever this one is.
-kernels-cpu: $(READY)
+.PHONY: kernels
+kernels: $(READY)
 	$(PY) -m weft_kernels.build_cpu $(ARGS)
 
 # That of this machine's CPU, a minute on two cores; some seconds where nothing has changed that it is made of.

@@ -271,7 +271,7 @@ def test_a_first_contraction_imports_no_numba(tmp_path: Path) -> None:
     assert HOST is not None
     shelf = build_cpu.FOLDER / f"{HOST.name}.pack"
     if not shelf.exists() or pack.Shelf(shelf).about["code"] != packed.digest():
-        pytest.skip("this checkout has no pack of its code: make kernels-cpu")
+        pytest.skip("this checkout has no pack of its code: make kernels")
     places = {"WEFT_CACHE_DIR": str(tmp_path), "WEFT_KERNELS": str(build_cpu.FOLDER)}
     command = [sys.executable, "-c", CONTRACTS]
     run = subprocess.run(command, env={**os.environ, **places}, capture_output=True, text=True, timeout=120)

@@ -13,7 +13,6 @@ import torch
 from weft.base.bounded_cache import BoundedCache
 from weft.gpu.common import driver, loading
 from weft.gpu.common.cubin import Cubin
-from weft.gpu.generic import family
 
 
 class FakeDriver:
@@ -107,7 +106,6 @@ def cubin(text: str, sizes: tuple[int, ...], shared: int = 1024) -> Cubin:
 def nothing_loaded(patch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
     patch.setattr(loading, "_LOADED", BoundedCache(64))
-    patch.setattr(family, "_KERNELS", BoundedCache(64))
 
 
 @contextmanager

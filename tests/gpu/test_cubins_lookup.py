@@ -1,4 +1,4 @@
-"""Kernels from the pack and from weft's store: what is looked for where, and that no Triton is imported for it."""
+"""Kernels from weft's store: what is looked for there, and that no Triton is imported for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ import torch
 import weft
 from gpu.fake_driver import FakeDriver, a_gpu, cubin, nothing_loaded
 from weft.api.describe import TARGETS
-from weft.base.bounded_cache import BoundedCache
 from weft.gpu.common import cubins, loading
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.launch import KernelLaunch, collected
-from weft.gpu.generic import family
-from weft.machine import pack
-from weft.planner.at_hand import at_hand
-from weft.planner.planner import Choice
+from weft.gpu.simt import family
+from weft.planner.planner import Choice, choose_among
 from weft.planner.schedule import ResourceError
 
 TARGET = TARGETS["sm_90"]
@@ -35,14 +32,11 @@ EQUATION, SHAPES = "ckl,hcal->lahk", ((2, 2, 3), (2, 2, 5, 3))
 
 
 def chosen(*shapes: tuple[int, ...], **options: Any) -> Choice:
-    """A contraction whose kernel is shape-generic."""
+    """A contraction of one kernel."""
     dtype = options.pop("dtype", torch.float32)
     operands = [torch.empty(shape, dtype=dtype, device="meta") for shape in shapes or SHAPES]
     described = weft.plan(EQUATION, *operands, backend="reference", **options).contraction
-    choice = at_hand(described, "triton", TARGET)
-    assert isinstance(choice, Choice)
-    assert choice.best.family is family
-    return choice
+    return choose_among([family], described, "triton", TARGET)
 
 
 def kernel_of(choice: Choice) -> KernelLaunch:
@@ -58,18 +52,15 @@ def key(choice: Choice) -> str:
 
 
 def sizes_of(launch: KernelLaunch) -> tuple[int, ...]:
-    """Bytes of the parameters of a kernel with operands A, B and D: pointers, factors, numbers."""
-    return (8,) * 5 + (4,) * len(launch.numbers or ())
+    """Bytes of the parameters of a kernel with operands A, B and D: pointers, factors."""
+    return (8,) * (2 + sum(layout is not None for layout in launch.layouts))
 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty store, and an empty folder for a pack."""
+    """An empty store."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv("WEFT_KERNELS", str(tmp_path))
-    monkeypatch.setattr(cubins, "_refused", set())
-    for remembered in (pack._opened, pack._tell, loading._tell):
-        remembered.cache_clear()
+    loading._tell.cache_clear()
     return tmp_path
 
 
@@ -79,9 +70,10 @@ def gpu(places: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         yield found
 
 
-def shelve(folder: Path, **entries: Cubin) -> None:
-    pack.write_shelf(folder / "sm_90.pack", {name: each.to_bytes() for name, each in entries.items()}, {})
-    pack._opened.cache_clear()
+def keep(**entries: Cubin) -> None:
+    """In the store, as an earlier process would have left them."""
+    for name, each in entries.items():
+        cubins.keep(name, 90, each)
 
 
 def compiling(monkeypatch: pytest.MonkeyPatch, made: Cubin) -> list[str]:
@@ -97,37 +89,22 @@ def compiling(monkeypatch: pytest.MonkeyPatch, made: Cubin) -> list[str]:
     return asked
 
 
-def test_the_pack_comes_first_then_the_store_then_triton(
-    gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_comes_first_then_triton(gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = chosen()
-    sizes = sizes_of(kernel_of(choice))
-    asked = compiling(monkeypatch, cubin("compiled", sizes))
-
-    def loaded() -> bytes:
+    asked = compiling(monkeypatch, cubin("compiled", sizes_of(kernel_of(choice))))
+    for _ in range(2):
         nothing_loaded(monkeypatch)
         choice.build()
-        return gpu.loaded[-1].removeprefix(b"\x7fELF")
-
-    assert loaded() == b"compiled"
-    assert len(asked) == 1
-    assert loaded() == b"compiled"
-    assert len(asked) == 1, "it was kept"
-    shelve(places, **{key(choice): cubin("packed", sizes)})
-    assert loaded() == b"packed"
-    monkeypatch.setenv("WEFT_KERNELS", "0")
-    assert loaded() == b"compiled"
-    assert len(asked) == 1
+        assert gpu.loaded[-1].removeprefix(b"\x7fELF") == b"compiled"
+        assert len(asked) == 1, "it was kept"
     assert gpu.named[-1] == b"kernel"
 
 
 def test_equal_kernels_are_loaded_once(gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = chosen()
     launch = kernel_of(choice)
-    shelve(places, **{key(choice): cubin("packed", sizes_of(launch))})
-    first, second = (choice.build().kernels[0] for _ in range(2))
-    monkeypatch.setattr(family, "_KERNELS", BoundedCache(64))
-    third = choice.build().kernels[0]
+    keep(**{key(choice): cubin("packed", sizes_of(launch))})
+    first, second, third = (choice.build().kernels[0] for _ in range(3))
     assert len(gpu.loaded) == 1
     assert first.loaded is second.loaded is third.loaded
     assert third.loaded is not None
@@ -142,14 +119,14 @@ def test_equal_kernels_are_loaded_once(gpu: FakeDriver, places: Path, monkeypatc
 @pytest.mark.parametrize(("shared", "rooms"), [(49152, []), (65536, [232448 - 64])])
 def test_much_shared_memory_is_asked_for(gpu: FakeDriver, places: Path, shared: int, rooms: list[int]) -> None:
     choice = chosen()
-    shelve(places, **{key(choice): cubin("packed", sizes_of(kernel_of(choice)), shared)})
+    keep(**{key(choice): cubin("packed", sizes_of(kernel_of(choice)), shared)})
     choice.build()
     assert gpu.rooms == rooms
 
 
 def test_what_the_device_cannot_hold_is_said(gpu: FakeDriver, places: Path) -> None:
     choice = chosen()
-    shelve(places, **{key(choice): cubin("packed", sizes_of(kernel_of(choice)), 300000)})
+    keep(**{key(choice): cubin("packed", sizes_of(kernel_of(choice)), 300000)})
     with pytest.raises(ResourceError, match="it needs 300000 of shared memory, the device has 232448"):
         choice.build()
 
@@ -160,10 +137,10 @@ def test_what_the_driver_does_not_take_is_compiled_anew_with_one_sentence(
     choice, other = chosen(), chosen(dtype=torch.float64)
     sizes = sizes_of(kernel_of(choice))
     packed = cubin("packed", sizes)
-    shelve(places, **{key(choice): packed, key(other): packed})
+    keep(**{key(choice): packed, key(other): packed})
     gpu.refused = (packed.code,)
     asked = compiling(monkeypatch, cubin("compiled", sizes))
-    with pytest.warns(weft.WeftWarning, match=r"does without kernels of the pack: .* CUDA_ERROR_INVALID_IMAGE"):
+    with pytest.warns(weft.WeftWarning, match=r"does without kernels of its store: .* CUDA_ERROR_INVALID_IMAGE"):
         choice.build()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -186,21 +163,6 @@ def test_a_damaged_store_is_compiled_anew(
     assert len(asked) == 2
 
 
-def test_a_damaged_pack_is_compiled_anew_with_one_sentence(
-    gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choice = chosen()
-    sizes = sizes_of(kernel_of(choice))
-    shelve(places, **{key(choice): cubin("packed", sizes)})
-    file = places / "sm_90.pack"
-    content = file.read_bytes()
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    asked = compiling(monkeypatch, cubin("compiled", sizes))
-    with pytest.warns(weft.WeftWarning, match="an entry is not as it was written"):
-        choice.build()
-    assert len(asked) == 1
-
-
 def test_a_store_that_cannot_be_written_is_a_warning(
     gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +178,7 @@ def test_a_launch_that_triton_is_to_tell_of_goes_through_its_launcher(
     gpu: FakeDriver, places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = chosen()
-    shelve(places, **{key(choice): cubin("packed", sizes_of(kernel_of(choice)))})
+    keep(**{key(choice): cubin("packed", sizes_of(kernel_of(choice)))})
     launch, seen = choice.build().kernels[0], []
     monkeypatch.setattr(KernelLaunch, "_bound", lambda self: lambda *given: seen.append(given))
     monkeypatch.setattr(KernelLaunch, "_absent", lambda self: (None,))
@@ -232,13 +194,12 @@ def test_a_launch_that_triton_is_to_tell_of_goes_through_its_launcher(
 
 def test_a_key_says_what_a_kernel_is_made_of() -> None:
     plain = chosen()
-    longer = chosen((2, 2, 4), (2, 2, 7, 4))
-    assert key(longer) == key(plain), "extents are arguments"
-    others = [chosen(dtype=torch.float64), chosen(a_fn=torch.exp), chosen(a_fn=torch.sin)]
+    others = [chosen((2, 2, 4), (2, 2, 7, 4)), chosen(dtype=torch.float64)]
+    others += [chosen(a_fn=torch.exp), chosen(a_fn=torch.sin)]
     others.append(replace(plain, target=TARGETS["sm_80"]))
     others.append(replace(plain, best=replace(plain.best, schedule=replace(plain.best.schedule, warps=16))))
-    assert len({key(plain), *map(key, others)}) == 6
-    assert key(chosen(a_fn=torch.sin)) == key(others[2])
+    assert len({key(plain), *map(key, others)}) == 7
+    assert key(chosen(a_fn=torch.sin)) == key(others[3])
 
 
 def test_a_key_holds_how_functions_become_code_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +212,9 @@ def test_a_key_holds_how_functions_become_code_where_there_are_any(monkeypatch: 
 def test_settings_of_the_compiler_are_part_of_the_stores_key(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, sought = cubin("plain", SIZES), "0" * 32
     cubins.keep(sought, 90, found)
-    assert [each for _, each in cubins.found(sought, 90)] == [found]
+    assert cubins.found(sought, 90) == found
     monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")
-    assert not list(cubins.found(sought, 90))
+    assert cubins.found(sought, 90) is None
 
 
 def test_a_cubin_is_kept_as_it_is() -> None:
@@ -268,10 +229,9 @@ _WITHOUT_TRITON = """
 import json, sys
 import pytest, torch, weft
 from gpu.fake_driver import FakeDriver, a_gpu
-from gpu.test_cubins_lookup import chosen, cubin, key, kernel_of, shelve, sizes_of
-from pathlib import Path
+from gpu.test_cubins_lookup import chosen, cubin, keep, key, kernel_of, sizes_of
 choices = [chosen(), chosen(dtype=torch.float16), chosen(a_fn=torch.exp), chosen(algebra="max_plus")]
-shelve(Path(sys.argv[1]), **{key(each): cubin(key(each), sizes_of(kernel_of(each))) for each in choices})
+keep(**{key(each): cubin(key(each), sizes_of(kernel_of(each))) for each in choices})
 with pytest.MonkeyPatch.context() as patch, a_gpu(patch, FakeDriver()) as found:
     for each in choices:
         launch = each.build()
@@ -285,7 +245,7 @@ def test_a_kernel_is_planned_loaded_and_launched_without_triton(places: Path) ->
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_TRITON, str(places)], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", _WITHOUT_TRITON], capture_output=True, text=True, timeout=120,
         env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -297,7 +257,7 @@ def test_a_kernel_is_planned_loaded_and_launched_without_triton(places: Path) ->
 
 def test_no_warning_where_all_is_well(gpu: FakeDriver, places: Path) -> None:
     choice = chosen()
-    shelve(places, **{key(choice): cubin("packed", sizes_of(kernel_of(choice)))})
+    keep(**{key(choice): cubin("packed", sizes_of(kernel_of(choice)))})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         choice.build()

@@ -182,7 +182,7 @@ def _print(lines: list[Line], software: Mapping[str, Mapping[str, str | None]]) 
     screen = console()
     screen.print(_families(lines))
     for backend, found in software.items():
-        for text in (*_told(backend, found), *_packed(found)):
+        for text in _told(backend, found):
             screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -213,11 +213,3 @@ def _told(backend: str, found: Mapping[str, str | None]) -> Iterator[str]:
     for each in components(backend, found):
         if not each.known:
             yield f"  {each.name} {each.version} was not tested; {', '.join(each.tested)} was"
-
-
-def _packed(found: Mapping[str, str | None]) -> Iterator[str]:
-    """The kernels built ahead for an NVIDIA GPU."""
-    from weft.gpu.common.cubins import told
-
-    if found.get("cuda") and (capability := found.get("capability")):
-        yield f"  {told(int(capability.replace('.', '')))}"

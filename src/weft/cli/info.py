@@ -54,17 +54,7 @@ def _backends() -> list[str]:
         triton = "triton: plans only, there is no GPU"
     else:
         triton = "triton: yes"
-    return [f"{triton}; cpu: yes; reference: yes", *_packed()]
-
-
-def _packed() -> list[str]:
-    """The kernels built ahead for the GPU that is here."""
-    if not torch.cuda.is_available() or torch.version.hip is not None:
-        return []
-    from weft.gpu.common.cubins import told
-
-    major, minor = torch.cuda.get_device_capability()
-    return [told(10 * major + minor)]
+    return [f"{triton}; cpu: yes; reference: yes"]
 
 
 def _ceilings(known: Ceilings | None) -> list[str]:

@@ -1,6 +1,6 @@
 """The pack: code built ahead of time, which the distribution weft-kernels installs beside weft.
 
-A pack is a folder with one file a shelf: ``sm_90.pack`` holds cubins, ``x86-64-v3.pack`` objects for a CPU. A shelf
+A pack is a folder with one file a shelf: ``x86-64-v3.pack`` holds objects for CPUs of that level. A shelf
 maps keys to code, each compressed on its own and read when it is asked for. Keys say what code was made of, so code of
 another version of weft is never found. Each entry is checked by its digest; a file that is not as it was written
 counts as absent, and one warning says so.

@@ -1,8 +1,7 @@
-"""Where compiled kernels come from: the pack built ahead, weft's own store on this machine, or else Triton.
+"""Where compiled kernels come from: weft's own store on this machine, or else Triton.
 
 A key says what a kernel is made of: the text of its code, its constants, types and alignments, options, and the
-device's capability. It is computed without Triton. In the store Triton's version belongs to it, where Triton is
-installed; in the pack it does not: there any version may have compiled a kernel.
+device's capability. It is computed without Triton, whose version belongs to it where Triton is installed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import base64
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
@@ -19,7 +17,6 @@ from typing import Any, Protocol
 from weft.gpu.common.constants import DeviceFunction, UnspelledError, calls, spelled
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.machine import pack
 from weft.machine.stamp import package_version
 from weft.machine.store import Store
 from weft.planner.code_digest import of_files, of_kernel
@@ -29,8 +26,6 @@ ROOM = "cubins"  # of the store
 MOST = 8192  # kernels that are kept
 _FUNCTIONS = "fn/**/*.py"  # what functions of users become device code by
 _COMPILERS = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "PTXAS_", "DISABLE_LLVM", "DISABLE_PTXAS")
-PACK, STORE = "the pack", "the store"
-_refused: set[int] = set()  # capabilities whose shelf of the pack the driver does not take
 _PLACES = ("_PATH", "_DIR", "_HOME", "_INTERPRET", "_MANAGER")
 
 
@@ -53,10 +48,8 @@ class Recipe(Protocol):
 def code_of(recipe: Recipe) -> Cubin:
     """The machine code of a kernel: found, or compiled by Triton and kept for the next process."""
     key = key_of(recipe)
-    if key is not None:
-        for _, cubin in found(key, recipe.capability):
-            return cubin
-    return compiled(recipe, key)
+    kept = found(key, recipe.capability) if key is not None else None
+    return kept or compiled(recipe, key)
 
 
 def compiled(recipe: Recipe, key: str | None) -> Cubin:
@@ -67,31 +60,24 @@ def compiled(recipe: Recipe, key: str | None) -> Cubin:
     return made
 
 
-def found(key: str, capability: int) -> Iterator[tuple[str, Cubin]]:
-    """A kernel of the pack, and then of the store, each with the place that it is from."""
-    if not _settings() and capability not in _refused:
-        content = pack.find(shelf(capability), key)
-        if content is not None:
-            with suppress(ValueError):
-                yield PACK, Cubin.from_bytes(content)
+def found(key: str, capability: int) -> Cubin | None:
+    """A kernel of the store; None where it is not there or damaged."""
     value = Store(ROOM).load(_place(key, capability))
     with suppress(ValueError, TypeError, KeyError, zlib.error):
         if value is not None:
-            yield STORE, Cubin.from_bytes(zlib.decompress(base64.b64decode(value["cubin"], validate=True)))
+            return Cubin.from_bytes(zlib.decompress(base64.b64decode(value["cubin"], validate=True)))
+    return None
 
 
 def is_kept(recipe: Recipe) -> bool:
     """Whether nothing is gained by compiling a kernel ahead: it is there, or Triton alone keeps it."""
     key = key_of(recipe)
-    return key is None or any(True for _ in found(key, recipe.capability))
+    return key is None or found(key, recipe.capability) is not None
 
 
-def refuse(place: str, key: str, capability: int) -> None:
-    """Do without what the driver did not take: the pack is not read again, the store loses it."""
-    if place == PACK:
-        _refused.add(capability)
-    else:
-        Store(ROOM).forget(_place(key, capability))
+def forget(key: str, capability: int) -> None:
+    """Take a kernel that the driver did not take out of the store."""
+    Store(ROOM).forget(_place(key, capability))
 
 
 def keep(key: str, capability: int, cubin: Cubin) -> None:
@@ -99,24 +85,6 @@ def keep(key: str, capability: int, cubin: Cubin) -> None:
     text = base64.b64encode(zlib.compress(cubin.to_bytes(), 1)).decode()
     if Store(ROOM).save(_place(key, capability), {"text": cubin.name, "cubin": text}):
         _bound()
-
-
-def shelf(capability: int) -> str:
-    """The file of the pack that has kernels for a device."""
-    return f"sm_{capability}"
-
-
-def told(capability: int) -> str:
-    """A line on the pack that is found for a device, and how much of it is of this version's code."""
-    name = shelf(capability)
-    found = pack.shelf(name)
-    if found is None:
-        return f"no kernels built ahead for {name}: each is compiled at its first use, once on this machine"
-    fitting = 0
-    with suppress(AttributeError, KeyError, TypeError, ValueError):
-        fitting = sum(count for module, (code, count) in found.about["code"].items() if of_kernel(module) == code)
-    made = f"Triton {found.about.get('triton')}"
-    return f"kernels built ahead: {fitting} of {len(found)} in {found.path} fit this version (compiled by {made})"
 
 
 def key_of(recipe: Recipe) -> str | None:

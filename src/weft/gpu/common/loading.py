@@ -43,7 +43,7 @@ class Loaded(NamedTuple):
 def on_device(recipe: cubins.Recipe, target: Target) -> Loaded | None:
     """A kernel on the current device, loaded once for all that are the same; None where Triton loads it.
 
-    What the driver does not take of the pack or of the store is compiled anew.
+    What the driver does not take of the store is compiled anew.
     """
     key, device = cubins.key_of(recipe), torch.cuda.current_device()
     if key is None:
@@ -57,14 +57,16 @@ def on_device(recipe: cubins.Recipe, target: Target) -> Loaded | None:
 
 
 def _found(key: str, target: Target, device: int) -> Loaded | None:
-    """The kernel of the pack or of the store, loaded."""
-    for place, cubin in cubins.found(key, target.capability):
-        try:
-            return _tried(cubin, target, device)
-        except LoadError as error:
-            _tell(place, str(error))
-            cubins.refuse(place, key, target.capability)
-    return None
+    """The kernel of the store, loaded."""
+    cubin = cubins.found(key, target.capability)
+    if cubin is None:
+        return None
+    try:
+        return _tried(cubin, target, device)
+    except LoadError as error:
+        _tell(str(error))
+        cubins.forget(key, target.capability)
+        return None
 
 
 def _tried(cubin: Cubin, target: Target, device: int) -> Loaded | None:
@@ -111,8 +113,8 @@ def loaded_of(launch: DirectLaunch) -> Loaded:
 
 
 @lru_cache(maxsize=64)
-def _tell(place: str, why: str) -> None:
-    warn(f"weft does without kernels of {place}: {why}")
+def _tell(why: str) -> None:
+    warn(f"weft does without kernels of its store: {why}")
 
 
 def _make_room(driver: Any, function: ctypes.c_void_p, shared: int, ordinal: int) -> None:

@@ -91,12 +91,14 @@ def kernel_of(text: KernelText, target: Target) -> PassKernel | str:
 
 def _found(key: str, target: Target) -> Loaded | None:
     """The kernel of an earlier process, loaded."""
-    for place, cubin in cubins.found(key, target.capability):
-        try:
-            return load(cubin, target.index)
-        except LoadError:
-            cubins.refuse(place, key, target.capability)
-    return None
+    cubin = cubins.found(key, target.capability)
+    if cubin is None:
+        return None
+    try:
+        return load(cubin, target.index)
+    except LoadError:
+        cubins.forget(key, target.capability)
+        return None
 
 
 def _made(text: KernelText, key: str, target: Target) -> Loaded:

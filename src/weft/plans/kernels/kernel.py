@@ -37,7 +37,7 @@ class Kernel:
     def compiled(self) -> Any:
         """Triton's compiled kernel, with the texts of all levels."""
         if self._launch.loaded is not None:
-            need_triton("the texts of a kernel that was built ahead are compiled")
+            need_triton("the texts of a stored kernel are compiled")
             return self._launch.compile()
         self._check_target()
         from weft.gpu.common.inspect import TARGETS, compiled
