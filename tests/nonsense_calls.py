@@ -135,7 +135,7 @@ def _calls() -> list[Call]:
         Call("OperatorSum", weft.OperatorSum, (terms,), {"workspace_limit": lambda: 0, "backend": lambda: "cpu"}),
         Call("error_bound", weft.error_bound, two, {**REFERENCE, "promote": lambda: True}),
         Call("warm", weft.warm, (), {
-            "equations": lambda: [], "dtypes": lambda: (torch.float32,), "device": lambda: "cuda", "jobs": lambda: 1,
+            "equations": lambda: [], "device": lambda: "cuda", "jobs": lambda: 1,
         }),
         Call("set_precision", weft.set_precision, (lambda: "ieee",), {}),
         Call("precision", weft.precision, (lambda: "ieee",), {}),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
-
 import pytest
 import torch
 
@@ -23,17 +20,6 @@ EXACT = [
     and "large" not in case.tags
 ]
 ORDINARY = [case for case in cases.every() if "large" not in case.tags]
-# The interpreter is slow. What sums exactly is compared exactly there, and within its bound only for its types.
-FUNCTIONS = ("relu", "where", "half", "minmax")  # of those that are alike, in the interpreter
-FEWER = [
-    case
-    for case in ORDINARY
-    if (not case.name.startswith("tccg-") or int(case.name[5:7]) % 8 == 1)
-    and (case.tags != {"function"} or case.name.split("-")[1] in FUNCTIONS)
-]
-# Layouts of one tensor: in a quick run those of all at once stand for them. Two kinds are not of D.
-ONE_BY_ONE = re.compile(r"layout-(permuted|padded|strided|offset)-[abcd]")
-AT_HAND = [pytest.param(case, marks=pytest.mark.slow if ONE_BY_ONE.match(case.name) else ()) for case in FEWER]
 ROUNDED = [case for case in ORDINARY if case not in EXACT or "type" in case.tags]
 
 
@@ -59,36 +45,9 @@ def test_integers_are_exact(case: Case, backend: Backend) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ORDINARY, ids=str)
-def test_at_hand_every_case_is_right_as_well(case: Case) -> None:
-    """The same by kernels that are compiled for no shape: exactly, or within the same bound."""
-    check_at_hand(case, Backend("triton", "cuda"))
-
-
-@pytest.mark.parametrize("case", AT_HAND, ids=str)
-def test_at_hand_cases_are_right_in_the_interpreter(case: Case) -> None:
-    """Of TCCG, whose kernels at hand are the same few, every eighth; of functions one of a kind."""
-    check_at_hand(case, Backend("triton", "cpu"))
-
-
-def few_programs(case: Case) -> Case:
-    """At a size of few elements of D: in the interpreter kernels at hand run a program for each."""
-    work = case.work
-    while math.prod(case.d_shape) > 16 and work > 8:
-        work //= 2
-        case = cases.scaled(case, work)
-    return case
-
-
-def check_at_hand(case: Case, backend: Backend) -> None:
-    exact, case = case in EXACT, backend.fitted(case)
-    if backend.interpreted:
-        case = few_programs(case)
-    if not exact:
-        check(case, backend, specialize="never")
-        return
-    given = cases.operands(case, device=backend.device, seed=1, integers=True)
-    result = run_poisoned(case, backend, given, "never")
-    assert torch.equal(result, reference.contract(case.equation, given.a, given.b, c=given.c, **case.options()))
+def test_every_case_is_right_by_torchs_operations(case: Case) -> None:
+    """The library tier on a GPU, which default calls begin with."""
+    check(case, Backend("triton", "cuda"), specialize="never")
 
 
 @pytest.mark.gpu

@@ -86,10 +86,10 @@ class Draw:
 
     def job(self, kind: str) -> Job:
         """One of a kind of `fuzz_gpu.WEIGHTS`."""
-        if kind in ("at hand", "auto"):
-            words = {"specialize": "never" if kind == "at hand" else "auto"}
+        if kind in ("library", "auto"):
+            words = {"specialize": "never" if kind == "library" else "auto"}
             return self.contraction(self.rng.choice(self.structures), self.rng, words)
-        if kind == "made to measure":
+        if kind == "specialised":
             structure, seed = self.rng.choice(self.fixed)
             return self.contraction(structure, random.Random(seed), {"specialize": "now"})
         makers = {

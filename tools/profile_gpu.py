@@ -69,7 +69,6 @@ def plans() -> Iterator[Any]:
         a, b, _ = operands(case, device=device)
         first = weft.plan(case.equation, a, b, out_dtype=torch.float32, specialize="now")
         yield first
-        yield weft.plan(case.equation, a, b, out_dtype=torch.float32, specialize="never")
         seen = set()
         for candidate in first.report().candidates:
             if candidate.family in seen:

@@ -22,9 +22,8 @@ from weft.api.keywords import (
     Specialize,
     Tune,
 )
-from weft.planner.at_hand import SPECIALIZE
 from weft.planner.options import OF_NAME, OPTIONS, TAKEN, Option, Options
-from weft.planner.planner import TUNE
+from weft.planner.planner import SPECIALIZE, TUNE
 from weft.planner.request import HOOKS
 from weft.planner.target import BACKENDS
 from weft.spec.dtypes import PRECISIONS

@@ -59,7 +59,7 @@ def test_narrow_tiles(equation: str, n: int, dtype: torch.dtype, functions: dict
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("n", [8, 16, 24, 32, 40])
 def test_calls_that_are_narrow(n: int, dtype: torch.dtype) -> None:
-    """The kernels that serve unasked, of contractions and groups, shape-generic and specialised."""
+    """The kernels that serve unasked, of contractions and groups."""
     draw = torch.Generator("cuda").manual_seed(n)
     a, b = (torch.randint(-2, 3, s, generator=draw, device="cuda").to(dtype) for s in ((264, 96), (96, n)))
     exact = (a.double() @ b.double()).to(dtype)

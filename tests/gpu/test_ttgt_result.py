@@ -170,9 +170,8 @@ def test_the_library_multiplies_what_functions_with_operands_follow(dtype: torch
     a, b, bias = torch.empty(2048, 2048, dtype=dtype), torch.empty(2048, 2048, dtype=dtype), torch.empty(2048)
     asked: dict[str, Any] = {"epilogue": biased, "operands": {"bias": ("n", bias.to(dtype))}, "backend": "triton"}
     with standing_for(H200):
-        for specialize in ("now", "never"):
-            schedule = str(weft.plan("mk,kn->mn", a, b, specialize=specialize, **asked).schedule)
-            assert schedule.endswith("ttgt nothing packed; blas mm; D permuted")
+        schedule = str(weft.plan("mk,kn->mn", a, b, specialize="now", **asked).schedule)
+        assert schedule.endswith("ttgt nothing packed; blas mm; D permuted")
         half = weft.plan("mk,kn->mn", a.half(), b.half(), specialize="now", **asked)
     assert "blas" not in str(half.schedule)  # a kernel here does all at the library's speed
 

@@ -25,7 +25,6 @@ EXTENTS = {"a": 5, "b": 7, "c": 3, "d": 9, "e": 13, "m": 33, "n": 17, "k": 40, "
 MANY, MATRIX, BATCH, SCALAR = "abc,cde->adbe", "mk,kn->mn", "zmk,zkn->zmn", "k,k->"
 LONG, LONGISH = "al,lb->ab", "as,sb->ab"  # whose sums are split, on a CPU and on a GPU
 WIDE = "wx,xv->wv"  # for tiles of tensor maps
-BOTH = "dot, lanes"  # kernels at hand
 
 
 def described(equation: str, dtype: torch.dtype) -> tuple[Contraction, list[torch.Tensor]]:
@@ -86,9 +85,7 @@ def test_of_gett_on_the_cpu(equation: str, dtype: torch.dtype) -> None:
 @pytest.mark.skipif(not interpreting(), reason="TRITON_INTERPRET is not set")
 @pytest.mark.parametrize(
     ("family", "equation", "dtype", "kinds"),
-    [("gpu.generic", MANY, torch.float32, BOTH),
-     ("gpu.generic", LONGISH, torch.float64, "dot, dot split, lanes, lanes split"),
-     ("gpu.generic", MATRIX, torch.float16, BOTH), ("gpu.gett", MANY, torch.float16, "whole"),
+    [("gpu.gett", MANY, torch.float16, "whole"),
      ("gpu.gett", LONGISH, torch.float64, "whole, whole split"), ("gpu.simt", BATCH, torch.float64, "whole"),
      ("gpu.semiring", MATRIX, torch.float32, "whole"), ("gpu.tma", WIDE, torch.bfloat16, "whole")],
 )  # fmt: skip
@@ -101,14 +98,14 @@ def test_of_triton_kernels(family: str, equation: str, dtype: torch.dtype, kinds
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, -math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("family", ["cpu.gett", "gpu.generic"])
+@pytest.mark.parametrize("family", ["cpu.gett", "gpu.gett"])
 def test_nan_and_infinity_are_not_lost(family: str, spoilt: float) -> None:
     backend = "triton" if family.startswith("gpu") else "cpu"
     if backend == "triton" and not interpreting():
         pytest.skip("TRITON_INTERPRET is not set")
     contraction, tensors = described(MATRIX, torch.float32)
     tensors[0][3, 5] = spoilt
-    for rank in schedules_of(family, contraction, backend, BOTH):
+    for rank in schedules_of(family, contraction, backend, "whole"):
         found, largest = launched(rank.build(contraction, target_of(backend, CPU)), contraction, tensors)
         assert found == largest or (math.isnan(found) and math.isnan(largest))
         assert not math.isfinite(found)

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator
 from importlib import import_module
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from weft.cpu.stream import cost as stream
 from weft.cpu.ttgt import cost as ttgt
 from weft.library import family as library
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
-from weft.planner.registry import AT_HAND, FAMILIES, PERMUTATION_FAMILIES
+from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
 from weft.planner.schedule import Target
 
 pytest.importorskip("triton")
@@ -44,8 +43,7 @@ def numbers(value: Any) -> Iterator[float]:
 @pytest.mark.parametrize("section", CONTENT["sections"])
 def test_every_constant_is_used(section: str) -> None:
     """One that is asked for and missing is an error at import."""
-    at_hand = chain(*AT_HAND["triton"].values())
-    for family in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"], *at_hand, "weft.gpu.transpose.family"):
+    for family in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"], "weft.gpu.transpose.family"):
         import_module(family)
     assert fitted(section).used == set(CONTENT["sections"][section]["values"])
 

@@ -10,11 +10,10 @@ import torch
 
 import weft
 from weft.planner import tuned as tuned_schedules
-from weft.planner.at_hand import with_others
 from weft.planner.planner import Choice, choose
 from weft.planner.schedule import Target
 from weft.planner.tuned import TunedSchedule, recalled, remember
-from weft.tune.candidates import FEW, pick_candidates
+from weft.tune.candidates import FEW, pick_candidates, with_others
 
 pytest.importorskip("triton")
 

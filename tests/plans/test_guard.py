@@ -128,7 +128,7 @@ def test_what_was_measured_to_be_slow_does_not_come_back(monkeypatch: pytest.Mon
     engine = weft.plan("ik,kj->ij", a, b, specialize="now")._first().choice
     praised = replace(engine, best=replace(engine.best, seconds=0.1 * first.seconds), ranked=(engine.best,))
     offer = tiers.Offer("specialised", 0.1 * first.seconds, 0.0, praised)
-    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer] if serving == "library" else []))
+    monkeypatch.setattr(promoting, "offered", lambda asked: offer)
     served = []
     for _ in range(8 * CALLS):
         plan(a, b)

@@ -141,7 +141,7 @@ def test_the_calculator_agrees_with_the_driver() -> None:
         a = torch.randn(16, 16, 16, 256, 16, device=device).to(dtype)
         b = torch.randn(256, 64, device=device).to(dtype)
         first = weft.plan(EQUATION, a, b, specialize="now")
-        plans += [first, weft.plan(EQUATION, a, b, specialize="never")]
+        plans.append(first)
         for candidate in first.report().candidates[:12]:
             try:
                 plans.append(weft.plan(EQUATION, a, b, schedule=candidate.schedule))

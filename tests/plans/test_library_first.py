@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
     monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
     offer = tiers.Offer("specialised", 0.5 * seconds, 2.6 * seconds, None)
-    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer]))
+    monkeypatch.setattr(promoting, "offered", lambda asked: offer)
 
 
 LOOK, BEGIN, SWITCH = 3, 8, 13  # the calls of `soon`
@@ -175,7 +175,7 @@ def test_what_is_not_a_tenth_faster_does_not_take_over(monkeypatch: pytest.Monke
     seconds = library().choice.best.seconds
     monkeypatch.setattr(promotion, "looks_at", lambda seconds: 3)
     offer = tiers.Offer("specialised", 0.95 * seconds, 0.0, None)
-    monkeypatch.setattr(promoting, "offers", lambda asked, serving: iter([offer]))
+    monkeypatch.setattr(promoting, "offered", lambda asked: offer)
     a, b = operands()
     plan = planned()
     for _ in range(10):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft
-from weft.planner import at_hand, planner
+from weft.planner import planner
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
 
@@ -25,7 +25,7 @@ CASES = (
     ("ebad,ce->abcd", (40, 20, 20, 40), (20, 40), torch.float32),
     ("abcdef,fbdg->gace", (12, 3, 14, 5, 12, 3), (3, 3, 5, 6), torch.float32),
     ("mki,kn->mn", (40, 50, 6), (50, 30), torch.float32),
-    ("bk,bkn->bn", (4, 2_000_000), (4, 2_000_000, 12), torch.float32),  # at hand, though asked for made to measure
+    ("bk,bkn->bn", (4, 2_000_000), (4, 2_000_000, 12), torch.float32),  # the library's, though asked for specialised
     ("mk,kn->mn", (300, 200), (200, 100), COMPLEX),
 )
 
@@ -42,7 +42,6 @@ def rankings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counte
         return real(found, description, *rest)
 
     monkeypatch.setattr(planner, "choose_among", counted)
-    monkeypatch.setattr(at_hand, "choose_among", counted)
     monkeypatch.setattr(planner.Choice, "built", lambda choice: (choice, lambda *_: None))
     yield seen
     weft.planner.validity.outdate()
@@ -56,14 +55,13 @@ def test_a_plan_for_a_gpu_ranks_once(case: Any, specialize: str, rankings: Count
         a, b = (torch.empty(shape, dtype=dtype) for shape in (left, right))
         plan = weft.plan(equation, a, b, backend="triton", specialize=specialize)
         assert plan.schedule is not None
-    assert rankings
-    assert max(rankings.values()) == 1, [key[0].text for key, count in rankings.items() if count > 1]
+    assert rankings or specialize == "never"
+    assert max(rankings.values(), default=1) == 1, [key[0].text for key, count in rankings.items() if count > 1]
 
 
-@pytest.mark.parametrize("specialize", ["now", "auto"])
-def test_a_permutation_for_a_gpu_ranks_once(specialize: str, rankings: Counter[Any]) -> None:
+def test_a_permutation_for_a_gpu_ranks_once(rankings: Counter[Any]) -> None:
     with standing_for(H200):
-        plan = weft.plan_permute(torch.empty(300, 200, 50), "abc->cba", backend="triton", specialize=specialize)
+        plan = weft.plan_permute(torch.empty(300, 200, 50), "abc->cba", backend="triton", specialize="now")
         assert plan.schedule is not None
     assert rankings
     assert max(rankings.values()) == 1

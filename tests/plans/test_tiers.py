@@ -1,11 +1,9 @@
-"""Which kernels serve a call: shape-generic or specialised ones, and when one takes over from the other."""
+"""Which kernels serve a call by what `specialize` says: the library tier, or a specialised kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -14,17 +12,15 @@ import torch
 import weft
 from weft.planner import promotion
 from weft.planner.schedule import Target
-from weft.plans import promoting, tiers
+from weft.planner.target import standing_for
+from weft.plans import tiers
 
 pytest.importorskip("triton")
-from weft.gpu.common.launch import KernelLaunch
-
-HAND = ("at_hand", "permute_at_hand")
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Empty caches, on disk and of plans, and compilers that are never started: the interpreter needs none."""
+    """Empty caches, on disk and of plans."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     weft.planner.validity.outdate()
     yield
@@ -38,18 +34,7 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 
 def planned(**options: Any) -> weft.Plan:
     a, b = operands()
-    return weft.plan("ik,kj->ij", a, b, backend="triton", **options)
-
-
-def promoted_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
-    """Make compiling take half as long as this many calls; returns the call that is to run the other kernel."""
-    plan = planned(specialize="never")
-    seconds = plan._first().choice.best.seconds
-    monkeypatch.setattr(promotion, "expected", lambda description, target: seconds - 1e-6)
-    monkeypatch.setattr(promotion, "FASTER", 1.0)
-    monkeypatch.setattr(promotion, "WORTH", 0.0)
-    monkeypatch.setattr(promotion, "COMPILING", calls / 2 * seconds * 1.001)
-    return calls + 1
+    return weft.plan("ik,kj->ij", a, b, **options)
 
 
 @pytest.mark.parametrize("call", ["contract", "plan", "einsum", "matmul", "permute", "plan_permute"])
@@ -61,23 +46,56 @@ def test_another_word_is_a_clear_error(call: str) -> None:
         getattr(weft, call)(*arguments, specialize="later")
 
 
-def test_never_is_shape_generic_and_now_is_specialised() -> None:
+@pytest.mark.parametrize(("specialize", "tier"), [("never", "library"), ("library", "library"), ("now", "specialised")])
+def test_never_is_the_library_and_now_is_specialised(specialize: str, tier: str) -> None:
     a, b = operands()
-    expected = a.double() @ b.double()
-    for specialize, hand in (("never", True), ("now", False)):
-        plan = planned(specialize=specialize)
-        assert (plan.schedule.family in HAND) is hand
-        assert torch.allclose(plan(a, b).double(), expected, atol=1e-5)
-        assert f"tier        {'shape-generic' if hand else 'specialised'}: asked for" in plan.explain()
-    assert planned().schedule.family not in HAND  # the default of a plan
-
-
-def test_a_permutation_has_the_same_words() -> None:
+    plan = planned(specialize=specialize)
+    assert f"tier        {tier}: asked for" in plan.explain()
+    assert torch.allclose(plan(a, b).double(), a.double() @ b.double(), atol=1e-5)
     x = torch.arange(60.0).reshape(3, 4, 5)
-    for specialize, hand in (("never", True), ("now", False)):
-        plan = weft.plan_permute(x, "abc->cab", backend="triton", specialize=specialize)
-        assert (plan.schedule.family in HAND) is hand
-        assert torch.equal(plan(x), x.permute(2, 0, 1))
+    moved = weft.plan_permute(x, "abc->cab", specialize=specialize)
+    assert f"tier        {tier}: asked for" in moved.explain()
+    assert torch.equal(moved(x), x.permute(2, 0, 1))
+
+
+def test_a_plan_is_specialised_by_default() -> None:
+    assert planned()._first().tier.name == "specialised"  # type: ignore[union-attr]
+
+
+def test_never_is_specialised_where_the_library_cannot_do_it() -> None:
+    """Torch has no operations for Triton's interpreter; asked for by name, the library is an error."""
+    a, b = operands()
+    plan = planned(backend="triton", specialize="never")
+    assert "tier        specialised: the library tier cannot do this: torch's operations are not for" in plan.explain()
+    assert torch.allclose(plan(a, b).double(), a.double() @ b.double(), atol=1e-5)
+    with pytest.raises(weft.UnsupportedError, match="the library tier cannot do this"):
+        planned(backend="triton", specialize="library")._first()
+
+
+@pytest.mark.parametrize("specialize", ["auto", "now", "never"])
+def test_calls_whose_bits_may_not_depend_on_extents_are_specialised(specialize: str) -> None:
+    plan = planned(invariant="i", specialize=specialize)
+    assert "specialised: its bits may not depend on extents" in plan.explain()
+
+
+def test_a_long_sum_that_no_family_shares_out_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for a specialised kernel, a plan takes what is predicted to take half of its time, and says so."""
+    monkeypatch.setattr("weft.planner.planner.Choice.built", lambda choice: (choice, lambda *_: None))
+    monkeypatch.setattr("weft.plans.building.admitted", lambda choice: True)
+    for extent, tier in ((2_000_000, "library"), (200, "specialised")):
+        with standing_for(H200):
+            a, b = torch.empty(4, extent), torch.empty(4, extent, 12)
+            plan = weft.plan("bk,bkn->bn", a, b, specialize="now", backend="triton")
+            assert plan._first().tier.name == tier  # type: ignore[union-attr]
+            if tier == "library":
+                assert "library: specialised kernels would take twice as long" in plan.explain()
+
+
+def test_a_tuned_schedule_of_the_library_is_of_its_tier() -> None:
+    first = planned(specialize="library")._first()
+    assert first is not None
+    served = tiers.library(first.choice.description, "cpu", first.choice.target)
+    assert served.best.schedule.family == "library"  # type: ignore[union-attr]
 
 
 def test_other_backends_have_one_kind_of_kernel() -> None:
@@ -85,84 +103,6 @@ def test_other_backends_have_one_kind_of_kernel() -> None:
     plan = weft.plan("ik,kj->ij", a, b, backend="reference", specialize="never")
     assert "tier" not in plan.explain()
     assert torch.equal(plan(a, b), (a.double() @ b.double()).float())
-
-
-def test_a_contraction_is_promoted_at_the_call_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = promoted_after(monkeypatch, 6)
-    a, b = operands()
-    plan = planned(specialize="auto")
-    assert f"specialised from call {switch} on" in plan.explain()
-    hand, made = planned(specialize="never"), planned(specialize="now")
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
-    for call in range(1, switch + 3):
-        found = plan(a, b)
-        assert torch.equal(found, (hand if call < switch else made)(a, b)), call
-        assert (plan.schedule.family in HAND) is (call < switch), call
-    assert f"it took over at call {switch}" in plan.explain()
-
-
-def test_two_runs_agree_bit_for_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    promoted_after(monkeypatch, 4)
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
-    a, b = operands()
-    runs = []
-    for folder in ("one", "two"):
-        monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / folder))
-        weft.planner.validity.outdate()
-        runs.append([weft.contract("ik,kj->ij", a, b, backend="triton") for _ in range(8)])
-    assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))
-
-
-def test_the_next_process_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = promoted_after(monkeypatch, 3)
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
-    a, b = operands()
-    plan = planned(specialize="auto")
-    for _ in range(switch):
-        plan(a, b)
-    weft.planner.validity.outdate()  # as a new process, which finds what is on disk
-    again = planned(specialize="auto")
-    assert again.schedule.family not in HAND
-    assert "it served in an earlier process" in again.explain()
-    assert planned(specialize="never").schedule.family in HAND
-
-
-def test_a_kernel_that_is_not_faster_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = promoted_after(monkeypatch, 3)
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: False)
-    a, b = operands()
-    plan = planned(specialize="auto")
-    for _ in range(switch + 2):
-        plan(a, b)
-    assert "no specialised kernel would be a tenth faster" in plan.explain()
-    weft.planner.validity.outdate()
-    assert planned(specialize="auto").schedule.family in HAND
-
-
-def test_a_kernel_that_cannot_be_built_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    switch = promoted_after(monkeypatch, 4)
-    a, b = operands()
-    hand, plan = planned(specialize="never")(a, b), planned(specialize="auto")
-
-    def fails(*_: Any) -> Any:
-        raise weft.UnsupportedError("no kernel today")
-
-    monkeypatch.setattr(tiers, "chosen_and_built", fails)
-    for _ in range(switch + 2):
-        assert torch.equal(plan(a, b), hand)
-    assert (
-        "the specialised kernel does not take over: none could be built: UnsupportedError: no kernel today"
-        in plan.explain()
-    )
-    assert plan.schedule.family in HAND
-
-
-def test_what_loses_that_much_in_one_call_is_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion, "COMPILING", 1e-12)
-    monkeypatch.setattr(promotion, "expected", lambda description, target: 0.0)
-    plan = planned(specialize="auto")
-    assert plan.schedule.family not in HAND
-    assert "the first call of a shape-generic kernel would lose more" in plan.explain()
 
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
@@ -188,44 +128,5 @@ def test_large_products_are_expected_at_the_rate_of_the_library() -> None:
     assert 2 * 4096**3 / 51e12 < expected_of("mk,kn->mn", a, a) < 2 * 4096**3 / 30e12
 
 
-def test_compilers_that_die_and_caches_that_vanish_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    switch = promoted_after(monkeypatch, 4)
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
-
-    def dies(*_: Any) -> Any:
-        raise RuntimeError("no compiler")
-
-    a, b = operands()
-    plan = planned(specialize="auto")
-    with monkeypatch.context() as patch:
-        patch.setattr("weft.tune.compile_pool.Compiler.submit", dies)
-        patch.setenv("WEFT_CACHE_DIR", str(tmp_path / "gone"))
-        for _ in range(switch):
-            found = plan(a, b)
-    assert torch.equal(found, planned(specialize="now")(a, b))
-
-
-def test_threads_share_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever thread makes the call that exchanges the kernels. The interpreter runs one kernel at a time."""
-    promoted_after(monkeypatch, 5)
-    monkeypatch.setattr(promoting, "is_faster", lambda choice, seconds: True)
-    launch, one_at_a_time = KernelLaunch.__call__, Lock()
-
-    def alone(*arguments: Any) -> None:
-        with one_at_a_time:
-            launch(*arguments)
-
-    monkeypatch.setattr(KernelLaunch, "__call__", alone)
-    a, b = operands()
-    plan = planned(specialize="auto")
-    expected = (a.double() @ b.double()).float()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: plan(a, b), range(16)))
-    assert all(torch.allclose(each, expected, atol=1e-5) for each in found)
-    assert plan.schedule.family not in HAND
-
-
 def test_tuning_is_specialised() -> None:
-    assert planned(specialize="auto", tune="model").schedule.family not in HAND
+    assert planned(specialize="auto", tune="model")._first().tier.name == "specialised"  # type: ignore[union-attr]

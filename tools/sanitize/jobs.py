@@ -10,7 +10,6 @@ from typing import Any
 
 from sanitize.problems import problems
 from weft.gpu.blas import family as blas
-from weft.planner.at_hand import families_at_hand
 from weft.planner.planner import families
 from weft.planner.schedule import Description, Schedule, Target
 
@@ -73,7 +72,7 @@ def _schedules(
     description: Description, target: Target, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[Any, Schedule]]:
     """The best of each kind by prediction, of each family."""
-    for room in (*families(description, "triton"), *families_at_hand(description, "triton")):
+    for room in families(description, "triton"):
         if room.NAME == blas.NAME or not wanted(room.NAME) or room.supports(description, target) is not None:
             continue
         legal = room.schedules(description, target).schedules

@@ -176,7 +176,7 @@ def contract(
       stores the fastest; it is an `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost
       model's choice whatever is stored.
     * `specialize`: which kernels may serve. ``"library"``: torch's own operations, for which nothing is compiled.
-      ``"never"``: on a GPU shape-generic kernels, compiled once for all shapes. ``"now"``: a specialised one, compiled
+      ``"never"``: the same, and a specialised kernel for what they cannot do. ``"now"``: a specialised one, compiled
       for these extents; the first call waits for it. Each gives the same bits in every call. ``"auto"`` (default)
       begins with the library and changes to better kernels, which a thread and other processes prepare: at calls whose
       numbers follow from predicted times alone (`Plan.explain` shows them). `WEFT_TIERS=0` begins with compiled ones.

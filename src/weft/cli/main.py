@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.base.extensions import COMMANDS, found, hint
+from weft.base.figures import counted
 from weft.base.version import __version__
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
@@ -93,15 +94,15 @@ def warm(
     device: Annotated[str, typer.Option(help="cuda, cuda:1, ...")] = "cuda",
     jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; one for each core but one.")] = None,
 ) -> None:
-    """Compile shape-generic kernels ahead, and those that a file of equations needs: no first call waits for them."""
+    """Compile the kernels of a file of equations ahead, and fit the cost model to a GPU that it has no numbers of."""
     with errors_in_a_line():
         from weft.api.warm import read_equations
         from weft.api.warm import warm as compile_ahead
 
         types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
         equations = read_equations(_text(file), types) if file is not None else ()
-        count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
-        console().print(f"{count} shape-generic kernels are compiled", markup=False)
+        count = compile_ahead(equations, device=device, jobs=jobs)
+        console().print(f"{counted(count, 'kernel')} compiled", markup=False)
         _fit_cost_model(device)
 
 

@@ -17,8 +17,7 @@ from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor, is_array
 from weft.errors import ArgumentError, FunctionError, NotationError, UnsupportedError
 from weft.fn.fingerprint import fingerprints
-from weft.planner.at_hand import check_specialize
-from weft.planner.planner import check_tune
+from weft.planner.planner import check_specialize, check_tune
 from weft.planner.request import HOOKS, Request
 from weft.planner.schedule import Schedule
 from weft.planner.target import check_backend

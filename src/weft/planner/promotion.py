@@ -1,6 +1,6 @@
 """When a better kernel takes over from the one that serves: a rule of predicted times alone, and what it has decided.
 
-A plan begins with what costs nothing to begin with: the library tier, or a shape-generic kernel. Every call of it
+A plan begins with what costs nothing to begin with: the library tier. Every call of it
 loses what a better kernel would have saved by the model's count. The better one is prepared alongside the calls once
 that is worth while. It takes over after as many calls as take twice the time that preparing takes: by then it is there,
 and nobody waits. Clocks have no part in it: what `weft.plans.guard` has timed takes the place of predictions. A change
@@ -30,9 +30,8 @@ from weft.planner.validity import here, now
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
-Name: TypeAlias = Literal["library", "shape-generic", "specialised"]
+Name: TypeAlias = Literal["library", "specialised"]
 LIBRARY: Name = "library"
-GENERIC: Name = "shape-generic"
 SPECIALISED: Name = "specialised"
 
 ROOM = "promotions"  # of the store

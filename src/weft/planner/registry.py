@@ -53,18 +53,6 @@ PERMUTATION_FAMILIES = {
     "cpu": ("weft.cpu.permute.family", "weft.library.permutations"),
 }
 LIBRARIES = frozenset(("weft.library.family", "weft.library.permutations"))  # of the library tier
-# Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
-AT_HAND = {
-    "triton": {
-        "contraction": (BLAS, "weft.gpu.generic.family", "weft.gpu.composite.ttgt.generic"),
-        "permutation": ("weft.gpu.permute.generic",),
-    }
-}
-# Families that planning for a GPU does not compare, and tuning measures.
-BESIDE = {
-    "contraction": ("weft.library.family", "weft.gpu.generic.family", "weft.gpu.composite.ttgt.generic"),
-    "permutation": ("weft.library.permutations", "weft.gpu.permute.generic"),
-}
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"
 
 
@@ -73,16 +61,11 @@ def family_names(description: Description, backend: str) -> tuple[str, ...]:
     return (PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES)[backend]
 
 
-def beside(description: Description, target: Target) -> tuple[str, ...]:
-    """The modules of the families that tuning measures on a target and planning does not compare."""
+def beside(description: Description, target: Target) -> str | None:
+    """The module of the family that tuning measures on a target and planning does not compare: the library tier's."""
     if target.kind not in ("cuda", "hip"):
-        return ()
-    return BESIDE["permutation" if isinstance(description, Permutation) else "contraction"]
-
-
-def shape_generic(description: Description, backend: str) -> tuple[str, ...]:
-    """The modules of the families whose kernels are compiled once for all shapes."""
-    return AT_HAND.get(backend, {}).get("permutation" if isinstance(description, Permutation) else "contraction", ())
+        return None
+    return "weft.library.permutations" if isinstance(description, Permutation) else "weft.library.family"
 
 
 def families(description: Description, backend: str) -> list[Any]:

@@ -107,7 +107,7 @@ class Request:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
-    specialize: str = "now"  # one of `at_hand.SPECIALIZE`
+    specialize: str = "now"  # one of `planner.SPECIALIZE`
     named: tuple[AuxInput, ...] = ()  # operands and coordinates of the functions
     outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
     algebra: TracedAlgebra | None = None

@@ -11,14 +11,14 @@ from typing import Any
 
 from weft.planner.peak import without_peak
 from weft.planner.planner import offered
-from weft.planner.registry import beside, family_names, imported, shape_generic
+from weft.planner.registry import beside, family_names, imported
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.serialization import NotSerializable, serialize_schedule
 
 
 def restored(serialized: Any, family: Any, description: Description, backend: str, target: Target) -> Ranked | None:
     """The schedule of a family (its module) with its predicted time; None where the family offers no such schedule."""
-    known = *family_names(description, backend), *beside(description, target), *shape_generic(description, backend)
+    known = *family_names(description, backend), beside(description, target)
     module = imported(family) if family in known else None
     if not isinstance(module, ModuleType):
         return None

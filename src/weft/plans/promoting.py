@@ -32,7 +32,7 @@ from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offers, tuned_service
+from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offered, tuned_service
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -122,11 +122,7 @@ class PromotingLaunch:
         Raises what planning, compiling and self-tests raise.
         """
         with self._lock:
-            found = [offer for offer in offers(self._asked, self._serving.tier.name) if offer.choice is not None]
-            best = min(found, key=lambda offer: offer.seconds, default=None)
-            if best is None or best.name != SPECIALISED:
-                best = Offer(SPECIALISED, 0.0, promotion.COMPILING, None)
-            choice, launch = made(self._asked, best)
+            choice, launch = made(self._asked, offered(self._asked))
             if self._takes_over(choice):
                 self._settle(Served(choice, launch, Tier(SPECIALISED, "it was warmed up")), 0)
                 promotion.promote(choice, self._asked.workspace_limit, self._serving.tier)
@@ -180,17 +176,14 @@ class PromotingLaunch:
     def _look(self, call: int) -> None:
         """Find out what would be better, and when it takes over."""
         plain = replace(self._serving.tier, look_at=None, then=None, switch_at=None)
-        found = plain
         try:
-            for offer in offers(self._asked, plain.name):
-                better = self._of(offer)
-                tier = promotion.taken_over(
-                    plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned, offer.worth
-                )
-                if tier.switch_at is None:
-                    found = found if found.switch_at is not None else tier
-                elif found.switch_at is None or tier.switch_at < found.switch_at:
-                    found, self._offer = tier, offer
+            offer = offered(self._asked)
+            better = self._of(offer)
+            found = promotion.taken_over(
+                plain, call, self._seconds, offer.name, better, offer.ready, offer.tuned, offer.worth
+            )
+            if found.switch_at is not None:
+                self._offer = offer
         except (WeftError, RuntimeError, MemoryError) as error:
             found = replace(plain, why=f"{plain.why}; nothing better can be planned: {_first_words(error)}")
         self._say(self._serving._replace(tier=found))

@@ -18,14 +18,12 @@ from weft.base.log import log
 from weft.errors import WeftError
 from weft.gpu.blas.model import NAME as BLAS
 from weft.machine.store import Store
-from weft.planner import promotion
-from weft.planner.at_hand import at_hand, has_shape_generic
 from weft.planner.code_digest import of_backend
 from weft.planner.planner import Choice
-from weft.planner.schedule import Description, Ranked, Target
+from weft.planner.schedule import Description, Ranked, Target, is_invariant
 from weft.planner.validity import environment, here
 from weft.plans.select import select
-from weft.plans.tiers import Wanted, faster_generic
+from weft.plans.tiers import Wanted, library, library_first, twice_as_fast
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
@@ -70,32 +68,20 @@ def chosen(wanted: Wanted) -> Choice | None:
     """The choice that `weft.plans.tiers.served` begins with, untested and not built; None where it compiles nothing."""
     asked, specialize = wanted
     try:
-        if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
-            return None
-        if asked.schedule is not None or asked.tune is not None or not has_shape_generic(asked.backend):
+        if asked.schedule is not None or asked.tune is not None or is_invariant(asked.description):
             return select(*asked)
-        if specialize == "now":
-            specialised, generic = faster_generic(asked)
-            return generic or specialised
-        if specialize == "never" or promotion.kept(*asked[:4]) is None:
-            choice = at_hand(*asked[:4])
-            if isinstance(choice, Choice):
-                return choice
-        return select(*asked)
+        if library_first(specialize, asked.target) and isinstance(library(*asked[:4]), Choice):
+            return None
+        choice = select(*asked)
+        return None if specialize == "now" and twice_as_fast(asked, choice) is not None else choice
     except WeftError:
         return None
 
 
 def _kernels(choice: Choice) -> Iterable[Hashable]:
     """Keys of the kernels of a choice: kernels with equal keys are compiled once."""
-    family: Any = choice.best.family
     schedule = choice.best.schedule
-    if schedule.family == BLAS:
-        return ()
-    if hasattr(family, "structures"):
-        structures: Iterable[Hashable] = family.structures(choice.description, schedule, choice.target)
-        return structures
-    return ((choice.description, schedule),)
+    return () if schedule.family == BLAS else ((choice.description, schedule),)
 
 
 def _place(name: str, target: Target) -> dict[str, Any]:

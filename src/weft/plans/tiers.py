@@ -1,8 +1,7 @@
 """From a description to the kernel that serves first, and to better ones while calls go on.
 
-library        torch's own operations: nothing is compiled, loaded or tested
-shape-generic  kernels that were compiled once for all shapes; on a GPU only
-specialised    a kernel that is compiled for these extents; on a CPU weft's engine
+library      torch's own operations: nothing is compiled, loaded or tested
+specialised  a kernel that is compiled for these extents; on a CPU weft's engine
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -23,29 +21,23 @@ from weft.gpu.pointwise.nvrtc import identity
 from weft.library import family as contractions
 from weft.library import permutations
 from weft.planner import promotion, verdicts
-from weft.planner.at_hand import at_hand, has_shape_generic
 from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
-from weft.planner.promotion import GENERIC, LIBRARY, SPECIALISED, Name, Tier
-from weft.planner.registry import AT_HAND, BLAS, LIBRARIES, beside, imported
+from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
+from weft.planner.registry import BLAS, LIBRARIES, imported
 from weft.planner.schedule import Description, Ranked, Schedule, Target, is_invariant
 from weft.planner.tuned import kept_here
 from weft.plans import elsewhere
 from weft.plans.arrival import Built, check_open
-from weft.plans.building import built, chosen_and_built, tell
+from weft.plans.building import chosen_and_built, tell
 from weft.plans.guard import GROSS
-from weft.plans.handful import settle
 from weft.plans.select import select
-from weft.selftest.gate import admitted
 from weft.spec.permutation import Permutation
 
-if torch.version.cuda is not None or torch.version.hip is not None:
-    for name in chain(*AT_HAND["triton"].values()):
-        imported(name)  # with weft, and not while calls go on
-    if identity() is not None:
-        imported("weft.library.passes")
+if (torch.version.cuda is not None or torch.version.hip is not None) and identity() is not None:
+    imported("weft.library.passes")  # with weft, and not while calls go on
 
-LONG = 1e-4  # seconds of a contraction for which shape-generic kernels are looked at as well
+LONG = 1e-4  # seconds of a contraction for which "now" looks at the library tier as well
 
 
 class ServiceRequest(NamedTuple):
@@ -124,27 +116,32 @@ def _served(asked: ServiceRequest, specialize: str) -> Served:
     if is_invariant(asked.description):
         if specialize == LIBRARY:
             raise UnsupportedError("the library tier cannot do this: the bits of torch's operations depend on extents")
-        if has_shape_generic(asked.backend):
-            return _compiled(asked, specialize)
         return _specialised(asked, "its bits may not depend on extents")
     if asked.tune is not None:
         return _specialised(asked, "asked for" if specialize == "now" else "tuning asks for it")
     if specialize == "auto" and (tuned := kept_here(*asked[:4])) is not None:
         return tuned_service(asked, tuned)
-    if specialize == "library" or (specialize == "auto" and promotion.begins_with_library(asked.target.kind)):
+    if specialize == "now":
+        return _now(asked)
+    why = "calls do not begin with the library tier here"
+    if library_first(specialize, asked.target):
         begun = perf_counter()
         first = library(*asked[:4])
         if isinstance(first, Choice):
-            why = "asked for" if specialize == LIBRARY else "it needs no compiling"
+            why = "it needs no compiling" if specialize == "auto" else "asked for"
             look_at = promotion.looks_at(first.best.waited) if specialize == "auto" else None
             tell(first, perf_counter() - begun, 0.0)
             return Served(*first.built(), Tier(LIBRARY, why, look_at=look_at))
+        why = f"the library tier cannot do this: {first}"
         if specialize == LIBRARY:
-            raise UnsupportedError(f"the library tier cannot do this: {first}")
-    if not has_shape_generic(asked.backend):
-        why = "asked for" if specialize == "now" else f"the {asked.backend} backend has no shape-generic kernels"
-        return _specialised(asked, why)
-    return _compiled(asked, specialize)
+            raise UnsupportedError(why)
+    kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
+    return _specialised(asked, why) if kept is None else _specialised(asked, kept.why, kept.choice)
+
+
+def library_first(specialize: str, target: Target) -> bool:
+    """Whether a call that says so begins with the library tier, where that can do it."""
+    return specialize in (LIBRARY, "never") or (specialize == "auto" and promotion.begins_with_library(target.kind))
 
 
 def library(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice | str:
@@ -157,64 +154,31 @@ def library(description: Description, backend: str, target: Target, workspace_li
     return found if isinstance(found, str) else replace(found, description=description)
 
 
-def _compiled(asked: ServiceRequest, specialize: str) -> Served:
-    """`served` by a backend with shape-generic kernels, but for the library tier."""
-    kept = promotion.kept(*asked[:4]) if specialize == "auto" else None
-    if kept is not None:
-        return _specialised(asked, kept.why, kept.choice)
-    known = generic = None
-    if specialize == "now":
-        known, generic = faster_generic(asked)
-        if generic is None:
-            return _specialised(asked, "asked for", known)
-    choice = _admitted_generic(asked, generic)
-    if isinstance(choice, str):
-        return _specialised(asked, f"no shape-generic kernel serves it ({choice})", known)
-    if specialize != "auto":
-        why = "asked for" if specialize == "never" else "specialised kernels would take twice as long"
-        return Served(*built(choice), Tier(GENERIC, why))
-    tier = Tier(GENERIC, "it needs no compiling")
-    better = promotion.expected(asked.description, asked.target)
-    tier = promotion.taken_over(tier, 1, choice.best.seconds, SPECIALISED, better, promotion.COMPILING)
-    if tier.switch_at == 1:
-        return _specialised(asked, "the first call of a shape-generic kernel would lose more than compiling takes")
-    return Served(*built(choice), tier)
+def _now(asked: ServiceRequest) -> Served:
+    """The specialised choice, or the library tier's where `twice_as_fast` has it."""
+    known = select(*asked)
+    faster = twice_as_fast(asked, known)
+    if faster is None:
+        return _specialised(asked, "asked for", known)
+    return Served(*faster.built(), Tier(LIBRARY, "specialised kernels would take twice as long"))
 
 
-def faster_generic(asked: ServiceRequest) -> tuple[Choice, Choice | None]:
-    """The specialised choice, and the shape-generic one where it is predicted to take half of its time, if it is long.
+def twice_as_fast(asked: ServiceRequest, specialised: Choice) -> Choice | None:
+    """The library tier's choice where a GPU's specialised one is long and predicted to take twice its time.
 
-    So are sums over nearly all modes, which shape-generic kernels share out and no other family does.
+    So are sums over nearly all modes, which the library shares out and no family does. What was measured stays.
     """
-    specialised = select(*asked)
-    if specialised.best.seconds < LONG:
-        return specialised, None
-    choice = at_hand(*asked[:4])
-    if isinstance(choice, Choice) and choice.best.seconds < 0.5 * specialised.best.seconds:
-        return specialised, choice
-    return specialised, None
-
-
-def _admitted_generic(asked: ServiceRequest, known: Choice | None) -> Choice | str:
-    """A shape-generic choice that has passed its self-test, or why there is none; `known` is what was found before."""
-    while True:
-        choice = known or at_hand(*asked[:4])
-        if isinstance(choice, str):
-            return choice
-        settle(choice)
-        if admitted(choice):
-            return choice
-        known = None
+    best = specialised.best
+    if asked.target.kind == "cpu" or best.measured is not None or best.seconds < LONG:
+        return None
+    choice = library(*asked[:4])
+    return choice if isinstance(choice, Choice) and 2 * choice.best.seconds < best.seconds else None
 
 
 def tuned_service(asked: ServiceRequest, tuned: Choice) -> Served:
     """The service of a choice whose best schedule was measured to be the fastest."""
     choice, launch = chosen_and_built(*asked, tuned)
-    family, name = choice.best.family.__name__, SPECIALISED
-    if family in LIBRARIES:
-        name = LIBRARY
-    elif family in beside(asked.description, asked.target):
-        name = GENERIC
+    name = LIBRARY if choice.best.family.__name__ in LIBRARIES else SPECIALISED
     return Served(choice, launch, Tier(name, "it was measured to be the fastest"))
 
 
@@ -225,22 +189,18 @@ def _specialised(asked: ServiceRequest, why: str, known: Choice | None = None) -
 # -- better kernels ----------------------------------------------------------------------------------------------------
 
 
-def offers(asked: ServiceRequest, serving: Name) -> Iterator[Offer]:
-    """The better kernels that a plan may change to, the one that is prepared soonest first."""
+def offered(asked: ServiceRequest) -> Offer:
+    """The specialised kernel that a plan may change to."""
     kept = promotion.kept(*asked[:4])
-    if not has_shape_generic(asked.backend):
+    if asked.target.kind == "cpu":
         choice = (kept and kept.choice) or select(*asked)
         ready = promotion.LOADING if kept is not None else _ready(choice)
-        yield Offer(SPECIALISED, choice.best.seconds, ready, choice, choice.best.measured is not None)
-        return
+        return Offer(SPECIALISED, choice.best.seconds, ready, choice, choice.best.measured is not None)
+    seconds = promotion.expected(asked.description, asked.target)
     if kept is not None:
-        seconds = promotion.expected(asked.description, asked.target)
-        yield Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice, kept.tuned)
-        return
-    if serving == LIBRARY and isinstance(generic := at_hand(*asked[:4]), Choice):
-        yield Offer(GENERIC, generic.best.seconds, _ready(generic), generic)
+        return Offer(SPECIALISED, seconds, promotion.LOADING, kept.choice, kept.tuned)
     ready = promotion.COMPILING + (0.0 if elsewhere.is_running(asked.target) else elsewhere.STARTING)
-    yield Offer(SPECIALISED, promotion.expected(asked.description, asked.target), ready, None)
+    return Offer(SPECIALISED, seconds, ready, None)
 
 
 def _ready(choice: Choice) -> float:
@@ -274,7 +234,7 @@ def is_own(description: Description) -> bool:
 
 
 def _is_kept(choice: Choice) -> bool:
-    """Whether all GPU kernels of a choice are built ahead or stored."""
+    """Whether all GPU kernels of a choice are stored."""
     if choice.best.family.__name__ in (*LIBRARIES, BLAS):
         return True
     from weft.gpu.common.cubins import is_kept
@@ -287,14 +247,6 @@ def _is_kept(choice: Choice) -> bool:
 
 def made(asked: ServiceRequest, offer: Offer) -> Built:
     """An offer's choice and launch, self-tested."""
-    if offer.name == GENERIC:
-        if offer.choice is not None and offer.ready > promotion.LOADING:
-            elsewhere.compiled(offer.choice)
-        check_open()
-        choice = _admitted_generic(asked, offer.choice)
-        if isinstance(choice, str):
-            raise UnsupportedError(choice)
-        return built(choice)
     known = offer.choice
     if known is None and offer.ready > promotion.LOADING:  # else a tuned schedule is stored, which this process reads
         known = elsewhere.planned(asked.description, asked.target, asked.workspace_limit)

@@ -72,13 +72,6 @@ def _split(_: Any, schedule: Any) -> bool:
     return bool(schedule.splits > 1)
 
 
-def _by_dot(_: Any, schedule: Any) -> bool:
-    return bool(schedule.kernel == "dot")
-
-
-def _by_lanes(_: Any, schedule: Any) -> bool:
-    return bool(schedule.kernel == "lanes")
-
 
 def _product_by_library(_: Any, schedule: Any) -> bool:
     """A schedule of several steps, whose product takes no kernel of weft's: its family has a trial of its own."""
@@ -198,8 +191,6 @@ _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("get
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
     f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
 )
-_HAND = "weft.gpu.generic.family"
-_HAND_PERMUTE = "weft.gpu.permute.generic"
 _TTGT, _LOG, _COUNTING = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "logsumexp", "counting"))
 _SPLIT = "weft.library.split_family"
 _PRE_REDUCE = "weft.planner.pre_reduce"
@@ -275,9 +266,6 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_SEMIRING, from_letters("int32", "mk,kn->mn", m=67, n=35, k=33, dtypes=(WORD,) * 3), _of_integers),
         Trial(_SEMIRING, from_letters("max-plus", "mk,kn->mn", m=67, n=35, k=33, algebra="max_plus"), _of_an_algebra),
         Trial(_SIMT, from_letters("GELU", "bmk,bkn->bmn", b=67, m=3, n=5, k=33, epilogue="gelu")),
-        Trial(_HAND, from_letters("products of tiles", "amk,kbn->bnma", a=3, m=17, k=41, b=2, n=29), _by_dot, _whole),
-        Trial(_HAND, from_letters("lane by lane", "akm,kbn->bnma", a=3, m=7, k=141, b=2, n=9), _by_lanes, _whole),
-        Trial(_HAND, from_letters("split sums", "km,kn->nm", m=3, n=5, k=2051), _split, _by_lanes),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=33, i=35, k=19, n=37)),
         Trial(_DIRECT, from_letters("complex64", "mk,kn->nm", m=67, n=35, k=33, dtypes=_COMPLEX)),
         Trial(_REAL_FORMS, from_letters(
@@ -302,8 +290,6 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PERMUTE, PermuteCase(
             "ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF,
         ), _computes),
-        Trial(_HAND_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF)),
-        Trial(_HAND_PERMUTE, PermuteCase("ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF)),
         Trial(_INTERLEAVED, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
         Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _square),
         Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _small),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
-from weft.planner.planner import Choice
+from weft.errors import WeftError
+from weft.planner.planner import Choice, choose_among
+from weft.planner.registry import beside, imported
 from weft.planner.schedule import Ranked, Schedule
 
 Verdict = Literal["waiting", "measured", "slow", "wrong", "refused"]
@@ -39,6 +42,16 @@ class Effort:
 
 #: For one of many contractions that share a budget: few candidates, and short last rounds.
 FEW = Effort(leaders=3, samples=0, finals=2, last=0.02)
+
+
+def with_others(choice: Choice, workspace_limit: int | None, also: Sequence[Ranked] = ()) -> Choice:
+    """The choice with schedules behind its own that planning does not compare: a GPU's library tier, and `also`."""
+    description, target = choice.description, choice.target
+    found: dict[Ranked, None] = dict.fromkeys(choice.ranked)
+    if (name := beside(description, target)) is not None:
+        with suppress(WeftError):
+            found[choose_among([imported(name)], description, choice.backend, target, workspace_limit).best] = None
+    return replace(choice, ranked=tuple(dict.fromkeys((*found, *also))))
 
 
 @dataclass(slots=True)

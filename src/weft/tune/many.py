@@ -21,13 +21,12 @@ from weft.base.figures import counted, duration
 from weft.errors import ArgumentError, UnsupportedError, WeftError
 from weft.oracle.problem import is_empty
 from weft.planner import tuned as tuned_schedules
-from weft.planner.at_hand import with_others
 from weft.planner.planner import Choice, choose
 from weft.planner.schedule import Description, Target
 from weft.spec import Contraction
 from weft.spec.arguments import read_integer, read_real
 from weft.tune import tuner
-from weft.tune.candidates import FEW, Effort, Outcome
+from weft.tune.candidates import FEW, Effort, Outcome, with_others
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import shown
 

@@ -26,12 +26,11 @@ from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
-from weft.planner.at_hand import with_others
 from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.validity import now
-from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates
+from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates, with_others
 from weft.tune.checker import Checker
 from weft.tune.compile_pool import Compiler
 from weft.tune.journal import Journal
@@ -76,7 +75,7 @@ def tune(
 ) -> Outcome:
     """Measure candidates of `choice` on its target's device and store the fastest.
 
-    The library tier and shape-generic kernels are among them, and the schedules `also`, which come into the last round
+    The library tier is among them, and the schedules `also`, which come into the last round
     and stand where nothing is faster by more than noise, as the model's choice does. `compiler`, where given, may have
     begun to compile what `candidates` names. `again` forgets what an interrupted tuning of the same description has
     measured. Raises `UnsupportedError` for an empty description, while a CUDA graph is being captured, and where no

@@ -138,7 +138,7 @@ class KernelLaunch:
         pointers: Sequence[Layout] | None = None,  # of auxiliary operands; None where there are none
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
         pdl: bool = True,  # its programs may come while the last ones of the launch before still run
-        numbers: tuple[int, ...] | None = None,  # what a shape-generic kernel takes at run time
+        numbers: tuple[int, ...] | None = None,  # of tiles or extents, which it takes at run time
     ) -> None:
         self.function = DeviceFunction.of(kernel)
         self.carveout = carveout if target.kind == "cuda" else None

@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, not_negative, spread_mask, spread_offsets
+from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, spread_mask, spread_offsets
 from weft.gpu.common.device import finish
 from weft.planner.target import interpreting
 
@@ -135,7 +135,7 @@ def tile_mask(
     place, OWN: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True
 ):
     """The mask of a tile's elements that exist."""
-    mask = not_negative(place[0], BATCH) >= 0
+    mask = place[0] >= 0
     if OWN.present[TENSOR] and not OWN.exact:
         own = dim_mask(place[1], tl.arange(0, OWN.tile), OWN)
         mask = mask & (own[:, None] if ROWS else own[None, :])
@@ -146,47 +146,41 @@ def tile_mask(
 
 
 @triton.jit
-def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True):
+def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of A, at (batch, m, k)."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE, ROWS)
+    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE)
 
 
 @triton.jit
-def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = True):
+def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a tile of A."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
-    return tile_mask(place, M, K, BATCH, TENSOR, ROWS)
+    return tile_mask(place, M, K, BATCH, TENSOR)
 
 
 @triton.jit
-def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = False):
+def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of B, at (batch, n, k)."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE, ROWS)
+    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE, False)
 
 
 @triton.jit
-def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr, ROWS: tl.constexpr = False):
+def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a tile of B."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
-    return tile_mask(place, N, K, BATCH, TENSOR, ROWS)
-
-
-@triton.jit
-def block_place(place):
-    """An output tile (batch, m, n) of a launch with numbers as a tile of one dim."""
-    return place[0][0] + place[1][0] + place[2][0], place[0][1]
+    return tile_mask(place, N, K, BATCH, TENSOR, False)
 
 
 @triton.jit
@@ -194,28 +188,20 @@ def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of an output tile, (batch, m, n), every axis as a dimension of its own."""
     RANK: tl.constexpr = len(PARAMS.stored)
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
-    if PARAMS.m.generic:
-        OF_D: tl.constexpr = PARAMS.of_d
-        return spread_offsets(block_place(place), OF_D, TENSOR, RANK, WIDE)
-    else:
-        M: tl.constexpr = PARAMS.m
-        N: tl.constexpr = PARAMS.n
-        BATCH: tl.constexpr = PARAMS.batch
-        offsets = spread_offsets(place[1], M, TENSOR, RANK, WIDE) + spread_offsets(place[2], N, TENSOR, RANK, WIDE)
-        return offsets + batch_offset(place[0], BATCH, TENSOR, WIDE)
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    offsets = spread_offsets(place[1], M, TENSOR, RANK, WIDE) + spread_offsets(place[2], N, TENSOR, RANK, WIDE)
+    return offsets + batch_offset(place[0], BATCH, TENSOR, WIDE)
 
 
 @triton.jit
 def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The mask of the elements that exist in a block."""
     RANK: tl.constexpr = len(PARAMS.stored)
-    if PARAMS.m.generic:
-        OF_D: tl.constexpr = PARAMS.of_d
-        return spread_mask(block_place(place), OF_D, TENSOR, RANK)
-    else:
-        M: tl.constexpr = PARAMS.m
-        N: tl.constexpr = PARAMS.n
-        return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
 
 
 @triton.jit

@@ -70,11 +70,6 @@ class TiledDim(NamedTuple):
     runs: tuple[AlignedRun, ...]  # [A, B, C, D, *aux]
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
 
-    @property
-    def generic(self) -> bool:
-        """Extents and strides are compiled in: see `generic_axes.GenericDim` for the other form."""
-        return False
-
 
 class TiledAxis(NamedTuple):
     """The choice behind one axis: which modes, innermost first, and how many indices of them an output tile takes.

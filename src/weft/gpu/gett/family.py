@@ -73,7 +73,7 @@ def adds_in_order(contraction: Contraction, schedule: GettSchedule) -> bool:
 
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
     params = gett_params(contraction, schedule, target)
-    constants = {"numbers": None, "PARAMS": params, "OP": operation(contraction)}
+    constants = {"PARAMS": params, "OP": operation(contraction)}
     accumulate, programs = contraction.arithmetic.accumulate, params.blocks * params.splits
 
     def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:

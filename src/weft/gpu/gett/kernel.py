@@ -2,11 +2,6 @@
 
 With few output tiles and a long k the sum is split: each program leaves its partial in a workspace, and a second kernel
 adds these in a fixed order and finishes the tile.
-
-Extents and strides are compiled in, or come with the launch as numbers. In the second form nothing may be known of
-runs: the tile of an operand is loaded in the order in which neighbouring lanes meet neighbours in memory, and
-transposed on its way to the matrix units. There is a kernel for each order: chosen in a branch within the loop, both
-orders together kept every tile in the registers of a dot operand across the branch, 1.6 KB of them spilled.
 """
 
 from __future__ import annotations
@@ -14,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets, starts_of, step_place
-from weft.gpu.common.device import gathered, gathered_step, load_or_zero, load_tile, tf32_digits
+from weft.gpu.common.addresses import batch_offset, dim_mask, dim_offsets
+from weft.gpu.common.device import gathered, gathered_step, load_tile, tf32_digits
 from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.common.tiles import (
     a_mask,
@@ -64,24 +59,6 @@ def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
     x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
     y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
     return x, y, a_inside, b_inside
-
-
-@triton.jit
-def load_generic_a(a, place, PARAMS: tl.constexpr):
-    """A TILE_M x TILE_K tile of A at (batch, m, k), by numbers."""
-    if PARAMS.by_columns[0]:
-        return tl.trans(load_or_zero(a + a_offsets(place, PARAMS, 0, False), a_mask(place, PARAMS, 0, False)))
-    else:
-        return load_or_zero(a + a_offsets(place, PARAMS, 0), a_mask(place, PARAMS, 0))
-
-
-@triton.jit
-def load_generic_b(b, place, PARAMS: tl.constexpr):
-    """A TILE_K x TILE_N tile of B at (batch, n, k), by numbers."""
-    if PARAMS.by_columns[1]:
-        return tl.trans(load_or_zero(b + b_offsets(place, PARAMS, 1, True), b_mask(place, PARAMS, 1, True)))
-    else:
-        return load_or_zero(b + b_offsets(place, PARAMS, 1), b_mask(place, PARAMS, 1))
 
 
 @triton.jit
@@ -149,8 +126,7 @@ def multiply_add(acc, x, y, PARAMS: tl.constexpr, OP: tl.constexpr, COMPUTED: tl
 def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The products of the steps along k from the first to before the last, added one after the other from zero.
 
-    `starts` is what `rows_and_columns` gives; by numbers, the numbers. `known` is what the functions of A and B take
-    that does not move along k.
+    `starts` is what `rows_and_columns` gives. `known` is what the functions of A and B take that does not move along k.
     """
     batch_at, m_at, n_at = place
     K: tl.constexpr = PARAMS.k
@@ -158,21 +134,15 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
     A_COMPUTED: tl.constexpr = OP.a_fn is not None or PARAMS.transposed[0] or PARAMS.swap_k
     B_COMPUTED: tl.constexpr = OP.b_fn is not None or PARAMS.transposed[1]
-    HELD: tl.constexpr = not K.generic and A_COMPUTED and K.blocks == 1
-    IN_TURN: tl.constexpr = HELD or (not K.generic and B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
+    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
+    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
     depth = tl.arange(0, K.tile)
     acc = tl.zeros(TILE, dtype=OP.accumulate)
     for step in range(steps[0], steps[1]):
         # (3.1) Load tiles of A and B, each along its own contiguous mode.
-        if K.generic:
-            k_at = step_place(step, starts, PARAMS)
-            x = load_generic_a(operands[0], (batch_at, m_at, k_at), PARAMS)
-            a_inside = dim_mask(k_at, depth, K)
-            b_inside = a_inside
-        else:
-            k_at = step_place(step, None, PARAMS)
-            x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
+        k_at = step.to(tl.int64) if PARAMS.wide_index else step
+        x, y, a_inside, b_inside = load_tiles(starts, k_at, depth, PARAMS)
         # (3.2) Apply A's function and bring A's order of k to B's.
         A_CAST: tl.constexpr = x.dtype != OP.product
         x = factor_of_a(x, a_inside, known[0], pointers, (batch_at, m_at, k_at), PARAMS, OP)
@@ -180,9 +150,7 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
             x = materialize(x)
         if IN_TURN:
             sync_for_wgmma()
-        # (3.3) Apply B's function. Addresses by numbers take registers: not held while A's is computed.
-        if K.generic:
-            y = load_generic_b(operands[1], (batch_at, n_at, k_at), PARAMS)
+        # (3.3) Apply B's function.
         y = factor_of_b(y, b_inside, known[1], pointers, (batch_at, n_at, k_at), PARAMS, OP)
         if HELD:
             y = materialize(y)
@@ -195,8 +163,8 @@ def sum_of_steps(steps, operands, starts, known, pointers, place, PARAMS: tl.con
 def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.constexpr, OP: tl.constexpr):
     """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
 
-    `operands` are (A, B), `lanes` the indices along m and n within a tile. `program` is its number; by numbers, that of
-    its part of the sum. A sum in runs is the sum of what each run adds up to, as if programs shared it.
+    `operands` are (A, B), `lanes` the indices along m and n within a tile. A sum in runs is the sum of what each run
+    adds up to, as if programs shared it.
     """
     batch_at, m_at, n_at = place
     AUX_A: tl.constexpr = OP.aux.a
@@ -204,21 +172,14 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     rows, columns = lanes
 
     # (2) Fix the steps along k, and the rows of A and the columns of B that it needs.
-    if PARAMS.k.generic:
-        starts = batch_at[1]
-        first_step = program * starts[0]
-        last_step = tl.minimum(first_step + starts[0], starts[1])
-        origin = ((0,), starts)
-    else:
-        first_step = 0
-        last_step = PARAMS.k.blocks
-        if PARAMS.splits > 1:
-            first_step = program // PARAMS.blocks * PARAMS.steps
-            last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks)
-        origin = 0
-        starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
-    aux_a = gathered(pointers, (batch_at, m_at, origin), AUX_A, PARAMS, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_at, n_at, origin), AUX_B, PARAMS, b_offsets, b_mask)
+    first_step = 0
+    last_step = PARAMS.k.blocks
+    if PARAMS.splits > 1:
+        first_step = program // PARAMS.blocks * PARAMS.steps
+        last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.k.blocks)
+    starts = rows_and_columns(operands[0], operands[1], place, rows, columns, PARAMS)
+    aux_a = gathered(pointers, (batch_at, m_at, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_at, n_at, 0), AUX_B, PARAMS, b_offsets, b_mask)
     known = (aux_a, aux_b)
     if PARAMS.runs > 1:
         TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
@@ -231,19 +192,7 @@ def sum_of_products(operands, lanes, pointers, program, place, PARAMS: tl.conste
     return acc
 
 
-@triton.jit
-def generic_place(program, numbers, PARAMS: tl.constexpr):
-    """A program's output tile (batch, m, n) by numbers, and which part of the sum it has."""
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    BATCH: tl.constexpr = PARAMS.batch
-    columns, left = starts_of(program, numbers, N)
-    rows, left = starts_of(left, numbers, M)
-    outer, split = starts_of(left, numbers, BATCH)
-    return ((outer, numbers), (rows, numbers), (columns, numbers)), split
-
-
-@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
+@triton.jit(do_not_specialize=["alpha", "beta"])
 def gett_kernel(
     a,
     b,
@@ -253,7 +202,6 @@ def gett_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # GettParams
     OP: tl.constexpr,  # KernelOperation
 ):
@@ -264,15 +212,10 @@ def gett_kernel(
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    if PARAMS.m.generic:
-        place, program = generic_place(program, numbers, PARAMS)
-    else:
-        place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+    place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
     acc = sum_of_products((a, b), lanes, pointers, program, place, PARAMS, OP)
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
-        if PARAMS.m.generic:
-            d += program.to(tl.int64) * numbers[2] * PARAMS.batch.axes[0].runs[3].divisor
         store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, OP)

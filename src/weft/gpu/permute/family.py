@@ -26,7 +26,7 @@ class PermuteLaunch:
     def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
         words, scale = in_words(permutation), real(permutation.scale)
         layouts = (words.x, words.c, words.d)
-        constants = {"numbers": None} | tile_constants(words, schedule)
+        constants = tile_constants(words, schedule)
         constants |= {"SCALE": TRITON_TYPES[scale] if words.scaled else None, "CONJUGATE": permutation.conjugate}
         self.launch = KernelLaunch(
             KERNEL, layouts, constants, scale.is_floating_point, target, programs(words, schedule),

@@ -1,7 +1,7 @@
 """The permutation kernels: one tile per program, loaded in the order of X and stored in that of D.
 
 Between the two the tile passes through shared memory once, so that both sides are touched in long runs. One kernel
-makes one permutation, the other makes two. Extents and strides are compiled in, or come with the launch as numbers.
+makes one permutation, the other makes two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.fn.triton.device_cast import to_type
-from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets, starts_of
+from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
 from weft.gpu.common.device import load_or_zero, scalar
 from weft.gpu.common.pdl import pdl_begin
 
@@ -63,26 +63,18 @@ def permute_tile(
 
 
 @triton.jit
-def tile_place(block, numbers, PARAMS: tl.constexpr):
+def tile_place(block, PARAMS: tl.constexpr):
     """The place of tile number `block`, see `addresses`."""
-    if PARAMS.load.generic:
-        LOAD: tl.constexpr = PARAMS.load
-        starts, outer = starts_of(block, numbers, LOAD, 1)
-        return (outer,) + starts, numbers  # noqa: RUF005  Triton unpacks nothing
-    elif PARAMS.wide_index:
-        return block.to(tl.int64)
-    else:
-        return block
+    return block.to(tl.int64) if PARAMS.wide_index else block
 
 
-@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
+@triton.jit(do_not_specialize=["alpha", "beta"])
 def permute_kernel(
     x,
     c,  # None where nothing is added
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
-    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # PermuteParams
     FN: tl.constexpr,
     COMPUTE: tl.constexpr,  # what the function sees
@@ -92,7 +84,7 @@ def permute_kernel(
 ):
     """D = alpha * fn(X permuted) + beta * C."""
     pdl_begin()
-    at = tile_place(tl.program_id(0), numbers, PARAMS)
+    at = tile_place(tl.program_id(0), PARAMS)
     permute_tile(at, x, c, d, alpha, beta, PARAMS, FN, COMPUTE, RESULT, SCALE, CONJUGATE)
 
 
@@ -118,8 +110,8 @@ def permute_pair_kernel(
     pdl_begin()
     block = tl.program_id(0)
     if block < COUNT:
-        at = tile_place(block, None, X_PARAMS)
+        at = tile_place(block, X_PARAMS)
         permute_tile(at, x, None, d, alpha, beta, X_PARAMS, X_FN, X_COMPUTE, X_RESULT, None, False)
     else:
-        at = tile_place(block - COUNT, None, Y_PARAMS)
+        at = tile_place(block - COUNT, Y_PARAMS)
         permute_tile(at, y, None, e, alpha, beta, Y_PARAMS, Y_FN, Y_COMPUTE, Y_RESULT, None, False)

@@ -32,7 +32,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> Launch:
     params = simt_params(contraction, schedule)
-    constants = {"numbers": None, "PARAMS": params, "OP": operation(contraction), "OVER_AXIS": over_axis(contraction)}
+    constants = {"PARAMS": params, "OP": operation(contraction), "OVER_AXIS": over_axis(contraction)}
     kernel = KernelLaunch(
         KERNEL, (contraction.a, contraction.b, contraction.c, contraction.d), constants,
         contraction.arithmetic.accumulate.is_floating_point, target, programs(contraction, schedule), schedule.warps,

@@ -3,9 +3,6 @@
 It serves what has nothing to share in a matrix instruction: matrix-vector, dot, outer and elementwise products,
 reductions of one operand, many tiny products in a batch; and integers. Every axis of the tile, of D and of k, is a
 dimension of its own: an operand is loaded along the axes that it has, and spread over the others in registers.
-
-Extents and strides are compiled in, or come with the launch as numbers. Only then are sums split: each program leaves
-its part in a workspace, which a second launch, with A alone, reduces.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets, starts_of, step_place
+from weft.gpu.common.addresses import ANY, spread_mask, spread_offsets
 from weft.gpu.common.device import finish, gathered, gathered_step, load_or_zero
 from weft.gpu.common.pdl import pdl_begin
 
@@ -56,7 +53,7 @@ def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.constexpr):
-    """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type; A's twice without B.
+    """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type.
 
     `operands` are (A, B), `known` what the functions take that does not move along k.
     """
@@ -67,30 +64,23 @@ def factors_at(operands, known, pointers, at, PARAMS: tl.constexpr, OP: tl.const
     B_FN: tl.constexpr = OP.b_fn
     PRODUCT: tl.constexpr = OP.product
     x = load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
-    if not K.generic:
-        y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
+    y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
     if A_FN is not None:
         x = A_FN(x, *gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
-    if operands[1] is None:
-        y = x
-    elif K.generic:  # addresses by numbers take registers: not held while A's function is computed
-        y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
-    if operands[1] is not None and B_FN is not None:
+    if B_FN is not None:
         y = B_FN(y, *gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
     return x, y
 
 
 @triton.jit
-def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr, ALONE: tl.constexpr):
-    """The accumulator with the products of a step along k, or with A's values `ALONE`; past the end of k nothing."""
+def reduce_step(acc, x, y, k_at, PARAMS: tl.constexpr, OP: tl.constexpr):
+    """The accumulator with the products of a step along k; past the end of k nothing."""
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
     COMBINE: tl.constexpr = OP.combine
     REDUCE: tl.constexpr = OP.reduce
     ACCUMULATE: tl.constexpr = OP.accumulate
-    if ALONE:
-        product = x.to(ACCUMULATE)
-    elif COMBINE is None:
+    if COMBINE is None:
         product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
     else:
         product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
@@ -116,53 +106,39 @@ def sum_over_axes(acc, PARAMS: tl.constexpr, OVER_AXIS: tl.constexpr):
     return acc
 
 
-@triton.jit(do_not_specialize=["alpha", "beta", "numbers"])
+@triton.jit(do_not_specialize=["alpha", "beta"])
 def simt_kernel(
     a,
-    b,  # None where A's values are reduced alone
+    b,
     c,  # None where nothing is added
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    numbers,  # of a launch whose extents and strides are not compiled in, see `generic_axes`; None where they are
     PARAMS: tl.constexpr,  # SimtParams
     OP: tl.constexpr,  # KernelOperation
     OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of its reduce
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
-    R: tl.constexpr = PARAMS.r
     AUX_A: tl.constexpr = OP.aux.a
     AUX_B: tl.constexpr = OP.aux.b
 
-    # (1) Find this program's output tile and its part of the reduction.
+    # (1) Find this program's output tile.
     block = tl.program_id(0)
-    if R.generic:
-        starts, split = starts_of(block, numbers, R)
-        place = (starts, numbers)
-        origin = ((0,), numbers)
-        first_step = split * numbers[0]
-        last_step = tl.minimum(first_step + numbers[0], numbers[1])
-    else:
-        place = block.to(tl.int64) if PARAMS.wide_index else block
-        origin = 0
-        first_step = 0
-        last_step = PARAMS.k.blocks
+    place = block.to(tl.int64) if PARAMS.wide_index else block
 
     TILE: tl.constexpr = PARAMS.tile
     acc = tl.full(TILE, OP.identity, dtype=OP.accumulate)
-    aux_a = gathered(pointers, (place, origin), AUX_A, PARAMS, tile_offsets, tile_mask)
-    aux_b = gathered(pointers, (place, origin), AUX_B, PARAMS, tile_offsets, tile_mask)
-    for step in range(first_step, last_step):
-        k_at = step_place(step, numbers, PARAMS)
+    aux_a = gathered(pointers, (place, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
+    aux_b = gathered(pointers, (place, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
+    for step in range(0, PARAMS.k.blocks):
+        k_at = step.to(tl.int64) if PARAMS.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
         x, y = factors_at((a, b), (aux_a, aux_b), pointers, (place, k_at), PARAMS, OP)
         # (2.2) Multiply in the accumulator's type, and add.
-        acc = reduce_step(acc, x, y, k_at, PARAMS, OP, b is None)
+        acc = reduce_step(acc, x, y, k_at, PARAMS, OP)
 
-    # (3) Sum over the axes of k, apply C and the epilogue, store; a part of a reduction goes to its workspace.
+    # (3) Sum over the axes of k, apply C and the epilogue, store.
     acc = sum_over_axes(acc, PARAMS, OVER_AXIS)
-    if R.generic:
-        d += split.to(tl.int64) * numbers[2] * R.axes[0].runs[3].divisor
     finish(acc, (c, d, pointers), (alpha, beta), (place,), PARAMS, stored_offsets, stored_mask, OP)

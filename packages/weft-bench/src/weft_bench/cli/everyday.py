@@ -31,7 +31,7 @@ def everyday(
     ] = None,
     peers: Annotated[str, typer.Option(help="torch,compile: torch's plain way, and that compiled.")] = "torch",
     tiers: Annotated[
-        bool, typer.Option("--tiers", help="Also plans of the library tier and shape-generic ones.")
+        bool, typer.Option("--tiers", help="Also plans of the library tier.")
     ] = False,
     calls: Annotated[int, typer.Option(min=0, help="Plain calls before weft's default is timed.")] = 100,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,

@@ -11,14 +11,14 @@ from weft.errors import WeftError
 from weft_bench.cases.everyday import EverydayCase
 from weft_bench.everyday.calls import Call, Planned, planned, torch_call, weft_call
 from weft_bench.everyday.checking import check_alike, check_default, check_planned
-from weft_bench.records import LIBRARY_TIER, NEVER_TIER, NOW_TIER
+from weft_bench.records import LIBRARY_TIER, NOW_TIER
 
 DEFAULT, TORCH, COMPILE = "weft", "torch", "compile"
 #: Plans by the name of the contender.
-PLANS = {NOW_TIER: "now", LIBRARY_TIER: "library", NEVER_TIER: "never"}
+PLANS = {NOW_TIER: "now", LIBRARY_TIER: "library"}
 PEERS = (TORCH, COMPILE)
 #: Names in tables.
-SAID = {DEFAULT: "default", NOW_TIER: "plan", LIBRARY_TIER: "library", NEVER_TIER: "never"}
+SAID = {DEFAULT: "default", NOW_TIER: "plan", LIBRARY_TIER: "library"}
 
 Tensors = Sequence[torch.Tensor]
 

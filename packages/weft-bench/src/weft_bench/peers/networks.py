@@ -51,7 +51,7 @@ class WeftNetwork:
         ways = [Way("", net, about)]
         if tensors[0].is_cuda:
             net = planned_network(case, tensors, specialize="now")
-            ways = [Way("at hand", ways[0].run, about), Way("made to measure", net, about)]
+            ways = [Way("default", ways[0].run, about), Way("specialised", net, about)]
             if self._tunes:
                 net = planned_network(case, tensors, specialize="now")
                 net.tune(*tensors, budget=TUNING_SECONDS)

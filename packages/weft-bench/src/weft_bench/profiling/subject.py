@@ -147,8 +147,6 @@ def _settled(plan: Any) -> Any:
     request, tier = plan._request, plan._first().tier
     if tier is None or request.schedule is not None:
         return plan
-    if tier.name == "at hand":
-        return type(plan)(replace(request, specialize="never"))
     try:
         found = type(plan)(replace(request, schedule=plan.schedule))
         found._first()
