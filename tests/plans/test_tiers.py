@@ -13,7 +13,6 @@ import weft
 from weft.planner import promotion
 from weft.planner.schedule import Target
 from weft.planner.target import standing_for
-from weft.plans import tiers
 
 pytest.importorskip("triton")
 
@@ -89,13 +88,6 @@ def test_a_long_sum_that_no_family_shares_out_is_the_librarys(monkeypatch: pytes
             assert plan._first().tier.name == tier  # type: ignore[union-attr]
             if tier == "library":
                 assert "library: specialised kernels would take twice as long" in plan.explain()
-
-
-def test_a_tuned_schedule_of_the_library_is_of_its_tier() -> None:
-    first = planned(specialize="library")._first()
-    assert first is not None
-    served = tiers.library(first.choice.description, "cpu", first.choice.target)
-    assert served.best.schedule.family == "library"  # type: ignore[union-attr]
 
 
 def test_other_backends_have_one_kind_of_kernel() -> None:
