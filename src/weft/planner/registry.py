@@ -61,11 +61,11 @@ def family_names(description: Description, backend: str) -> tuple[str, ...]:
     return (PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES)[backend]
 
 
-def beside(description: Description, target: Target) -> str | None:
-    """The module of the family that tuning measures on a target and planning does not compare: the library tier's."""
+def beside(description: Description, target: Target) -> tuple[str, ...]:
+    """The module of the library tier's family where tuning measures it and planning does not compare it: on GPUs."""
     if target.kind not in ("cuda", "hip"):
-        return None
-    return "weft.library.permutations" if isinstance(description, Permutation) else "weft.library.family"
+        return ()
+    return ("weft.library.permutations" if isinstance(description, Permutation) else "weft.library.family",)
 
 
 def families(description: Description, backend: str) -> list[Any]:

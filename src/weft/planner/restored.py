@@ -18,7 +18,7 @@ from weft.planner.serialization import NotSerializable, serialize_schedule
 
 def restored(serialized: Any, family: Any, description: Description, backend: str, target: Target) -> Ranked | None:
     """The schedule of a family (its module) with its predicted time; None where the family offers no such schedule."""
-    known = *family_names(description, backend), beside(description, target)
+    known = *family_names(description, backend), *beside(description, target)
     module = imported(family) if family in known else None
     if not isinstance(module, ModuleType):
         return None

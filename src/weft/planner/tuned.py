@@ -163,7 +163,7 @@ def _with_stored(choice: Choice, workspace_limit: int | None, *entries: Mapping[
     found = [
         restored(entry["serialized"], entry["family"], choice.description, choice.backend, choice.target)
         for entry in entries
-        if entry["family"] == beside(choice.description, choice.target) and entry["family"] not in compared
+        if entry.get("family") in beside(choice.description, choice.target) and entry["family"] not in compared
     ]
     fitting = [rank for rank in found if rank is not None and rank.schedule.workspace_bytes <= most]
     return replace(choice, ranked=tuple(dict.fromkeys((*choice.ranked, *fitting))))

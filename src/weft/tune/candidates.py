@@ -48,7 +48,7 @@ def with_others(choice: Choice, workspace_limit: int | None, also: Sequence[Rank
     """The choice with schedules behind its own that planning does not compare: a GPU's library tier, and `also`."""
     description, target = choice.description, choice.target
     found: dict[Ranked, None] = dict.fromkeys(choice.ranked)
-    if (name := beside(description, target)) is not None:
+    for name in beside(description, target):
         with suppress(WeftError):
             found[choose_among([imported(name)], description, choice.backend, target, workspace_limit).best] = None
     return replace(choice, ranked=tuple(dict.fromkeys((*found, *also))))
