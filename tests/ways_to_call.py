@@ -303,7 +303,7 @@ def store_a_schedule(scene: Scene) -> None:
 def fail_families(scene: Scene) -> None:
     verdict = verdicts.Verdict("a value is wrong", "2026-01-01", 0.1)
     target = target_of("cpu", torch.device("cpu"))
-    for family in ("gett", "stream", "ttgt"):
+    for family in ("gett", "stream"):
         verdicts.record(f"weft.cpu.{family}.family", "cpu", target, {"of this test": verdict})
     scene.stack.callback(verdicts.forget)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import weft
-from cpu.problems import GETT, Way, all_ways
+from cpu.problems import Way, all_ways
 from weft.algebra import find
 from weft.planner.options import Options, read_indices, read_operands
 from weft.planner.request import HOOKS, Request
@@ -28,7 +28,7 @@ class Extended:
     c: torch.Tensor | None = None
     out_layout: str = "contiguous"
     options: dict[str, Any] = field(default_factory=dict)  # as `weft.contract` takes them
-    families: frozenset[str] = GETT  # those that must offer schedules, as of `problems.Problem`
+    by_kernels: bool = True  # as of `problems.Problem`
 
     @property
     def request(self) -> Request:
@@ -56,7 +56,7 @@ class Extended:
         layouts = [Layout.of(guard.tensor) for guard in guards]
         c = Layout.of(self.c) if self.c is not None else None
         contraction = request.contraction(c, layouts[0], tuple(layouts[1:]))
-        for way in all_ways(contraction, self.families):
+        for way in all_ways(contraction, by_kernels=self.by_kernels):
             guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
             d, *others = (guard.tensor for guard in guards)
             way.build(contraction)(self.a, self.b, self.c, d, 1, 1, self.aux(contraction, others))

@@ -9,13 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu import blas, counting
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.model import form_of
-from weft.cpu.host import multiplies_bytes
 from weft.cpu.level import vector_bytes
-from weft.cpu.ttgt import family as ttgt
-from weft.cpu.ttgt import ways as ttgt_ways
 from weft.fn import Pointwise, trace
 from weft.library import family as library
 from weft.planner.schedule import Launch, Scalar, Target
@@ -30,18 +26,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 TARGET = Target("cpu", name="CPU", processors=2)
 # Blocks far too small to be chosen, so that a few elements take many: register blocks of rows and lanes, and k.
 TINY = ((1, 1, 2), (2, 1, 5), (1, 2, 64))
-FEW = "it has too few rows and columns for register blocks"  # which is about speed,
-SMALL = "the product is too small to be worth steps of its own"  # and so is this
-
-#: Families that serve a case, besides torch's operations, which serve every one.
-NONE: frozenset[str] = frozenset()
-GETT = frozenset({"gett"})
-TTGT, BLAS = GETT | {"ttgt"}, GETT | {"blas"}
-
-
-def of_bytes(families: frozenset[str]) -> frozenset[str]:
-    """Those that serve products of int8 on this host: not all have instructions for them."""
-    return families if multiplies_bytes() else GETT
+FEW = "it has too few rows and columns for register blocks"  # which is about speed
 
 
 class Way(NamedTuple):
@@ -63,7 +48,7 @@ class Way(NamedTuple):
 class Problem:
     """One contraction with its tensors; D is made anew, poisoned and guarded, for each schedule.
 
-    `families` are those that must offer schedules, and no other may.
+    `by_kernels`: whether `gett` serves it as well as torch's operations, which serve every one.
     """
 
     equation: str
@@ -78,7 +63,7 @@ class Problem:
     accumulate: torch.dtype | None = None
     functions: dict[str, Function] = field(default_factory=dict)
     conjugate: tuple[bool, bool] = (False, False)
-    families: frozenset[str] = GETT
+    by_kernels: bool = True
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -128,7 +113,7 @@ class Problem:
         sources = [tensor.clone() for tensor in (self.a, self.b)]
         guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
         contraction = self.contraction(guarded.tensor)
-        for way in all_ways(contraction, self.families, every):
+        for way in all_ways(contraction, every, by_kernels=self.by_kernels):
             guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
             self.launch(way, guarded.tensor)
             guarded.check_guards()
@@ -137,23 +122,19 @@ class Problem:
             yield way, guarded.tensor
 
 
-def all_ways(contraction: Contraction, families: frozenset[str], every: bool = True) -> list[Way]:
+def all_ways(contraction: Contraction, every: bool = True, *, by_kernels: bool = True) -> list[Way]:
     """What each family offers; with `every` the engine's tiny blocks as well, all operands packed, in several parts.
 
-    Fails where other families than `families`, and torch's operations, offer any.
+    Fails where `gett` serves what it should not, or the other way round.
     """
     ways = list(_offered(contraction, every))
-    assert {way.name for way in ways} == families | {"library"}, "other families serve this case than it names"
+    assert any(way.name == "gett" for way in ways) is by_kernels
     return ways
 
 
 def _offered(contraction: Contraction, every: bool) -> Iterator[Way]:
     assert library.supports(contraction, TARGET) is None
     yield from (Way(library, schedule) for schedule in library.schedules(contraction, TARGET).schedules)
-    for family in (blas, counting):
-        if family.supports(contraction, TARGET) is None:
-            yield from (Way(family, schedule) for schedule in family.schedules(contraction, TARGET).schedules)
-    yield from in_pieces(contraction, every)
     if gett.supports(contraction, TARGET) not in (None, FEW):
         return
     (best,) = gett.schedules(contraction, TARGET).schedules
@@ -164,18 +145,6 @@ def _offered(contraction: Contraction, every: bool) -> Iterator[Way]:
     for rows, pairs, depth in TINY if every else ():
         blocks = (rows * form.height, pairs * lanes, min(k, depth))
         yield Way(gett, replace(best, blocks=blocks, direct=(False, False), parts=(2, 2), threads=2))
-
-
-def in_pieces(contraction: Contraction, every: bool = True) -> Iterator[Way]:
-    """What TTGT offers; with `every` in small pieces of either side as well, cut along each of its modes."""
-    if ttgt.supports(contraction, TARGET) not in (None, SMALL):
-        return
-    yield from (Way(ttgt, schedule) for schedule in ttgt.schedules(contraction, TARGET).schedules)
-    for way in ttgt_ways.ways(contraction) if every else ():
-        for operand in (ttgt_ways.A, ttgt_ways.B):
-            for at in range(len(way.order.side(operand))):
-                cut = way._replace(cut=ttgt_ways.TtgtCut(operand, at, 2))
-                yield Way(ttgt, ttgt.schedule_of(contraction, cut, TARGET))
 
 
 def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cpu.extended import Extended, check_exact
-from cpu.problems import GETT, NONE, TTGT
 from weft.testing import random_operand
 
 EXTENTS = {"b": 2, "m": 9, "p": 3, "n": 7, "k": 5, "l": 4, "o": 3}
@@ -49,8 +48,7 @@ def test_everywhere_at_once(equation: str, dtype: torch.dtype, layout: str) -> N
         operands["gate"], operands["bias"] = ("m", whole("m", 5, dtype)), ("np", whole("np", 6, dtype))
     if dtype is torch.float16:
         options["out_dtype"] = (torch.float32, None, None)
-    families = GETT if dtype is torch.int32 or lone else TTGT
-    check_exact(Extended(equation, a, b, whole(output, 7, dtype), layout, options, families))
+    check_exact(Extended(equation, a, b, whole(output, 7, dtype), layout, options))
 
 
 @pytest.mark.parametrize("equation", ["bmk,bkn->bmn", "m,n->nm", "mk,->m", "bm,bm->bm", "k,k->"])
@@ -62,8 +60,7 @@ def test_without_some_class_of_modes(equation: str) -> None:
             "s": (term_a, whole(term_a, 1)), "t": (term_b[:1], whole(term_b[:1], 2)), "u": (output, whole(output, 3)),
         },
     }  # fmt: skip
-    families = TTGT if equation == "bmk,bkn->bmn" else GETT
-    check_exact(Extended(equation, whole(term_a, 4), whole(term_b, 5), options=options, families=families))
+    check_exact(Extended(equation, whole(term_a, 4), whole(term_b, 5), options=options))
 
 
 def test_broadcast_tensors_that_functions_fill() -> None:
@@ -88,7 +85,7 @@ def test_empty_extents() -> None:
         "a_fn": lambda x, s, k: x * s + k, "epilogue": lambda x, m: (x + m, m),
         "operands": {"s": ("k", torch.ones(0))}, "indices": {"k": "k", "m": "m"},
     }  # fmt: skip
-    check_exact(Extended("mk,kn->mn", torch.ones(9, 0), torch.ones(0, 7), options=options, families=NONE))
+    check_exact(Extended("mk,kn->mn", torch.ones(9, 0), torch.ones(0, 7), options=options, by_kernels=False))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "permuted", "strided"])
@@ -96,16 +93,16 @@ def test_further_results_may_be_views_of_the_sums(layout: str) -> None:
     """D is written last: where the sums lie in D itself they must not be written over before."""
     options = {"epilogue": lambda x: (x * 2, x, -x, 1.0)}
     a, b = whole("mk", 1), whole("kn", 2)
-    check_exact(Extended("mk,kn->mn", a, b, out_layout=layout, options=options, families=TTGT))
+    check_exact(Extended("mk,kn->mn", a, b, out_layout=layout, options=options))
 
 
 def test_values_beside_conjugated_and_rounded_ones() -> None:
     """The function sees conjugated values; of a product type narrower than storage it sees rounded ones."""
     a, b = whole("mk", 1, torch.complex64), whole("kn", 2, torch.complex64)
     options = {"a_fn": lambda x, s: x * s.conj(), "operands": {"s": ("m", whole("m", 3, torch.complex64))}}
-    check_exact(Extended("mk,kn->mn", a, b, options=options, families=TTGT))
+    check_exact(Extended("mk,kn->mn", a, b, options=options))
     a, b = torch.full((9, 5), 2049.0), whole("kn", 2)
     options = {"a_fn": lambda x, k: x + k * 2, "indices": {"k": "k"}, "precision": torch.float16}
-    for schedule, (d,) in Extended("mk,kn->mn", a, b, options=options, families=TTGT).results():
+    for schedule, (d,) in Extended("mk,kn->mn", a, b, options=options).results():
         rounded = 2048 + 2 * torch.arange(5.0).expand(9, 5)  # 2049 is no half-precision number
         assert torch.equal(d, rounded @ b), schedule

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import weft
-from weft.cpu.exponentials import family
 from weft.library import family as library
+from weft.library.exponentials import family
 from weft.planner.exponentials import exponent_of
 from weft.planner.schedule import Target
 from weft.spec import Contraction

@@ -8,16 +8,11 @@ import pytest
 import torch
 
 import weft
-from cpu.problems import BLAS, GETT, TTGT, Problem, all_ways, check, operands
+from cpu.problems import Problem, all_ways, check, operands
 from weft.testing import poisoned
 
 EXTENTS = {"a": 5, "b": 3, "c": 3, "d": 4, "m": 9, "n": 7, "k": 11}
-EQUATIONS = {  # and the families that serve each with C or functions
-    "abk,kcd->cadb": TTGT,
-    "bmk,bkn->bmn": TTGT,
-    "bm,bn->mbn": GETT,
-    "mk,k->m": GETT,
-}
+EQUATIONS = ["abk,kcd->cadb", "bmk,bkn->bmn", "bm,bn->mbn", "mk,k->m"]
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.5])
@@ -26,15 +21,14 @@ EQUATIONS = {  # and the families that serve each with C or functions
 def test_alpha_and_beta(equation: str, alpha: float, beta: float) -> None:
     a, b = operands(equation, EXTENTS)
     c = torch.randn(Problem(equation, a, b).shape)
-    check(Problem(equation, a, b, c=c, alpha=alpha, beta=beta, families=EQUATIONS[equation]), every=alpha != 1)
-    plain = TTGT if equation == "abk,kcd->cadb" else BLAS
-    check(Problem(equation, a, b, alpha=alpha, families=plain), every=beta == 0)
+    check(Problem(equation, a, b, c=c, alpha=alpha, beta=beta), every=alpha != 1)
+    check(Problem(equation, a, b, alpha=alpha), every=beta == 0)
 
 
 def test_complex_scalars() -> None:
     a, b = operands("mk,kn->nm", EXTENTS, torch.complex64)
     c = torch.randn(EXTENTS["n"], EXTENTS["m"], dtype=torch.complex64)
-    check(Problem("mk,kn->nm", a, b, c=c, alpha=0.5 - 1j, beta=2j, families=TTGT))
+    check(Problem("mk,kn->nm", a, b, c=c, alpha=0.5 - 1j, beta=2j))
 
 
 def test_conjugate_view_of_c() -> None:
@@ -55,14 +49,14 @@ def test_beta_zero_does_not_read_c(c_fn: Callable[..., torch.Tensor] | None) -> 
     a, b = operands("mk,kn->nm", EXTENTS)
     c = torch.full((EXTENTS["n"], EXTENTS["m"]), torch.nan)
     functions = {"c_fn": c_fn} if c_fn else {}
-    check(Problem("mk,kn->nm", a, b, c=c, beta=0, functions=functions, families=TTGT))
+    check(Problem("mk,kn->nm", a, b, c=c, beta=0, functions=functions))
 
 
 def test_alpha_zero_multiplies() -> None:
     """alpha = 0 is a factor like any other: NaN in a sum stays NaN."""
     a, b = operands("mk,kn->nm", EXTENTS)
     a[3, 2] = torch.nan
-    for _, d in Problem("mk,kn->nm", a, b, alpha=0, families=BLAS).results():
+    for _, d in Problem("mk,kn->nm", a, b, alpha=0).results():
         assert d[:, 3].isnan().all()
         assert torch.equal(d[:, :3], torch.zeros(EXTENTS["n"], 3))
 
@@ -73,7 +67,7 @@ def test_broadcast_c_of_other_types(equation: str, c_dtype: torch.dtype) -> None
     a, b = operands(equation, EXTENTS)
     shape = Problem(equation, a, b).shape
     c = (3 * torch.randn(1, *shape[1:])).to(c_dtype)
-    check(Problem(equation, a, b, c=c.expand(shape), beta=0.5, families=EQUATIONS[equation]))
+    check(Problem(equation, a, b, c=c.expand(shape), beta=0.5))
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
@@ -87,7 +81,7 @@ def test_c_in_place(equation: str, dtype: torch.dtype, layout: str) -> None:
     expected = torch.einsum(equation, a.double(), b.double()) * 2 - 3 * start
     guarded = poisoned(shape, dtype, layout=layout)
     problem = Problem(equation, a, b, c=guarded.tensor, alpha=2, beta=-3)
-    for schedule in all_ways(problem.contraction(guarded.tensor), EQUATIONS[equation]):
+    for schedule in all_ways(problem.contraction(guarded.tensor)):
         guarded.tensor.copy_(start)
         problem.launch(schedule, guarded.tensor)
         guarded.check_guards()
@@ -105,14 +99,14 @@ def test_functions(equation: str, dtype: torch.dtype) -> None:
         "c_fn": torch.tanh,
         "epilogue": torch.sin,
     }
-    check(Problem(equation, a, b, c=c, alpha=0.5, functions=functions, families=EQUATIONS[equation]))
+    check(Problem(equation, a, b, c=c, alpha=0.5, functions=functions))
 
 
 @pytest.mark.parametrize("function", [lambda x: x, lambda x: torch.ones_like(x), lambda x: x.to(torch.float64) / 3])
 def test_functions_that_return_views_constants_and_other_types(function: Callable[..., torch.Tensor]) -> None:
     a, b = operands("mk,kn->nm", EXTENTS)
     functions = {"a_fn": function, "b_fn": function, "epilogue": function}
-    check(Problem("mk,kn->nm", a, b, functions=functions, families=TTGT))
+    check(Problem("mk,kn->nm", a, b, functions=functions))
 
 
 def test_functions_see_their_types() -> None:
@@ -120,7 +114,7 @@ def test_functions_see_their_types() -> None:
     a = torch.full((3, 2), 2048.0)
     b = torch.full((2, 4), 1.0)
     plus = {"a_fn": lambda x: x + 1, "epilogue": lambda x: x + 1}
-    problem = Problem("mk,kn->mn", a, b, precision=torch.float16, functions=plus, families=TTGT)
+    problem = Problem("mk,kn->mn", a, b, precision=torch.float16, functions=plus)
     for schedule, d in problem.results():
         # 2048 + 1 rounds to 2048 in fp16, and 4096 + 1 is exact in fp32.
         assert torch.equal(d, torch.full((3, 4), 4097.0)), schedule
@@ -130,7 +124,7 @@ def test_nonlinear_epilogue_once() -> None:
     """triton#643: an epilogue that is not linear must see the whole sum, however many blocks k takes."""
     a, b = operands("mk,kn->mn", EXTENTS, integers=True)
     expected = (a.double() @ b.double()).square().float()
-    for schedule, d in Problem("mk,kn->mn", a, b, functions={"epilogue": torch.square}, families=TTGT).results():
+    for schedule, d in Problem("mk,kn->mn", a, b, functions={"epilogue": torch.square}).results():
         assert torch.equal(d, expected), schedule
 
 

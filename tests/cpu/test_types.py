@@ -6,16 +6,12 @@ import pytest
 import torch
 
 import weft
-from cpu.problems import BLAS, GETT, TTGT, Problem, check, of_bytes, operands
+from cpu.problems import Problem, check, operands
 
 EXTENTS = {"b": 3, "m": 9, "n": 7, "k": 17, "l": 4}
 EQUATIONS = ["mkl,lnk->nm", "bmk,bkn->bmn", "bm,bn->mbn", "mk,n->mn"]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
-#: Families that serve an equation, and where all is of one floating type that the library sums in.
-SERVED = {"mkl,lnk->nm": TTGT, "bmk,bkn->bmn": TTGT}
-PLAIN = {"mkl,lnk->nm": TTGT, "bmk,bkn->bmn": BLAS, "bm,bn->mbn": BLAS}
-LIBRARY = (torch.float32, torch.float64, *COMPLEX)
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 
 
@@ -23,7 +19,7 @@ INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
 def test_floating_types(dtype: torch.dtype, equation: str) -> None:
     a, b = operands(equation, EXTENTS, dtype)
-    check(Problem(equation, a, b, families=(PLAIN if dtype in LIBRARY else SERVED).get(equation, GETT)))
+    check(Problem(equation, a, b))
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
@@ -33,8 +29,7 @@ def test_small_integers_are_exact(dtype: torch.dtype, equation: str) -> None:
     a, b = operands(equation, EXTENTS, dtype, integers=True)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     expected = torch.einsum(equation, a.to(wide), b.to(wide))
-    families = (PLAIN if dtype is wide else SERVED).get(equation, GETT)
-    for schedule, d in Problem(equation, a, b, out_dtype=wide, families=families).results():
+    for schedule, d in Problem(equation, a, b, out_dtype=wide).results():
         assert torch.equal(d, expected), schedule
 
 
@@ -44,11 +39,7 @@ def test_small_integers_are_exact(dtype: torch.dtype, equation: str) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers(dtype: torch.dtype, out_dtype: torch.dtype, equation: str) -> None:
     a, b = operands(equation, EXTENTS, dtype)
-    families = of_bytes(SERVED.get(equation, GETT)) if dtype is torch.int8 else GETT
-    check(Problem(equation, a, b, out_dtype=out_dtype, families=families))
-
-
-OF_BYTES = {"mk,kn->mn": BLAS | TTGT, "mk,k->m": BLAS, "k,k->": BLAS, "bmk,bkn->bmn": TTGT}
+    check(Problem(equation, a, b, out_dtype=out_dtype))
 
 
 @pytest.mark.parametrize("equation", ["mk,kn->mn", "mk,k->m", "k,k->", "bmk,bkn->bmn", "mk,n->mn", "m,n->mn"])
@@ -64,8 +55,7 @@ def test_integer_extremes(dtype: torch.dtype, accumulate: torch.dtype, equation:
     a, b = operands(equation, extents, torch.int64)
     a, b = (torch.where(x % 2 == 0, limits.min, limits.max).to(dtype) for x in (a, b))
     expected = torch.einsum(equation, a.long(), b.long()).to(accumulate)
-    families = of_bytes(OF_BYTES.get(equation, GETT)) if dtype is torch.int8 else GETT
-    problem = Problem(equation, a, b, accumulate=accumulate, out_dtype=accumulate, families=families)
+    problem = Problem(equation, a, b, accumulate=accumulate, out_dtype=accumulate)
     for schedule, d in problem.results():
         assert torch.equal(d, expected), schedule
 
@@ -91,7 +81,7 @@ def test_real_operand_is_not_promoted() -> None:
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_conjugate_flags(equation: str, conjugate: tuple[bool, bool]) -> None:
     a, b = operands(equation, EXTENTS, torch.complex64)
-    check(Problem(equation, a, b, conjugate=conjugate, families=SERVED.get(equation, GETT)))
+    check(Problem(equation, a, b, conjugate=conjugate))
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
@@ -110,14 +100,14 @@ def test_conjugate_and_negative_views(equation: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_result_types(dtype: torch.dtype, out_dtype: torch.dtype) -> None:
     a, b = operands("mkl,lnk->nm", EXTENTS, dtype)
-    check(Problem("mkl,lnk->nm", a, b, out_dtype=out_dtype, families=TTGT))
+    check(Problem("mkl,lnk->nm", a, b, out_dtype=out_dtype))
 
 
 def test_half_sums_are_rounded_once() -> None:
     """2048 + 1 is lost in fp16: sums are kept in fp32 however many blocks k takes."""
     a = torch.cat((torch.full((4, 1), 2048.0), torch.ones(4, 40)), 1).half()
     b = torch.ones(41, 3, dtype=torch.float16)
-    for schedule, d in Problem("mk,kn->mn", a, b, families=TTGT).results():
+    for schedule, d in Problem("mk,kn->mn", a, b).results():
         assert torch.equal(d, torch.full((4, 3), 2088.0, dtype=torch.float16)), schedule
 
 
@@ -125,7 +115,7 @@ def test_accumulates_in_float64() -> None:
     """1e8 + 1 - 1e8 is 0 in float32; the asked accumulator keeps the 1."""
     a = torch.tensor([[1e8, 1.0, -1e8]]).repeat(5, 1)
     b = torch.ones(3, 4)
-    problem = Problem("mk,kn->mn", a, b, accumulate=torch.float64, out_dtype=torch.float64, families=TTGT)
+    problem = Problem("mk,kn->mn", a, b, accumulate=torch.float64, out_dtype=torch.float64)
     for schedule, d in problem.results():
         assert torch.equal(d, torch.ones(5, 4, dtype=torch.float64)), schedule
 
@@ -141,10 +131,10 @@ def test_product_narrower_than_storage(product: torch.dtype) -> None:
 
 def test_product_wider_than_storage() -> None:
     a, b = operands("mk,kn->mn", EXTENTS)
-    check(Problem("mk,kn->mn", a, b, precision=torch.float64, out_dtype=torch.float64, families=TTGT))
+    check(Problem("mk,kn->mn", a, b, precision=torch.float64, out_dtype=torch.float64))
 
 
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
 def test_shortened_precisions_are_ieee_here(precision: str) -> None:
     a, b = operands("mk,kn->mn", EXTENTS)
-    check(Problem("mk,kn->mn", a, b, precision=precision, families=BLAS))
+    check(Problem("mk,kn->mn", a, b, precision=precision))

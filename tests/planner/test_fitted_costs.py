@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import weft
-from weft.cpu import blas, counting, host
-from weft.cpu.exponentials import family as exponentials
+from weft.cpu import host
 from weft.cpu.gett import model
 from weft.cpu.stream import cost as stream
-from weft.cpu.ttgt import cost as ttgt
 from weft.library import family as library
+from weft.library import model as library_model
+from weft.library import scheme
+from weft.library.exponentials import family as exponentials
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
 from weft.planner.schedule import Target
@@ -51,24 +52,23 @@ def test_every_constant_is_used(section: str) -> None:
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (blas, counting, exponentials, model, stream, ttgt):
+    for family in (exponentials, model, stream, library_model):
         family._cost.cache_clear()
-    monkeypatch.setattr(blas, "multiplies_bytes", lambda: True)
+    monkeypatch.setattr(scheme, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
-    for x, options in ((a, {}), (a, {"algebra": "max_plus"}), (a.to(torch.int8), {"out_dtype": torch.int32})):
+    whole = a.to(torch.int8)
+    for x, options in ((a.half(), {}), (a, {"algebra": "max_plus"}), (whole, {"out_dtype": torch.float32})):
         contraction = weft.plan("mk,kn->mn", x, x, backend="reference", **options).contraction
-        library.predict(contraction, library.LibrarySchedule("product", None, 0), Target("cpu"))
+        library.predict(contraction, library.LibrarySchedule("product", None, 0), Target("cpu"))  # in passes
         library.choice(contraction, "cpu", Target("cpu"))
-    blas._cost()
-    counting._cost()
     exponentials._cost()
+    library_model._cost()
     model._cost()
     stream._cost()
-    ttgt._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         alone = {name for name in content["values"] if name.startswith("alone_")}  # read of one file, whatever the host
         assert fitted(section, file).used | alone == set(content["values"]), section
-    for family in (blas, counting, exponentials, model, stream, ttgt):
+    for family in (exponentials, model, stream, library_model):
         family._cost.cache_clear()
 
 

@@ -12,7 +12,6 @@ import torch
 
 from support import slowness
 from weft.api.describe import TARGETS
-from weft.cpu.host import multiplies_bytes
 from weft.machine.store import cache_directory
 from weft.planner.planner import Choice
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
@@ -29,7 +28,6 @@ ON_GPU = [
     for trial in TRIALS["triton"]
     if not isinstance(trial.case, InPlaceCase)
 ]
-BY_BYTES = () if multiplies_bytes() else ("weft.cpu.counting",)  # what a host without products of bytes lacks
 # Those that the interpreter runs in a second or two.
 QUICK = ("weft.gpu.permute.family-float16", "weft.gpu.transpose.family-square", "weft.gpu.tma.family-whole sums")
 
@@ -50,8 +48,7 @@ def test_names_tell_the_cases_of_a_family_apart(backend: str) -> None:
 @pytest.mark.parametrize("trial", ON_CPU)
 def test_on_the_cpu(trial: Trial) -> None:
     found = verdict(trial, "cpu", CPU)
-    absent = "the host has no products of bytes (VNNI)" if trial.family in BY_BYTES else None
-    assert (found.reason, found.absent) == (None, absent)
+    assert (found.reason, found.absent) == (None, None)
 
 
 @pytest.mark.parametrize("trial", ON_GPU)

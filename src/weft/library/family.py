@@ -142,7 +142,7 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     """Seconds on `target`: of a GPU's, those of the device."""
     (scheme, part, _), parts = _described(contraction, target, whole=schedule.parts is None), schedule.parts
     if target.kind == "cpu":
-        return model.seconds(scheme, _count(contraction, parts), target)
+        return model.seconds(contraction, scheme, part.work, _count(contraction, parts), target)
     if parts is not None:
         part = LibraryPart(scheme, Frame.whole(contraction)._replace(extents=parts))
     return gpu_model.contraction_seconds(scheme, _count(contraction, parts), part.work, target).device
@@ -180,7 +180,7 @@ def choice(contraction: Contraction, backend: str, target: Target, workspace_lim
     family: Any = _BuiltFamily(described, part) if schedule.parts is None else sys.modules[__name__]
     scheme, count = described.scheme, _count(contraction, schedule.parts)
     if target.kind == "cpu":
-        predicted = gpu_model.Seconds(model.seconds(scheme, count, target, alone=True), 0.0)
+        predicted = gpu_model.Seconds(model.alone(scheme, count, target), 0.0)
     else:
         predicted = gpu_model.contraction_seconds(scheme, count, part.work, target)
     best = Ranked(schedule, predicted.device, family, host=predicted.host)

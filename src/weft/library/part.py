@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from weft.cpu.host import HUGE, advise, reach
 from weft.fn import Pointwise
 from weft.library.algebras import joining
 from weft.library.functions import Epilogue, FunctionOperands, live_bytes, value_of
@@ -49,7 +50,8 @@ class LibraryPart:
         self._in_place = self._sums.places and (alone or not scheme.follows)
         self._follows = scheme.follows
         self._with_c, self._direct = contraction.c is not None, None if scheme.follows else self._sums.direct
-        self._returns = not scheme.follows and self._sums.returns
+        self._huge = reach(contraction.d) if scheme.kind == "cpu" else 0  # a new D's first pages take longer than sums
+        self._returns = not scheme.follows and self._sums.returns and self._huge < HUGE
         packed = self._sums.packed_bytes if isinstance(self._sums, Matrices) else 0
         self.work = PartWork(packed, self._in_place, self.adds, self.clamps)
         #: Bytes of sums in memory of their own, and of all that a run allocates.
@@ -100,6 +102,8 @@ class LibraryPart:
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
+        if self._huge >= HUGE:
+            advise(d, self._huge)
         direct = self._direct
         if direct is not None and alpha == 1 and (c is not None) is self._with_c and (c is None or beta == 1):
             direct(a, b, c, d)

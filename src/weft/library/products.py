@@ -91,11 +91,13 @@ class MatrixProducts:
     def __init__(self, types: ProductTypes, batched: bool, kind: str, *, clamps: bool = False) -> None:
         """`clamps`: what C was added to becomes 0 where it is negative."""
         self._types = types
-        self.fuses = types.way in ("plain", "widening", "brains")  # alpha, and writes to a place
+        self.fuses = types.way in ("plain", "widening", "brains", "bytes")  # alpha, and writes to a place
         self.adds = types.way in ("plain", "widening")  # C
         multiply: Callable[..., Any] = torch.bmm if batched else torch.mm
         add: Callable[..., Any] = torch._addmm_activation if clamps else torch.baddbmm if batched else torch.addmm
-        if types.way == "widening":
+        if types.way == "bytes":
+            multiply = _of_bytes
+        elif types.way == "widening":
             multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
         self.multiply, self.add, self.linear = (
             guarded(call, types.a, types.result, kind) for call in (multiply, add, torch.nn.functional.linear)
@@ -121,10 +123,10 @@ class MatrixProducts:
 
     def into(self, place: Tensor, left: Tensor, right: Tensor, alpha: Scalar = 1) -> None:
         """`alpha` times the product, written to a place; where it `fuses`."""
-        if alpha in (0, 1):  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
+        if alpha in (0, 1) or self._types.way == "bytes":
             self.multiply(left, right, out=place)
-            if alpha == 0:
-                place *= 0
+            if alpha != 1:  # libraries do not read factors that 0 is to multiply, and NaN stays NaN
+                place *= wrapped(alpha, place.dtype)
         elif self._types.way == "brains":  # rounded once
             _by_tiles(place, left, right, alpha)
         else:
@@ -145,19 +147,21 @@ class MatrixProducts:
         return found if alpha == 1 else found.mul_(wrapped(alpha, found.dtype))
 
     def _unfused(self, left: Tensor, right: Tensor) -> Tensor:
-        way, result = self._types.way, self._types.result
-        if way == "limbs":
-            return _by_limbs(left, right, result)
-        if way == "parts":
-            return self._parts(right.mT, left.mT).mT if left.is_complex() else self._parts(left, right)
-        if left.shape[-1] > 1:
-            return torch._int_mm(left, right)
-        return torch.mm(left.to(result), right.to(result))  # of a single k it leaves what was in memory
+        if self._types.way == "limbs":
+            return _by_limbs(left, right, self._types.result)
+        return self._parts(right.mT, left.mT).mT if left.is_complex() else self._parts(left, right)
 
     def _parts(self, left: Tensor, right: Tensor) -> Tensor:
         """Real times complex."""
         parts = torch.view_as_real(right.resolve_conj().contiguous()).flatten(-2)
         return torch.view_as_complex(self._real(left, parts).unflatten(-1, (-1, 2)))
+
+
+def _of_bytes(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product in int32. `out` is contiguous."""
+    if left.shape[-1] > 1:
+        return torch._int_mm(left, right, out=out)
+    return torch.mm(left.int(), right.int(), out=out)  # of a single k the other leaves what was in memory
 
 
 def wrapped(factor: Scalar, dtype: torch.dtype) -> Scalar:

@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from weft.algebra import of_count
-from weft.cpu.blas import of_bytes
+from weft.cpu.host import multiplies_bytes
 from weft.library.exact import widens
-from weft.library.exponentials import LEAST_PAIRS, LEAST_SIDE
+from weft.library.exponentials.by_torch import LEAST_PAIRS, LEAST_SIDE
 from weft.library.products import ProductTypes, factors_of, types_of
 from weft.library.views import FIRST, A, B, Group
 from weft.planner.exponentials import exponent_of
@@ -117,6 +117,14 @@ def counts(contraction: Contraction) -> bool:
     if contraction.algebra is None or accumulate is not torch.bool or contraction.k > MOST_PAIRS:
         return False
     return of_count(contraction.algebra, accumulate) is not None
+
+
+def of_bytes(contraction: Contraction) -> bool:
+    """Whether it is a product of int8 matrices, summed in int32, that this host has instructions for."""
+    if contraction.k < 2:
+        return False
+    stored = {contraction.a.dtype, contraction.b.dtype, contraction.arithmetic.product}
+    return stored == {torch.int8} and contraction.arithmetic.accumulate is torch.int32 and multiplies_bytes()
 
 
 def _types(

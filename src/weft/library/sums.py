@@ -183,6 +183,8 @@ class Matrices(OfMatrices):
         self._operands = self._left, self._right
         self._shape = frame.shape(self.kept)
         placed = order.place is not None and self._products.fuses
+        if scheme.types.way == "bytes" and order.place is not None:
+            placed = order.place.strides == Layout.contiguous(order.place.shape, torch.int32).strides
         self._d = order.place.in_layout(contraction.d) if order.place is not None and placed else None
         self.places = placed
         self._c = _addend(scheme, frame, (order.batch, order.rows, order.columns)) if placed else None

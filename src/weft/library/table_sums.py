@@ -12,7 +12,7 @@ from weft.algebra import of_count
 from weft.cpu.host import multiplies_bytes
 from weft.library.algebras import operations_of, reduced, table
 from weft.library.direct import of_tables
-from weft.library.exponentials import summed
+from weft.library.exponentials.by_torch import summed
 from weft.library.factors import OperandMatrix, Seen
 from weft.library.products import MatrixProducts, ProductTypes
 from weft.library.scheme import LibraryScheme

@@ -39,11 +39,8 @@ FAMILIES = {
     ),
     "cpu": (
         "weft.cpu.gett.family",
-        "weft.cpu.blas",
         "weft.cpu.stream.family",
-        "weft.cpu.ttgt.family",
-        "weft.cpu.counting",
-        "weft.cpu.exponentials.family",
+        "weft.library.exponentials.family",
         "weft.library.family",
         "weft.planner.pre_reduce",
     ),

@@ -180,9 +180,8 @@ COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 _OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
-_CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
-_CPU_EXPONENTIALS = "weft.cpu.exponentials.family"
-_CPU_TTGT, _CPU_STREAM = "weft.cpu.ttgt.family", "weft.cpu.stream.family"
+_CPU_EXPONENTIALS = "weft.library.exponentials.family"
+_CPU_STREAM = "weft.cpu.stream.family"
 _LIBRARY, _CPU_GETT, _CPU_PERMUTE = "weft.library.family", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _LIBRARY_PERMUTE = "weft.library.permutations"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
@@ -221,15 +220,8 @@ _CPU_STREAMS = (
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
         *_CPU_KINDS,
-        Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
         *_CPU_STREAMS,
-        Trial(_CPU_COUNTING, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
         Trial(_CPU_EXPONENTIALS, from_letters("log", "amk,kn->amn", a=3, m=17, k=64, n=29, algebra="log")),
-        Trial(_CPU_TTGT, from_letters("an epilogue", "mk,kn->mn", m=72, n=80, k=56, epilogue="gelu")),
-        Trial(_CPU_TTGT, from_letters(
-            "packed, added to C", "amk,kbn->bnma", a=6, m=17, k=72, b=5, n=16, alpha=0.5, beta=-2.0, add=True,
-            a_fn="relu",
-        )),
         Trial(_LIBRARY, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,
@@ -238,6 +230,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_LIBRARY, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
         Trial(_LIBRARY, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
         Trial(_LIBRARY, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
+        Trial(_LIBRARY, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
         Trial(_LIBRARY, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),

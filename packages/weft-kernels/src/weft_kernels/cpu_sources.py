@@ -16,7 +16,6 @@ import torch
 
 import weft
 from weft.cpu import jit, selection
-from weft.cpu.exponentials import family as exponentials
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.family import LOADABLE
 from weft.cpu.grouped import launch as grouped
@@ -24,8 +23,7 @@ from weft.cpu.permute import launch as permute
 from weft.cpu.permute import stage, transpose
 from weft.cpu.permute.schedule import LINE, SQUARES
 from weft.cpu.stream import family as stream
-from weft.cpu.ttgt import family as ttgt
-from weft.cpu.ttgt import passes
+from weft.library.exponentials import family as exponentials
 from weft.planner.schedule import Target
 from weft.spec.dtypes import REAL_OF
 
@@ -92,19 +90,6 @@ def _served(equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> 
             (schedule,) = exponentials.schedules(described, TARGET).schedules
             assert isinstance(schedule, exponentials.ExponentialsSchedule)
             exponentials.build(described, schedule, TARGET)
-        if ttgt.supports(described, TARGET) is None:
-            _passes(described)
-
-
-def _passes(described: Any) -> None:
-    for operand in (0, 1):
-        passes.packing(described, operand)
-    held = described.d.dtype == described.arithmetic.accumulate
-    for in_place in (False, True) if held else (False,):
-        for scaled, weighted in itertools.product((False, True), repeat=2):
-            added = described.c is not None
-            passes.finishing(described, in_place, (scaled, added, added and weighted))
-    jit.compiled(passes.SOURCE)
 
 
 def _permutations() -> None:

@@ -15,7 +15,7 @@ from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Role
 from weft.spec.dtypes import FP8
 
-LONGEST = 1 << 21  # rows, columns or k: tables of offsets take 8 bytes for each and operand
+LONGEST = 1 << 22  # rows, columns or k: tables of offsets take 8 bytes for each and operand
 WASTE = 20  # sums computed for each of D, beyond which torch's reductions are quicker,
 LITTLE = 1 << 20  # but for so few products: a pass of torch takes as long
 AUX = 20  # auxiliary operands of one stage

@@ -3,8 +3,8 @@
     top[row] = max over k of value, or 0           factor[row, k] = exp(rate * (value - top[row])) * 2^shift
 
 An operand is a matrix of k and of the modes that the other lacks, with whichever lies innermost in memory along its
-columns, and so is its factor. One that is a function, is converted, or has columns with gaps is packed first, by the
-pass that `ttgt` packs operands by; then the factor takes its place.
+columns, and so is its factor. One that is a function, is converted, or has columns with gaps is packed first, by
+torch's operations; then the factor takes its place.
 
 Where the largest values are near 0, as those of logarithms of probabilities are, 0 serves as well. One pass is enough
 then: it takes exponentials of values as they are and looks for the largest on the way.
@@ -19,19 +19,22 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from weft.cpu.gett.layout import offsets
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled
-from weft.cpu.ttgt.passes import Pass, axes_of, packing
-from weft.cpu.ttgt.steps import WorkspaceMatrix
-from weft.cpu.ttgt.ways import A, B, Modes, size, step_along
+from weft.library.exponentials.matrices import WorkspaceMatrix, in_order, is_contiguous, offsets, size
+from weft.library.factors import OperandFactor
+from weft.library.scheme import scheme_of
+from weft.library.views import A, B, Frame
 from weft.planner.exponentials import Exponent
-from weft.spec import Contraction, Mode, Role
+from weft.planner.schedule import AuxTensors
+from weft.spec import Contraction, Role
 from weft.spec.dtypes import dtype_name
 
 SHIFT = {torch.float32: 42, torch.float64: 479}  # powers of two: `LONGEST` products of the largest factors are in range
@@ -39,7 +42,6 @@ NEAR = 8  # what the largest value of a row may be where 0 serves
 STRIPE = 1024  # columns whose tops are found side by side where rows are along k: they stay in the first cache
 LANES = 128  # largest values of one row that are found side by side
 ROWS = 16  # of a task where k is along columns
-UNSCALED = (0, 0, 0, 0)
 
 _Frame = ctypes.c_int64 * 12
 SOURCE = """\
@@ -224,14 +226,12 @@ def step_of(contraction: Contraction, operand: int) -> FactorStep:
     return FactorStep(WorkspaceMatrix((*batch, *rows), columns), size(batch), inside)
 
 
-def in_order(contraction: Contraction, role: Role) -> Modes:
-    """The modes of a role, outermost first."""
-    tensor = A if role is Role.K else 3
-
-    def stride(mode: Mode) -> int:
-        return -mode.strides[tensor]
-
-    return tuple(sorted(contraction.of_role(role), key=stride))
+def packing_of(contraction: Contraction, operand: int) -> OperandFactor | None:
+    """How an operand is packed to where its factor goes; None for one that is read where it lies."""
+    scheme, matrix = scheme_of(contraction, "cpu"), step_of(contraction, operand).matrix
+    if scheme.plain[operand] and is_contiguous(matrix.columns, operand):
+        return None
+    return OperandFactor(scheme, operand, Frame.whole(contraction), matrix.places(contraction), False)
 
 
 class Factor:
@@ -239,17 +239,10 @@ class Factor:
 
     def __init__(self, contraction: Contraction, operand: int, exponent: Exponent, threads: int) -> None:
         step, item = step_of(contraction, operand), contraction.arithmetic.accumulate.itemsize
-        matrix = step.matrix
-        rows, columns = matrix.shape
-        route = packing(contraction, operand)
-        self._operand = operand
-        self._pack: Pass | None = None
-        if route.stage == 0 and step_along(matrix.columns, operand) == 1:
-            table = offsets(axes_of(contraction, matrix.rows, columns * item), operand)
-        else:
-            self._pack = Pass(contraction, matrix, item, route, threads)
-            table = np.arange(rows, dtype=np.int64) * (columns * item)
-        self._table = np.ascontiguousarray(table, np.int64)
+        rows, columns = step.matrix.shape
+        self._packing = packing_of(contraction, operand)
+        packed = np.arange(rows, dtype=np.int64) * (columns * item)
+        self._table = packed if self._packing is not None else offsets(step.matrix.rows, operand, item)
         block = ROWS if step.inside else min(STRIPE, -(-columns // (64 * threads)) * 64)
         tasks = -(-rows // block) if step.inside else step.batch * -(-columns // block)
         (rate,) = struct.unpack("q", struct.pack("d", exponent.rate))
@@ -257,12 +250,12 @@ class Factor:
         self._words = np.array((self._table.ctypes.data, *counts, rate), np.int64)
         self.address = self._words.ctypes.data
 
-    def source(self, to: int, bases: tuple[int, ...]) -> int:
+    def source(self, to: Tensor, tensor: Tensor, aux: AuxTensors) -> int:
         """The address of the values, which are packed to where the factor goes if they have to be."""
-        if self._pack is None:
-            return bases[self._operand]
-        self._pack(to, bases, UNSCALED)
-        return to
+        if self._packing is None:
+            return tensor.data_ptr()
+        self._packing.into(to[: math.prod(self._packing.shape)].view(self._packing.shape), tensor, aux)
+        return to.data_ptr()
 
 
 class FactorPass:
@@ -272,12 +265,14 @@ class FactorPass:
         self._a, self._b = (Factor(contraction, operand, exponent, threads) for operand in (A, B))
         self._kernel, self._threads = factor_kernel(contraction.arithmetic.accumulate), threads
 
-    def __call__(self, to: tuple[int, int], tops: tuple[int, int], bases: tuple[int, ...]) -> float:
-        """Write factors and largest values to these addresses; how far the rest of both lies below, added up."""
-        a, b = self._a, self._b
+    def __call__(
+        self, given: tuple[Tensor, Tensor], to: Sequence[Tensor], tops: Sequence[Tensor], aux: AuxTensors
+    ) -> float:
+        """Write factors and largest values to these tensors; how far the rest of both lies below, added up."""
+        (a, b), (p, q) = given, to
         frame = _Frame(
-            a.address, 0, a.source(to[A], bases), to[A], tops[A], 0,
-            b.address, 0, b.source(to[B], bases), to[B], tops[B], 0,
+            self._a.address, 0, self._a.source(p, a, aux), p.data_ptr(), tops[A].data_ptr(), 0,
+            self._b.address, 0, self._b.source(q, b, aux), q.data_ptr(), tops[B].data_ptr(), 0,
         )  # fmt: skip
         if self._threads == 1:
             callback(self._kernel)(frame)

@@ -11,12 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from weft.cpu import jit
-from weft.cpu.exponentials.launch import ExponentialsLaunch, product_of, workspace_bytes
 from weft.cpu.gett import family as gett
-from weft.cpu.gett.family import AUX
 from weft.cpu.host import costs
 from weft.cpu.level import multiplies_by_mkl
-from weft.cpu.ttgt.passes import scratch_bytes
+from weft.library.exponentials.launch import ExponentialsLaunch, product_of, workspace_bytes
 from weft.planner.exponentials import exponent_of
 from weft.planner.planner import Choice, choose
 from weft.planner.schedule import Candidates, Launch, Target
@@ -26,7 +24,6 @@ NAME = "exponentials"
 
 LEAST_EXTENT = 2  # of matrices with so many rows, columns and sums
 LONGEST = 1 << 18  # sums of scaled factors that cannot overflow
-PLACES = 3  # operands of the last pass besides the contraction's own: both tops and the marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +68,13 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "it is no product of matrices"
     if contraction.k > LONGEST:
         return f"sums of {contraction.k} scaled products could overflow"
-    if len(contraction.aux) + PLACES > AUX:
-        return f"functions take more than {AUX - PLACES} operands"
     return gett.supports(contraction, target)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     threads = max(target.processors, 1)
     product = choose(product_of(contraction), "cpu", target, without=("gett",) if multiplies_by_mkl() else ())
-    size = workspace_bytes(contraction) + threads * scratch_bytes(contraction) + product.best.schedule.workspace_bytes
+    size = workspace_bytes(contraction) + product.best.schedule.workspace_bytes
     return Candidates((ExponentialsSchedule(product, threads, size),))
 
 

@@ -1,1 +1,0 @@
-"""TTGT on the CPU: operands packed as matrices, the library's product, and the epilogue on pieces of D."""
