@@ -88,7 +88,7 @@ class _Run:
         return results, [values[node] for node in self._nodes] if grads else []
 
     def _by_kernel(self, given: Sequence[Tensor], needs: Sequence[bool]) -> Values | None:
-        """What the kernel finds; None where it cannot be made."""
+        """Values that the kernel finds; None where it cannot be made."""
         plan = self.plan
         tensors, operands = plan.arranged(given, self._launch)
         wanted = _wanted(plan, needs[plan.count :])
