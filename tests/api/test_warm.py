@@ -8,27 +8,29 @@ from typer.testing import CliRunner
 
 import weft
 from weft.api.describe import TARGETS
-from weft.api.warm import choices, described, read_equations
+from weft.api.warm import choices, described, in_types, read_equations
 from weft.cli.main import app
+from weft.spec import Contraction
 
 pytest.importorskip("triton")
-
-SINGLE = (torch.float32,)
 
 
 def test_equations_of_a_file_are_planned() -> None:
     text = "# mine\n\nab,bc->ac a=3,b=4,c=5\nabc->cab a=2,b=3,c=4\nabc->cab a=2,b=3,c=4\nab,bc->ac a=999,b=999,c=999\n"
-    found = list(read_equations(text, SINGLE))
+    found = list(read_equations(text))
     assert [equation for equation, _ in found] == ["ab,bc->ac", "abc->cab", "abc->cab", "ab,bc->ac"]
     assert [tuple(operand.shape) for operand in found[0][1]] == [(3, 4), (4, 5)]
     wanted = choices((described(*each) for each in found), TARGETS["sm_90"])
     assert [choice.description.text for choice in wanted] == ["ab,bc->ac", "abc->cab"], "BLAS compiles nothing"
+    types = [torch.float16, torch.float64]
+    again = [described(*each) for each in in_types(found[:1], types)]
+    assert [each.a.dtype for each in again if isinstance(each, Contraction)] == types
 
 
 @pytest.mark.parametrize("line", ["ab,bc->ac", "ab,bc->ac a=3,b=4", "ab,bc->ac a=x,b=4,c=5"])
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(weft.NotationError, match="line 1 is no equation with the extent of every label"):
-        list(read_equations(line, SINGLE))
+        list(read_equations(line))
 
 
 def test_another_device_is_refused() -> None:

@@ -100,8 +100,8 @@ def warm(
         from weft.api.warm import warm as compile_ahead
 
         types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
-        equations = read_equations(_text(file), types) if file is not None else ()
-        count = compile_ahead(equations, device=device, jobs=jobs)
+        equations = read_equations(_text(file)) if file is not None else ()
+        count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
         console().print(f"{counted(count, 'kernel')} compiled", markup=False)
         _fit_cost_model(device)
 
