@@ -114,7 +114,7 @@ def promotions() -> Callable[[], bool]:
 
 
 def tuning() -> Callable[[], bool]:
-    choice = choice_of(described("ik,kj->ij", (40, 30), (30, 50)))
+    choice = choice_of(described("ij,j->i", (40, 30), (30,)))
 
     def candidates() -> list[Candidate]:
         return [Candidate(rank) for rank in choice.ranked[:3]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from weft.base.arrays import without_autocast
+from weft.base.arrays import grad_mode, without_autocast
 from weft.base.batched import each_of_batch
 from weft.cascades.backward import gradients
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run
@@ -107,7 +107,7 @@ class _Run:
         grads: Sequence[Tensor | None], needs: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
         """Gradients of the caller's tensors: of those that kernels or blocks read, and from these along views."""
-        with torch.enable_grad():
+        with grad_mode(True):
             leaves = [each.detach().requires_grad_(need) for each, need in zip(given, needs, strict=True)]
             tensors, operands = self.plan.arranged(leaves, self._launch)
         read = [*tensors, *operands]

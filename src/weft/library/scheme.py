@@ -101,7 +101,8 @@ def scheme_of(contraction: Contraction, kind: str, *, terms: bool = False) -> Li
 
 def _form(contraction: Contraction, roles: RoleNumbers, kind: str) -> Form:
     if contraction.algebra is None:
-        return "product" if roles.k else "pairs"
+        added = kind == "cpu" and contraction.c is not None and roles.m and roles.n
+        return "product" if roles.k or added else "pairs"  # torch adds C to a product in the place of D
     m, n = contraction.m, contraction.n
     if kind == "cpu" and counts(contraction):
         return "counts"

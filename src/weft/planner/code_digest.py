@@ -19,7 +19,7 @@ from weft.planner.schedule import Ranked
 _PACKAGE = Path(__file__).parent.parent
 _CODE = {  # by backend
     "triton": ("gpu/**/*.py", "fn/**/*.py"),
-    "cpu": ("cpu/**/*.py", "library/*.py", "fn/*.py", "fn/numba/*.py"),
+    "cpu": ("cpu/**/*.py", "library/**/*.py", "fn/*.py", "fn/numba/*.py"),
 }
 _STEPS = ("planner/program.py", "base/lifetimes.py")  # what runs the steps of a program
 _IMPORT = re.compile(r"from (weft\.gpu[.\w]*) import (\([^)]*\)|[^\n]*)")
