@@ -211,9 +211,9 @@ class TestReport:
         assert weft.plan("m,n->mn", A[0], B[0]).report().to_dict()["intensity"] is not None
 
     def test_a_schedule_is_forced_by_object_or_text(self) -> None:
-        a, b = torch.randn(40, 50), torch.randn(50, 60)
+        a, b = torch.randn(40, 50), torch.randn(50, 1)
         candidates = weft.plan("mk,kn->mn", a, b).report().candidates
-        assert len(candidates) > 1
+        assert len(candidates) > 2
         for chosen in candidates[:: max(1, len(candidates) // 5)]:
             for schedule in (chosen.schedule, chosen.text):
                 plan = weft.plan("mk,kn->mn", a, b, schedule=schedule)

@@ -155,7 +155,7 @@ def test_modes_of_the_kernel(equation: str, shapes: list[tuple[int, ...]]) -> No
 def test_shares_of_the_columns_are_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As few queries of many keys have it: three programs for each row."""
     each = next(each for each in RUN if each.name == name)
-    monkeypatch.setattr("weft.cascades.plan.tile_of", lambda *_: CascadeTile(16, 16, 4, 2, splits=3))
+    monkeypatch.setattr("weft.cascades.serving.tile_of", lambda *_: CascadeTile(16, 16, 4, 2, splits=3))
     found, exact = (
         weft.cascade(EQUATION, *operands(), between=each.function, alpha=0.3, backend=backend, **keywords(each))
         for backend in ("triton", "reference")

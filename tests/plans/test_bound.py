@@ -264,7 +264,7 @@ def test_compiled_code_steps_aside() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex64])
 @pytest.mark.parametrize("extents", [(64, 64, 64), (33, 20, 17), (512, 512, 512)], ids=str)
-@pytest.mark.parametrize("specialize", ["library", "now"])
+@pytest.mark.parametrize("specialize", ["library", "never", "now"])
 def test_on_a_gpu_and_in_a_graph(specialize: Any, extents: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, k, n = extents
     a, b, out = filled((m, k), (k, n), (m, n), dtype=dtype, device="cuda")

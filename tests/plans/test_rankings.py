@@ -55,7 +55,7 @@ def test_a_plan_for_a_gpu_ranks_once(case: Any, specialize: str, rankings: Count
         a, b = (torch.empty(shape, dtype=dtype) for shape in (left, right))
         plan = weft.plan(equation, a, b, backend="triton", specialize=specialize)
         assert plan.schedule is not None
-    assert rankings or specialize == "never"
+    assert bool(rankings) is (specialize != "never")  # the library's choice compares nothing
     assert max(rankings.values(), default=1) == 1, [key[0].text for key, count in rankings.items() if count > 1]
 
 

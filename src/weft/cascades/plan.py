@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -24,19 +24,18 @@ from weft.cascades.backward_launch import BackwardLaunch, differentiates
 from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
-from weft.cascades.differentiable import VIEWS, differentiated
+from weft.cascades.differentiable import differentiated
 from weft.cascades.frame import Frame, frame_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, apart, as_it_lies
 from weft.cascades.program import Program, Stage, program_of
-from weft.cascades.repeated import Repeated
+from weft.cascades.repeated import Again, Repeated, Written
 from weft.cascades.results import Results
 from weft.cascades.rows import StageRows
 from weft.cascades.second import SecondAlgebra
-from weft.cascades.serving import is_default, tile_of, unserved, without_terms
+from weft.cascades.serving import is_hopper, tiles_for
 from weft.cascades.takeover import Loops, Takeover
-from weft.cascades.terms import BOUND
 from weft.cascades.transforms import transformed
 from weft.cascades.whole import arranging, whole
 from weft.cascades.words import explained
@@ -46,7 +45,6 @@ from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_contex
 from weft.fn.fingerprint import fingerprint
 from weft.fn.watched import Watched
 from weft.gpu.common.driver import made_aside
-from weft.machine.exactness import shortened
 from weft.planner.options import Options
 from weft.planner.promotion import begins_with_library
 from weft.planner.registry import first_line
@@ -168,19 +166,11 @@ class CascadePlan:
         """The launch of a Triton kernel, where that was asked for by name, or is faster than blocks."""
         asked, device = self.options.backend == "triton", self.said.device
         wanted = device.type == "cuda" and self.options.backend != "reference"
-        hopper = wanted and _is_hopper(device)
+        hopper = wanted and is_hopper(device)
         if not asked and (not hopper or self.options.specialize in ("never", "library")):
             return None
-        reason = unserved(self.program, self.frame)
-        if self.frame.algebra is not None:
-            reason = "the second contraction is in another algebra"
-        if reason is not None and asked:
-            raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
-        tile = None if reason is not None else tile_of(self.frame, _processors(device), hopper)
-        if tile is None or not (asked or is_default(self.frame, tile)):
-            return None
-        exact = without_terms(self.frame, _processors(device)) if tile.terms == BOUND else None
-        return CascadeLaunch(self.program, self.frame, self._known, tile, exact)
+        tiles = tiles_for(self.program, self.frame, asked, hopper)
+        return None if tiles is None else CascadeLaunch(self.program, self.frame, self._known, *tiles)
 
     def fall_back(self, error: Exception) -> None:
         """Go on by blocks where the kernel was not asked for by name; raises `error` where it was."""
@@ -296,7 +286,7 @@ class CascadePlan:
         self.said.check(tensors, operands)
         given = (*tensors, *[operands[name] for name in self.said.operands])
         if self.few is not None and forward_ad._current_level < 0 and serves():
-            known = _Written(self.few, self.coordinates, self.several)
+            known = Written(self.few, self.coordinates, self.several)
             return known.run(given), known
         with without_autocast():
             return self._made(given)
@@ -313,7 +303,7 @@ class CascadePlan:
             grads = torch.is_grad_enabled() and any(each.requires_grad for each in given[: self.count])
             self.arriving(self._preparing(given, grads))
         found = self._packed(differentiated(self, given))
-        return found, _Again(self) if self.said.device.type == "cpu" else self._repeated(given)
+        return found, Again(self) if self.said.device.type == "cpu" else Repeated.of(self, given)
 
     def _packed(self, found: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return tuple(found) if self.several else found[0]
@@ -384,23 +374,6 @@ class CascadePlan:
             return False
         return self.meets and not self.program.prelude and not self.program.stages[0].known
 
-    def _repeated(self, given: Sequence[Tensor]) -> Repeated | None:
-        """Later calls as launches and nothing else, where kernels alone make D and read operands as they lie."""
-        if self.launch is None or not self.alone or self.launch.tile.terms:
-            return None
-        grads = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-        if grads and (self.backward is None or any(each.requires_grad for each in given[3:])):
-            return None
-        ready, operands = self.arranged([each.detach() for each in given], self.launch)
-        places = (1, 0, 2) if self.frame.swapped else (0, 1, 2)
-        if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
-            return None
-        if any(len(set(term)) < len(term) for term in self._terms):
-            return None
-        values = dict(zip(self.between.inputs[1:], (*operands, *self.coordinates), strict=True))
-        forward = self.launch.replay(ready, values, places, states=grads)
-        return Repeated(self, forward, [each.shape for each in ready], grads)
-
     def _as_read(self, tensor: Tensor, at: int, launch: CascadeLaunch | None) -> Tensor:
         """An arranged A, B or C in memory as products or the kernel read it."""
         if launch is not None:
@@ -439,46 +412,6 @@ class CascadePlan:
         return f"CascadePlan({self.notation}, {self.program.form})"
 
 
-class _Written(NamedTuple):
-    """A known call of few elements."""
-
-    program: TorchProgram
-    coordinates: list[Tensor]
-    several: bool
-
-    def run(self, given: Sequence[Tensor]) -> Any:
-        """The results; None where torch may round the factors of products."""
-        if shortened():
-            return None
-        if torch.is_grad_enabled():
-            found = self.program(*given, *self.coordinates)
-        else:  # no result is a view that gradients could not be written through later
-            with torch._C._ExcludeDispatchKeyGuard(VIEWS):
-                found = self.program(*given, *self.coordinates)
-        return found if self.several else found[0]
-
-
-class _Again(NamedTuple):
-    """A known call whose tensors need not be read again."""
-
-    plan: CascadePlan
-
-    def run(self, given: Sequence[Tensor]) -> Any:
-        return self.plan.anew(given)
-
-
 def _without_memory(tensor: Tensor) -> Tensor:
     """A tensor of the same layout."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; 1 in Triton's interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def _is_hopper(device: torch.device) -> bool:
-    """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
-    from weft.gpu.warp_specialized.gluon_probe import refusal
-
-    return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None

@@ -1,15 +1,18 @@
-"""A call of a plan that is made again, forward and backward: kernels launched with other tensors, and nothing else."""
+"""Known calls of a plan: kernels launched with other tensors and nothing else, forward and backward; few elements at
+once in torch's operations; and calls whose tensors need not be read again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
+from weft.autograd.graphs import Program
 from weft.cascades.differentiable import VIEWS, Differentiated
 from weft.cascades.replay import Replay, slotted
+from weft.machine.exactness import shortened
 from weft.spec import Label
 
 
@@ -33,6 +36,25 @@ class Repeated:
         own = [terms[at] for at in self._places]
         self._turns = [_Turned(*each) for each in zip(labels, own, shapes, strict=True)]
         self._replays: dict[tuple[bool, ...], Replay] = {}
+
+    @classmethod
+    def of(cls, plan: Any, given: Sequence[Tensor]) -> Repeated | None:
+        """Later calls of a plan, where kernels alone make D and read operands as they lie."""
+        if plan.launch is None or not plan.alone or plan.launch.tile.terms:
+            return None
+        grads = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        if grads and (plan.backward is None or any(each.requires_grad for each in given[3:])):
+            return None
+        ready, operands = plan.arranged([each.detach() for each in given], plan.launch)
+        places = (1, 0, 2) if plan.frame.swapped else (0, 1, 2)
+        if any(given[at].data_ptr() != own.data_ptr() for at, own in zip(places, ready, strict=True)):
+            return None
+        notation = plan.notation
+        if any(len(set(term)) < len(term) for term in (notation.a, notation.b, notation.c)):
+            return None
+        values = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
+        forward = plan.launch.replay(ready, values, places, states=grads)
+        return cls(plan, forward, [each.shape for each in ready], grads)
 
     def run(self, tensors: Sequence[Tensor]) -> Tensor | None:
         """D, or None on another device than the kernels were launched on."""
@@ -86,6 +108,34 @@ class Repeated:
         given = [(a, b, c)[self._places[at]] for at in range(3)]
         self._replays[needs] = slotted(calls, [*given, *operands, *found, grad], made.found, made.room)
         return made.found
+
+
+class Written(NamedTuple):
+    """A known call of few elements."""
+
+    program: Program
+    coordinates: list[Tensor]
+    several: bool
+
+    def run(self, given: Sequence[Tensor]) -> Any:
+        """The results; None where torch may round the factors of products."""
+        if shortened():
+            return None
+        if torch.is_grad_enabled():
+            found = self.program(*given, *self.coordinates)
+        else:  # no result is a view that gradients could not be written through later
+            with torch._C._ExcludeDispatchKeyGuard(VIEWS):
+                found = self.program(*given, *self.coordinates)
+        return found if self.several else found[0]
+
+
+class Again(NamedTuple):
+    """A known call whose tensors need not be read again."""
+
+    plan: Any
+
+    def run(self, given: Sequence[Tensor]) -> Any:
+        return self.plan.anew(given)
 
 
 class _Turned:

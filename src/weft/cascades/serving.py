@@ -13,8 +13,10 @@ from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import Program
-from weft.cascades.terms import terms_for
+from weft.cascades.terms import BOUND, terms_for
+from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import power_of_two
+from weft.planner.target import target_of
 
 LEAST = 16  # of a side of `tl.dot`
 FEW = 8  # terms of S that take less time one by one than as a matrix product of 16
@@ -101,6 +103,39 @@ def tile_of(frame: Frame, processors: int = 1, hopper: bool = False) -> CascadeT
         processors *= 2  # that many programs of few rows run side by side
     splits = min(processors // max(programs, 1), tiles // _LEAST_SHARE, _MOST_SPLITS)
     return tile._replace(splits=max(splits, 1))
+
+
+def tiles_for(
+    program: Program, frame: Frame, asked: bool, hopper: bool
+) -> tuple[CascadeTile, CascadeTile | None] | None:
+    """The tile of the kernel that serves a program, and that for operands which terms do not hold.
+
+    None where blocks serve it. `asked`: the kernel is asked for by name, and `UnsupportedError` says why there is none.
+    """
+    reason = unserved(program, frame)
+    if frame.algebra is not None:
+        reason = "the second contraction is in another algebra"
+    if reason is not None:
+        if asked:
+            raise UnsupportedError(f"no Triton kernel runs this cascade: {reason}")
+        return None
+    processors = _processors(frame.device)
+    tile = tile_of(frame, processors, hopper)
+    if not (asked or is_default(frame, tile)):
+        return None
+    return tile, without_terms(frame, processors) if tile.terms == BOUND else None
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether kernels in Gluon compile for a GPU, and it multiplies by warp groups."""
+    from weft.gpu.warp_specialized.gluon_probe import refusal
+
+    return torch.cuda.get_device_capability(device) == (9, 0) and refusal(target_of("triton", device)) is None
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; 1 in Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def is_default(frame: Frame, tile: CascadeTile) -> bool:

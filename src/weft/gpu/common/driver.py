@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.base.arrays import outside_inference
-from weft.base.kept import is_capturing
+from weft.base.kept import await_making, is_capturing
 from weft.gpu.common.cubin import Cubin
 from weft.gpu.common.tensor_maps import BYTES, EncodedMap
 from weft.planner.schedule import Launched
@@ -62,7 +62,9 @@ def made_aside(make: Callable[[], Tensor], device: torch.device) -> Tensor:
     is made on another stream: the graph has no part of that."""
     with outside_inference():
         if not is_capturing(device):
-            return make()
+            found = make()
+            await_making(device)
+            return found
         side = torch.cuda.Stream(device)
         with aside_of_capture(), torch.cuda.stream(side):
             found = make()
