@@ -39,7 +39,7 @@ _KINDS = ("cpu", "cuda")  # of devices with an autocast of their own
 class Place(NamedTuple):
     """Where a call that is not known is kept once it is."""
 
-    key: tuple[Any, ...]  # words, shapes, alignments, autocast
+    key: tuple[Any, ...]  # words, shapes, alignments
     state: tuple[int, int, str]  # before the call was planned: what is outdated meanwhile is never found
 
 
@@ -49,6 +49,7 @@ class _Entry(NamedTuple):
     guards: Any
     state: tuple[int, int, str]
     recording: bool | None  # whether gradients were recorded; None where no tensor requires one
+    cast: tuple[Any, ...] | None  # autocast's types; None where it was off, which the guards see
     call: Any
 
 
@@ -76,26 +77,24 @@ class Calls:
         try:
             for tensor in tensors:
                 address = tensor.data_ptr()
-                if (address < LOW and tensor.numel()) or tensor.is_nested:
-                    return None, None  # torch's guards end the process on a nested tensor
+                if address < LOW and tensor.numel():
+                    return None, None
                 bits |= address
                 parts.append(tensor.shape)
-        except (AttributeError, RuntimeError, ValueError):  # of a lazy parameter
+        except (AttributeError, RuntimeError, ValueError):  # of a lazy parameter, or a nested tensor
             return None, None
         if bits & _ALIGNED:
             parts.append(tuple([tensor.data_ptr() & _ALIGNED for tensor in tensors]))
-        if any_autocast():
-            parts.append(tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]))
         key, now = tuple(parts), call_state()
         try:
             known = self._known.get(key, ())
         except TypeError:  # a word without a hash is refused where it is read
             return None, None
-        recording = torch.is_grad_enabled()
         for entry in known:
-            fits = entry.state == now and (entry.recording is None or entry.recording is recording)
-            if fits and entry.guards.check(*tensors):
-                return entry.call, None
+            if entry.state == now and entry.guards.check(*tensors):
+                recording, cast = entry.recording, entry.cast
+                if (recording is None or recording is torch.is_grad_enabled()) and (cast is None or cast == _cast()):
+                    return entry.call, None
         return None, Place(key, now)
 
     def keep(self, place: Place | None, tensors: Sequence[Any], call: Any) -> None:
@@ -107,7 +106,7 @@ class Calls:
         if any(each.is_neg() for each in tensors):  # a launch sees memory as it is stored: each call resolves signs
             return
         recording = torch.is_grad_enabled() if any(each.requires_grad for each in tensors) else None
-        entry, (key, state) = _Entry(guards_of(tensors), place.state, recording, call), place
+        entry, (key, state) = _Entry(guards_of(tensors), place.state, recording, _cast(), call), place
         with self._lock:
             if state[0] != self._changes:
                 self._known, self._changes = {}, state[0]
@@ -126,10 +125,17 @@ CALLS = Calls(4096)
 CALLS_OF_LISTS = Calls(512)
 
 
+def _cast() -> tuple[Any, ...] | None:
+    """The types that autocast makes operands, and where it is on; None where it is off."""
+    if not any_autocast():
+        return None
+    return tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS])
+
+
 def present(words: Hashable, a: Any, b: Any, c: Any, out: Any, beside: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:
     """Words and tensors of a contraction as the table takes them: the words say which of the tensors there are."""
     if c is None and out is None:
-        return words, (a, b, *beside) if beside else (a, b)
+        return words, (a, b, *beside)
     if out is None:
         return (words, "c"), (a, b, c, *beside)
     if c is None:
@@ -220,4 +226,4 @@ class _Signature:
     def _of(tensors: Sequence[Tensor]) -> tuple[Any, ...] | None:
         signature = call_signature(*tensors)
         kinds = [(type(each), each.is_inference()) for each in tensors]
-        return None if signature is None else (signature, kinds)
+        return None if signature is None else (signature, kinds, _cast())

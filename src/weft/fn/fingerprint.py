@@ -158,9 +158,15 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
     if code.flat is None or inner.__defaults__ or inner.__kwdefaults__ or inner in _settled:
         return None
     key += (code, inner.__name__)
-    names = _cells(inner) if inner.__closure__ else {}
-    for name, attributes in code.flat:
-        value = _named(inner, names, name)
+    for name, cell, attributes in code.flat:
+        if cell is not None:
+            value = inner.__closure__[cell].cell_contents
+        elif name is OF_VALUES:
+            value = torch.Tensor
+        else:
+            value = inner.__globals__.get(name, ABSENT)
+            if value is ABSENT:
+                value = cast(Any, inner).__builtins__.get(name, ABSENT)
         for attribute in attributes:
             if type(value) is types.ModuleType:
                 value = value.__dict__.get(attribute, ABSENT)

@@ -62,8 +62,8 @@ class Code:
     def __init__(self, code: types.CodeType) -> None:
         self._code = code
         self._reads: dict[bool, tuple[Read, ...] | None] = {}
-        #: The names and attributes that it reads, where it reads no items.
-        self.flat: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+        #: The names, the cells that some of them are of, and the attributes that it reads, where it reads no items.
+        self.flat: tuple[tuple[str, int | None, tuple[str, ...]], ...] | None = None
 
     def own_name(self) -> str | None:
         """A method's name for the object that it belongs to."""
@@ -85,7 +85,10 @@ class Code:
         except Opaque:
             return None
         if not bound and all(how == "." for read in found for how, _ in read.steps):
-            self.flat = tuple([(read.name, tuple([what for _, what in read.steps])) for read in found])
+            cells = {name: at for at, name in enumerate(code.co_freevars)}
+            self.flat = tuple(
+                [(read.name, cells.get(read.name), tuple([what for _, what in read.steps])) for read in found]
+            )
         return found
 
 

@@ -8,7 +8,7 @@ writes in place, where D is in the type of the sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -69,10 +69,10 @@ def _in_place(node: fx.Node, contraction: Contraction) -> Callable[[Tensor], Any
         return None
     if not {d.dtype, node.meta["dtype"], node.args[0].meta["dtype"]} <= {dtype}:
         return None
-    (call, place), rest = form, node.args[1:]
+    (call, place), rest, options = form, node.args[1:], dict(node.kwargs)
 
     def after(d: Tensor) -> None:
-        call(d, *rest, **node.kwargs, **{place: d})
+        call(d, *rest, **options, **{place: d})
 
     return after
 
@@ -114,8 +114,8 @@ class FoldedLaunch:
         if product is None or after is None:
             return product
 
-        def make(a: Tensor, b: Tensor, aux: Sequence[Tensor | None]) -> Tensor:
-            found = product(a, b, aux)
+        def make(a: Tensor, b: Tensor, *aux: Tensor | None) -> Tensor:
+            found = product(a, b, *aux)
             after(found)
             return found
 

@@ -138,9 +138,11 @@ class LibraryPart:
         direct = self._direct
         if direct is None or not self._returns:
             return None
-        if addend is None:
-            return lambda a, b, aux: direct(a, b, None, None)
-        return lambda a, b, aux: direct(a, b, aux[addend], None)
+        if addend is not None:
+            return lambda a, b, *aux: direct(a, b, aux[addend], None)
+        if self._sums.call is not None and not self._scheme.contraction.aux:
+            return self._sums.call
+        return lambda a, b, *aux: direct(a, b, None, None)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

@@ -21,7 +21,7 @@ from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapp
 from weft.library.scheme import LibraryScheme
 from weft.library.split import SplitProducts
 from weft.library.views import A, B, C, D, Frame, Group, View
-from weft.planner.schedule import AuxTensors, Scalar, Target
+from weft.planner.schedule import AuxTensors, Make, Scalar, Target
 from weft.spec import Contraction, Layout
 
 
@@ -31,6 +31,8 @@ class Unprepared:
     #: The sums as one call of torch, where they are that; and whether it may return D.
     direct: Direct | None = None
     returns = False
+    #: Torch's call that returns D, where it takes A and B as they are.
+    call: Make | None = None
 
     def prepare(self, target: Target) -> None:
         """Have functions of A and of B done in one pass each."""
@@ -100,6 +102,7 @@ class Pairs(Unprepared):
             spread = all(_spreads(layout, place, d, frame) for layout, place in ((a, A), (b, B)))
             if spread and torch.broadcast_shapes(a.shape, b.shape) == d.shape:  # else D would get another shape
                 self.direct, self.returns = of_elements(None, None, None), d.shape in (a.shape, b.shape)
+                self.call = torch.mul
             else:
                 views = self._a.view.in_layout(a), self._b.view.in_layout(b)
                 self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
@@ -202,7 +205,7 @@ class Matrices(OfMatrices):
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
             layer = scheme.types.way == "plain" and not self.clamps and is_linear(given, views)
             if layer and not order.swapped and not batched:
-                self.direct, self.returns = linear(products, self.direct), True
+                self.direct, self.returns, self.call = linear(products, self.direct), True, products.linear
         #: Bytes of operands that are packed.
         self.packed_bytes = self._left.bytes + self._right.bytes
         self.bytes = self.packed_bytes + self._products.bytes(*sizes)
@@ -225,10 +228,11 @@ class Matrices(OfMatrices):
             layouts = a, b, contraction.d
             return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
         of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
-        return direct(
-            products, seeing(left.view, a), seeing(right.view, b), of_c, seeing(place, contraction.d),
-            swapped=self._swapped, adds=adds,
-        )  # fmt: skip
+        of_left, of_right = seeing(left.view, a), seeing(right.view, b)
+        if of_left is of_right is None and not self._swapped:
+            self.call = products.multiply
+        of_d = seeing(place, contraction.d)
+        return direct(products, of_left, of_right, of_c, of_d, swapped=self._swapped, adds=adds)
 
     @property
     def _is_of_vectors(self) -> bool:

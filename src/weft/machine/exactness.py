@@ -27,21 +27,21 @@ def guarded(call: Callable[..., Any], product: torch.dtype, result: torch.dtype,
     """
     if product in _SINGLE:
         if kind == "cpu":
-            return _of_single_precision(call, shortened, exact_products)
-        return _of_single_precision(call, _shortened_on_a_gpu, partial(float32_products, tf32=False))
+            return _of_single_precision(call, _allowed, exact_products)
+        return _of_single_precision(call, _allowed_on_a_gpu, partial(float32_products, tf32=False))
     if kind == "cpu" or product not in _HALVES:
         return call
     return _of_halves(call, _HALVES[product], split=result is product)
 
 
 def _of_single_precision(
-    call: Callable[..., Any], shortens: Callable[[], bool], ieee: Callable[[], AbstractContextManager[None]]
+    call: Callable[..., Any], allowed: Callable[[], Any], ieee: Callable[[], AbstractContextManager[None]]
 ) -> Callable[..., Any]:
     def exactly(*args: Any, **options: Any) -> Any:
-        if shortens():
-            with ieee():
-                return call(*args, **options)
-        return call(*args, **options)
+        if allowed() in _EXACT:
+            return call(*args, **options)
+        with ieee():
+            return call(*args, **options)
 
     return exactly
 
@@ -76,21 +76,18 @@ def _no() -> bool:
     return False
 
 
-def _shortened_on_a_gpu() -> bool:
-    """Whether torch may make float32 products in TF32."""
-    if _precision is None:
-        return torch._C._get_cublas_allow_tf32()
-    return _precision("cuda", "matmul") not in ("none", "ieee")
-
-
-_precision: Any = getattr(torch._C, "_get_fp32_precision_getter", None)  # since torch 2.9
+#: What torch may make of float32 products; before torch 2.9 a CPU has the setting of all devices.
+_allowed: Callable[[], Any] = torch.get_float32_matmul_precision
+_allowed_on_a_gpu: Callable[[], Any] = torch._C._get_cublas_allow_tf32
+if hasattr(torch._C, "_get_fp32_precision_getter"):
+    _allowed = partial(torch._C._get_fp32_precision_getter, "mkldnn", "matmul")
+    _allowed_on_a_gpu = partial(torch._C._get_fp32_precision_getter, "cuda", "matmul")
+_EXACT = ("none", "ieee", "highest", False)  # where it may not round their factors
 
 
 def shortened() -> bool:
     """Whether torch may round the factors of float32 products on the CPU (`torch.set_float32_matmul_precision`)."""
-    if _precision is None:  # one setting for all devices
-        return torch.get_float32_matmul_precision() != "highest"
-    return _precision("mkldnn", "matmul") not in ("none", "ieee")
+    return _allowed() not in _EXACT
 
 
 class _Switch:

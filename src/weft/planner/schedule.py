@@ -96,8 +96,8 @@ class NewTensor(NamedTuple):
     device: torch.device
 
 
-#: A plain call, without C and factors: A, B and auxiliary operands to a new D.
-Make: TypeAlias = Callable[[torch.Tensor, torch.Tensor, Sequence[torch.Tensor | None]], torch.Tensor]
+#: A plain call, without C and factors: A, B and each auxiliary operand to a new D.
+Make: TypeAlias = Callable[..., torch.Tensor]
 
 
 class Launch(Protocol):

@@ -149,9 +149,13 @@ class PlanBase:
         now = self._request.again()
         return self._request if now == self._request else now
 
-    def _current(self, watched: Watched[Any]) -> Self:
+    @property
+    def _current(self) -> Self:
         """The plan of what the caller's functions compute now: this one, where they are as they were."""
-        request = watched.now()
+        return self if self._watched is None else self._with(self._watched.now())
+
+    def _with(self, request: Request) -> Self:
+        """The plan of a request with functions as they are now."""
         if request is self._request:
             return self
         found: Self | None = self._others.get(request)

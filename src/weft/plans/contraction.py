@@ -7,9 +7,9 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Unpack, cast, overload
+from typing import Any, Generic, Unpack, overload
 
 import torch
 
@@ -19,6 +19,7 @@ from weft.base.arrays import (
     Returned,
     Selected,
     Several,
+    any_autocast,
     as_results,
     as_tensor,
     is_subclass,
@@ -30,7 +31,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.base.factors import addition
 from weft.base.memory import check_room, new_tensor, workspace_error
-from weft.engine.calls import Calls, present
+from weft.engine.calls import Calls, Place, present
 from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
@@ -117,16 +118,22 @@ class Plan(PlanBase, Generic[Returned]):
         """
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
-        if self._watched is not None and (plan := self._current(self._watched)) is not self:
+        if self._watched is not None and (request := self._watched.now()) is not self._request:
+            plan = self._with(request)
             return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         if beta is None:
             beta = 1.0
         elif c is None and out is not None:
             c, beta = addition(c, beta, out)
         said, beside = said_operands(operands) if operands is not None else ((), ())
-        place, tensors = None, cast("Sequence[Any]", ())
+        place: Place | None = None
+        tensors: Sequence[Any] = ()
         if said is not None and validate is False and not unknown:
-            words, tensors = present(said, a, b, c, out, beside)
+            words: Hashable = said
+            if c is None and out is None:
+                tensors = a, b, *beside
+            else:
+                words, tensors = present(said, a, b, c, out, beside)
             known, place = self._calls.find(words, tensors)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
                 return found
@@ -234,7 +241,7 @@ class Plan(PlanBase, Generic[Returned]):
         (True, tensor(6.))
         """
         with call_context(lambda: describe_call("plan.bind", self._request.text, a=a, b=b, c=c, out=out)):
-            plan = self if self._watched is None else self._current(self._watched)
+            plan = self._current
             return plan._bound(a, b, c, alpha, beta, out, operands)
 
     def _bound(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> BoundCall:
@@ -339,7 +346,11 @@ class Plan(PlanBase, Generic[Returned]):
         if not first.numel() or (given and first is not result) or any(x.is_conj() or x.is_neg() for x in others):
             return None
         views = (a.is_conj(), b.is_conj())
-        names, aux = list(operands), variant.description.aux
+        names = list(operands)
+        order = tuple([
+            names.index(each.name) if each.name in operands else None
+            for each in variant.description.aux if each.kind != "output"
+        ])  # fmt: skip
         request, maker = self._request, getattr(variant.launch, "maker", None)
         new = NewTensor(self.shape, self._default[0].strides, self.dtype, request.device)
         return KnownCall(
@@ -352,10 +363,8 @@ class Plan(PlanBase, Generic[Returned]):
             variant=variant,
             others=request.outputs or (),
             views=views if any(views) else (),
-            make=None if any(views) or request.outputs is not None or maker is None else maker(new),
-            order=tuple(
-                names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
-            ),
+            make=None if any(views) or request.outputs is not None or maker is None or any_autocast() else maker(new),
+            order=None if order == tuple(range(len(names))) else order,
         )
 
     def _fitting(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, dtype, empty_strided
 
-from weft.base.arrays import any_autocast, increment_version
+from weft.base.arrays import increment_version
 from weft.base.memory import workspace_error
 from weft.errors import is_out_of_memory
 from weft.planner.schedule import Make, NewTensor
@@ -48,12 +48,22 @@ class KnownCall(NamedTuple):
     variant: Any = None  # of the plan, whose kernels may be exchanged: its workspace is read when it is reported
     others: tuple[dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     views: tuple[bool, ...] = ()  # of A and B: whether they are conjugate views; none where neither is
-    order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
+    #: Which operand each auxiliary tensor of the launch is, None for a coordinate; None where they are as they come.
+    order: tuple[int | None, ...] | None = None
     make: Make | None = None  # the launch's own plain call, which makes the result
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result of a call, or None where it must be checked in full."""
-        launch, number, order = self.launch, self.number, self.order
+        make, order = self.make, self.order
+        if make is not None and out is None and c is None and type(alpha) is type(beta) is float and alpha == 1 == beta:
+            try:
+                aux = operands if order is None else [None if at is None else operands[at] for at in order]
+                return make(a, b, *aux)
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):  # the full way reports how much was requested
+                    return None
+                raise
+        launch, number = self.launch, self.number
         if type(alpha) is not number and (alpha := _as(number, alpha)) is None:
             return None
         if type(beta) is not number and (beta := _as(number, beta)) is None:
@@ -65,13 +75,6 @@ class KnownCall(NamedTuple):
             return None
         if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
-        if out is None and c is None and alpha == 1 and self.make is not None and not any_autocast():
-            try:
-                return self.make(a, b, [None if at is None else operands[at] for at in order] if order else ())
-            except (RuntimeError, MemoryError) as error:
-                if is_out_of_memory(error):  # the full way reports how much was requested
-                    return None
-                raise
         further: tuple[Tensor, ...] = ()
         given = out is not None
         if out is None:
@@ -87,9 +90,9 @@ class KnownCall(NamedTuple):
         if self.views:  # a launch sees memory as it is stored
             a, b = (x.conj() if view else x for x, view in zip((a, b), self.views, strict=True))
         try:
-            if order or further:
-                aux = [None if at is None else operands[at] for at in order]
-                launch(a, b, c, out, alpha, beta, [*aux, *further] if further else aux)
+            aux = operands if order is None else [None if at is None else operands[at] for at in order]
+            if aux or further:
+                launch(a, b, c, out, alpha, beta, (*aux, *further))
             else:
                 launch(a, b, c, out, alpha, beta)
         except (RuntimeError, MemoryError) as error:

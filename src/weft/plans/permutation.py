@@ -75,7 +75,7 @@ class PermutePlan(PlanBase):
         """
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
-        if self._watched is not None and (plan := self._current(self._watched)) is not self:
+        if self._watched is not None and (plan := self._current) is not self:
             return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         plain = c is None and beta is None and type(alpha) is float and alpha == 1.0 and not unknown
         c, beta = addition(c, beta, out)
@@ -150,7 +150,7 @@ class PermutePlan(PlanBase):
         As `weft.Plan.bind`; a `c` that is not `out` has the result's shape, strides and alignment.
         """
         with call_context(lambda: describe_call("plan.bind", self._request.text, x=x, c=c, out=out)):
-            plan = self if self._watched is None else self._current(self._watched)
+            plan = self._current
             return plan._bound(x, c, alpha, beta, out)
 
     def _bound(self, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> BoundCall:

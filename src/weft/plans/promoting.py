@@ -11,7 +11,7 @@ grossly wrong is corrected, and kept on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, islice
 from math import inf
@@ -67,7 +67,7 @@ class PromotingLaunch:
         one = number(1, self._asked.description.arithmetic.accumulate)  # type: ignore[union-attr]
         known: tuple[Any, Make | None] = (None, None)  # a launch and its plain call
 
-        def make(a: torch.Tensor, b: torch.Tensor, aux: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        def make(a: torch.Tensor, b: torch.Tensor, *aux: torch.Tensor | None) -> torch.Tensor:
             nonlocal known
             call = next(count)
             if call < self._next:
@@ -76,7 +76,7 @@ class PromotingLaunch:
                     launch = self._launch
                     known = launch, made = launch, launch.maker(new) if hasattr(launch, "maker") else None
                 if made is not None:
-                    return made(a, b, aux)
+                    return made(a, b, *aux)
             d = torch.empty_strided(shape, strides, dtype=dtype, device=device)
             arguments = (a, b, None, d, one, one, aux) if aux else (a, b, None, d, one, one)
             if call < self._next:

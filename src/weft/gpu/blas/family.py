@@ -6,7 +6,6 @@ One call through torch: `mm`, or `bmm` over a batch mode or over one mode of m o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -53,7 +52,7 @@ class BlasLaunch:
         """The call of the library that returns D, of operands that lie as described."""
         return self._made if self._returns else None
 
-    def _made(self, a: Tensor, b: Tensor, aux: Sequence[Tensor | None] = ()) -> Tensor:
+    def _made(self, a: Tensor, b: Tensor, *aux: Tensor | None) -> Tensor:
         cublas.make_ready(a.device)
         left, right = (b, a) if self.swap_ab else (a, b)
         if not self._given[0]:

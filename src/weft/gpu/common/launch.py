@@ -220,11 +220,11 @@ class KernelLaunch:
             return None
         given, ones, allocate, current = self._given, self._factors(1, 1), torch.empty_strided, torch._C._cuda_getDevice
 
-        def make(a: torch.Tensor, b: torch.Tensor, aux: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        def make(a: torch.Tensor, b: torch.Tensor, *aux: torch.Tensor | None) -> torch.Tensor:
             d = allocate(shape, strides, dtype=dtype, device=device)
             tensors = in_order(a, b, None, d)
             if current() != direct.device or launches_are_hooked():
-                self(tensors, 1, 1, tuple(aux))
+                self(tensors, 1, 1, aux)
                 return d
             words = [tensors[at].data_ptr() for at in given]  # type: ignore[union-attr]
             words += ones
