@@ -7,6 +7,7 @@ the package `weft`, ``weft.tuning`` serves options of `weft tune`. weft itself n
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from weft.errors import UnsupportedError
@@ -16,9 +17,10 @@ NAMES = ("energy", "ladder", "profile")
 
 
 def found(group: str, name: str) -> Any | None:
-    """The object of an entry point; None where no installed distribution names it."""
+    """The object of an entry point; None where no distribution names it, or one without files."""
     for entry in entry_points(group=group, name=name):
-        return entry.load()
+        if find_spec(entry.module.partition(".")[0]) is not None:
+            return entry.load()
     return None
 
 
