@@ -23,7 +23,7 @@ statements = docs_module("pictures").statements
 # From the ground up: a room may import only those before it. `weft/__init__` and `__main__` may import all.
 ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner", "engine"),
-    *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
+    *("gpu.common", "gpu.gett", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     *("gpu.selection", "gpu.pointwise"),
     *("gpu.grouped", "gpu.terms"),
     *("gpu.permute", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu", "library"),
@@ -37,8 +37,6 @@ BENCH_ROOMS = ("version", "machine", "cases", "", "profiling", "ladder", "micro"
 
 # Families meet in `gpu.common` alone, but for these.
 FAMILIES_MEET = {
-    ("gpu.warp_specialized", "gpu.tma"),
-    ("gpu.terms", "gpu.tma"),
     ("gpu.terms", "gpu.warp_specialized"),
     ("gpu.simt", "gpu.semiring"),
     ("gpu.complex", "gpu.gett"),

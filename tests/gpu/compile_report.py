@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from reporting import print_report
-from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
 import weft
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.tma import family as tma
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
@@ -67,29 +63,6 @@ def late(text: str) -> int:
     return len(re.findall(r"ld\.global", after))
 
 
-def parts_report(described: Contraction, part: str, **changed: object) -> dict[str, object]:
-    """Of the first choice among blocks by tma with that text in it, and how many bytes the assembler spills."""
-    ranked = choose(described, "triton", H200).ranked
-    schedule = next(r.schedule for r in ranked if r.schedule.family == "tma" and part in str(r.schedule))
-    schedule = replace(schedule, **changed)  # type: ignore[arg-type]
-    built = compiled(tma.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
-    text = built.asm["ptx"]
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(text)
-        file.flush()
-        command = [get_ptxas(90).path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
-        spilled = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return {
-        "schedule": str(schedule),
-        "shared": built.metadata.shared,
-        "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", spilled))),
-        "serialized": "are serialized" in spilled,
-        "unwritten": unwritten(built.asm["cubin"]),
-        "waits in the loop": len(re.findall(r"wgmma\.wait_group\S* 2;", text)),
-        **instructions(text),
-    }
-
-
 def main() -> None:
     half, single, double = torch.float16, torch.float32, torch.float64
     extents = {case.name: case.extents for case in tccg()}
@@ -100,7 +73,6 @@ def main() -> None:
         cases[f"{name} sm_90"] = partial(report, described, "sm_90")
     first = next(iter(equations))
     square = dict.fromkeys("ijk", 1024)
-    narrow = {"i": 4096, "j": 296, "k": 1024}
     elu = trace(torch.nn.functional.elu, (half,), hook="b_fn")
     tanh = trace(torch.tanh, (single,), hook="epilogue")
     for architecture in ("sm_80", "gfx942"):
@@ -130,39 +102,16 @@ def main() -> None:
         "e5m2": contraction("ik,jk->ij", square, torch.float8_e5m2, half, precision=torch.float8_e5m2),
     }
     for name, described in bytes_wide.items():
-        for room in ("tma", "gett"):
-            cases[f"{name} in {room} sm_90"] = partial(report, described, "sm_90", room)
+        cases[f"{name} in gett sm_90"] = partial(report, described, "sm_90", "gett")
+    cases["int8 in ws sm_90"] = partial(report, bytes_wide["int8"], "sm_90", "warp_specialized")
     fp8 = contraction("ik,kj->ij", square, torch.float8_e4m3fn, half)
     cases["e4m3 as half sm_90"] = partial(report, fp8, "sm_90", "gett")
-    for name in ("tccg-15", "tccg-13"):  # whole sums, split sums
-        cases[f"tma {name} sm_90"] = partial(
-            report, contraction(equations[name], extents[name], half, single), "sm_90", "tma"
-        )
-    cases["tma fused sm_90"] = partial(
-        report, contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "tma"
-    )
-    both = contraction(equations["tccg-15"], extents["tccg-15"], half, single)
-    cases |= {
-        "parts sm_90": partial(parts_report, both, "128x320x64"),
-        "parts of split sums sm_90": partial(
-            parts_report, contraction(equations["tccg-13"], extents["tccg-13"], half, single), "128x320x64"
-        ),
-        "parts swap_ab sm_90": partial(
-            parts_report, contraction(equations["tccg-09"], extents["tccg-09"], half, single), "128x80x64"
-        ),
-        "parts fused sm_90": partial(parts_report, replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
-        "parts tf32 sm_90": partial(
-            parts_report, contraction("ik,jk->ij", narrow, single, single, precision="tf32"), "+"
-        ),
-    }
     both = {hook: trace(lambda x: 3 * x + 1, (half,), hook=hook) for hook in ("a_fn", "b_fn")}
-    odd = contraction("ik,jk->ij", dict.fromkeys("ijk", 72), half, half, **both)
     for k in (24, 72):  # a single step, more steps
         described = contraction("ik,jk->ij", {"i": 4096, "j": 512, "k": k}, half, single, **both)
         cases[f"masked {k} sm_90"] = partial(report, described, "sm_90", "gett")
     step = {"i": 4096, "j": 512, "k": 24}
     cases["step sm_90"] = partial(report, contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "gett")
-    cases["tma in parts fused sm_90"] = partial(report, odd, "sm_90", "tma", tile=(128, 80, 64))
     cases["fused gfx942"] = partial(report, others["fused"], "gfx942")
     print_report(cases)
 

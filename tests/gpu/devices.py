@@ -27,7 +27,6 @@ from weft.gpu.gett import family as gett
 from weft.gpu.permute import family as permute
 from weft.gpu.semiring import family as semiring
 from weft.gpu.simt import family as simt
-from weft.gpu.tma import family as tma
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.planner import pre_reduce
 from weft.planner.schedule import Description, Target
@@ -85,7 +84,6 @@ def _tasks() -> dict[str, Task]:
     gate = {"p": 2, "q": 2, "a": 2, "b": 2, "x": 64, "y": 64, "z": 256}
     found = (
         Task(blas, "a matrix product", partial(contraction, "mk,kn->mn", square, dtype=half)),
-        Task(tma, "TCCG 15, float16", case(15, **halves)),
         Task(warp_specialized, "TCCG 15, float16", case(15, **halves)),
         Task(gett, "TCCG 1, float16", case(1, **halves)),
         Task(ttgt, "TCCG 20, float16", case(20, **halves)),

@@ -20,7 +20,6 @@ from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.gett import family as gett
 from weft.gpu.semiring import family as semiring
 from weft.gpu.simt import family as simt
-from weft.gpu.tma import family as tma
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
 
@@ -95,7 +94,7 @@ def main() -> None:
         "operands": {"bias": ("n", half), "gate": ("mk", half), "shift": ("k", half)}, "indices": {"m": "m", "n": "n"},
         "a_fn": lambda x, gate: x * gate, "b_fn": lambda x, shift: x + shift,
     }  # fmt: skip
-    for room in (gett, tma, simt):
+    for room in (gett, simt):
         contraction = described("mk,nk->mn", square, **fused)
         cases[f"fused {room.NAME} sm_90"] = partial(report, room, contraction, "sm_90")
     cases["fused matrix gfx942"] = partial(report, gett, described("mk,nk->mn", square, **fused), "gfx942")

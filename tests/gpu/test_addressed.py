@@ -67,7 +67,7 @@ def _end(rank: Any, schedule: str) -> str:
 
 
 def _is_split(rank: Any, schedule: str) -> bool:
-    return schedule not in ("gett", "tma") or bool(rank.schedule.workspace_bytes)
+    return schedule not in ("gett", "ws.coop") or bool(rank.schedule.workspace_bytes)
 
 
 def matrices(m: int, k: int, n: int, dtype: torch.dtype) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
@@ -76,7 +76,7 @@ def matrices(m: int, k: int, n: int, dtype: torch.dtype) -> Callable[[], tuple[t
 
 CASES: dict[str, Any] = {
     "gett": matrices(64, 8192, 64, DOUBLE),
-    "tma": matrices(256, 4096, 256, HALF),
+    "ws.coop": matrices(256, 4096, 256, HALF),
     "D permuted": matrices(1001, 777, 1003, HALF),
     "complex.real_2x2": matrices(128, 64, 128, COMPLEX),
     "complex.planar A": matrices(2, 4096, 2, COMPLEX),
@@ -177,11 +177,11 @@ def test_what_is_launched_past_torch_is_left_out_of_no_call(monkeypatch: pytest.
 def test_operands_of_functions_are_among_the_addresses() -> None:
     bias = torch.ones(256, dtype=HALF)
     options = {"epilogue": lambda s, x: torch.tanh(s + x), "operands": {"x": ("n", bias)}}
-    a, b = CASES["tma"]()
-    plain = launch_of("tma", "mk,kn->mn", a, b, **options)
+    a, b = CASES["ws.coop"]()
+    plain = launch_of("ws.coop", "mk,kn->mn", a, b, **options)
     noted = addressed(plain)
     for _ in range(3):
-        tensors = (*CASES["tma"](), torch.empty(256, 256, dtype=HALF), torch.ones(256, dtype=HALF))
+        tensors = (*CASES["ws.coop"](), torch.empty(256, 256, dtype=HALF), torch.ones(256, dtype=HALF))
         x, y, d, beside = tensors
         wanted, found = (
             launched(partial(call, x, y, None, d, 1.0, 1.0, (beside,)), tensors) for call in (plain, noted)

@@ -13,12 +13,12 @@ from gpu.reporting import PARTS, Report, slow
 pytestmark = pytest.mark.early
 
 STORES_FIRST = triton.__version__.startswith("3.9.")  # both operands are in shared memory before the threads meet
-FENCED_LATE = ("masked 24 sm_90", "step sm_90", "tma in parts fused sm_90")
+FENCED_LATE = ("masked 24 sm_90", "step sm_90")
 # One of each thing that is looked at below.
 FEW = (
     "tccg-01 sm_90", "tccg-13 sm_90", "tccg-21 sm_90", "tccg-01 gfx942", "fused sm_90", "tf32 sm_90", "ieee sm_90",
-    "double sm_90", "tf32 tccg-11 sm_90", "masked ?? sm_90", "step sm_90", "int8 weights sm_90", "int8 in tma sm_90",
-    "e4m3 in gett sm_90", "e4m3 as half sm_90", "tma tccg-13 sm_90", "parts fused sm_90",
+    "double sm_90", "tf32 tccg-11 sm_90", "masked ?? sm_90", "step sm_90", "int8 weights sm_90", "int8 in ws sm_90",
+    "e4m3 in gett sm_90", "e4m3 as half sm_90",
 )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_matrix_units_read_what_threads_stored_only_after_their_fences(report: R
     STORES_FIRST, strict=True,
     reason="Triton 3.9 stores A before the threads meet: each thread fences behind the barrier, before its own product",
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["masked 24 sm_90", "step sm_90", slow("tma in parts fused sm_90")])
+@pytest.mark.parametrize("name", ["masked 24 sm_90", "step sm_90"])
 def test_operands_that_are_computed_are_fenced_before_the_threads_meet(report: Report, name: str) -> None:
     assert report[name]["unfenced"] == 0
 
@@ -121,7 +121,7 @@ def test_nothing_is_read_before_the_launches_before_have_ended(report: Report) -
     for name, found in report.items():
         if not name.endswith("sm_90"):
             assert found["waits"] == 0, name  # their launches do not follow so
-        elif "tma" not in str(found["schedule"]):
+        else:
             assert found["waits"] == 1, name
         assert found["unawaited"] == found["unread"] == 0, name
 
@@ -158,40 +158,11 @@ def test_single_precision_is_never_shortened_silently(report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tma tccg-13 sm_90", slow("tma tccg-15 sm_90"), slow("tma fused sm_90"), slow("tma in parts fused sm_90")]
-)
-def test_boxes_come_by_the_tensor_memory_accelerator(report: Report, name: str) -> None:
-    found = report[name]
-    assert found["cp.async.bulk"]
-    assert found["wgmma"]
-    assert not found["cp.async"]
-    assert not found["ld.global"]
-
-
-@pytest.mark.parametrize("kind", [" fused", slow(""), slow(" of split sums"), slow(" swap_ab"), slow(" tf32")])
-def test_blocks_of_two_parts_keep_both_accumulators_in_registers(report: Report, kind: str) -> None:
-    """Both products of a step run on the tensor cores while boxes of the next come, and one wait serves both."""
-    found = report[f"parts{kind} sm_90"]
-    assert found["wgmma"]
-    assert found["cp.async.bulk"]
-    assert not found["mma"]
-    assert not found["cp.async"]
-    assert found["spilled"] <= (80 if "fused" in kind else 0), found["schedule"]  # once, beside 160 sums of a thread
-    assert found["st.global"] == found["st.global.16"]
-    if kind != " fused":
-        assert found["waits in the loop"] == 1
-    if kind == " of split sums":  # each program has one share
-        assert not found["serialized"]
-
-
-@pytest.mark.parametrize(
     ("name", "room", "types"),
     [
-        ("int8", "tma", "s32.s8.s8"),
+        ("int8", "ws", "s32.s8.s8"),
         ("e4m3", "gett", "f32.e4m3.e4m3"),
         slow("int8", "gett", "s32.s8.s8"),
-        slow("e4m3", "tma", "f32.e4m3.e4m3"),
-        slow("e5m2", "tma", "f32.e5m2.e5m2"),
         slow("e5m2", "gett", "f32.e5m2.e5m2"),
     ],
 )
@@ -199,7 +170,7 @@ def test_products_of_bytes_run_on_the_tensor_cores(report: Report, name: str, ro
     found = report[f"{name} in {room} sm_90"]
     assert found["types"] == [types]
     assert not found["local"]
-    assert (found["cp.async.bulk"] > 0) == (room == "tma")
+    assert (found["cp.async.bulk"] > 0) == (room == "ws")
 
 
 def test_fp8_is_multiplied_as_half_unless_asked_otherwise(report: Report) -> None:

@@ -99,7 +99,7 @@ def test_any_byte_but_zero_is_true(algebra: str, triton_backend: Backend) -> Non
     check("mk,kn->mn", a, b.T.contiguous(), algebra=algebra)
 
 
-@pytest.mark.parametrize(("capability", "family"), [(90, "tma"), (80, "gett")])
+@pytest.mark.parametrize(("capability", "family"), [(90, "gett"), (80, "gett")])
 def test_packed_operands(
     capability: int, family: str, monkeypatch: pytest.MonkeyPatch, triton_backend: Backend
 ) -> None:

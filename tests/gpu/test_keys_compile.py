@@ -18,8 +18,8 @@ from weft.gpu.gett.kernel import gett_kernel
 from weft.gpu.permute.kernel import permute_kernel
 from weft.gpu.semiring.kernel import semiring_kernel
 from weft.gpu.simt.kernel import simt_kernel
-from weft.gpu.tma.kernel import tma_kernel
-kernels = [interleaved_kernel, gett_kernel, permute_kernel, semiring_kernel, simt_kernel, tma_kernel]
+from weft.gpu.warp_specialized.kernel import ws_kernel
+kernels = [interleaved_kernel, gett_kernel, permute_kernel, semiring_kernel, simt_kernel, ws_kernel]
 for kernel in kernels[:: int(sys.argv[1])]:
     settle_key(kernel)
 print(json.dumps({kernel.fn.__name__: kernel.cache_key for kernel in kernels}))

@@ -12,7 +12,7 @@ import weft
 from weft.gpu.common import dependent as module
 from weft.gpu.common.dependent import can_pdl, is_short
 from weft.gpu.common.release import PDL_OPTION
-from weft.gpu.tma import family as boxes
+from weft.gpu.warp_specialized import family as boxes
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes

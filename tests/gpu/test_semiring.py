@@ -17,7 +17,6 @@ from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.gett import family as matrix
 from weft.gpu.semiring import family as algebra
 from weft.gpu.simt import family as vector
-from weft.gpu.tma import family as boxes
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 from weft.testing import poisoned, random_operand
@@ -105,7 +104,7 @@ def results(x: Any, bias: Any, gate: Any, m: Any) -> Any:
     return torch.where(gate, x + bias, -x), x > bias, m
 
 
-@pytest.mark.parametrize("room", [matrix, boxes, vector, algebra], ids=lambda room: room.NAME)
+@pytest.mark.parametrize("room", [matrix, vector, algebra], ids=lambda room: room.NAME)
 def test_functions_take_operands_and_coordinates_and_yield_several_results(room: Any, triton_backend: Backend) -> None:
     device, dtype = triton_backend.device, torch.int32 if room is algebra else torch.float16
     size = 24 if room is vector else 40  # vector goes along the sum one by one, which takes the interpreter long
@@ -123,8 +122,6 @@ def test_functions_take_operands_and_coordinates_and_yield_several_results(room:
     named = [options["operands"].get(each.name, (None, None))[1] for each in contraction.aux][:-2]
     target = plan._request.target
     target = target if device == "cuda" else replace(target, capability=90)
-    if device == "cuda" and room is boxes and target.capability < 90:
-        pytest.skip("boxes need compute capability 9.0")
     schedules = [each for each in room.schedules(contraction, target).schedules if device == "cuda" or smallest(each)]
     assert schedules
     split = [schedule for schedule in schedules if getattr(schedule, "splits", 1) > 1]

@@ -13,7 +13,7 @@ from gpu.reporting import PARTS, Report, slow
 pytestmark = pytest.mark.early
 
 FEW = ("max_plus float32 sm_90", "products mk,kn->mn sm_90", "pieces *",
-       "split *", "exponentials *", "log *", "counting sm_90", "fused tma *", "vector log *")
+       "split *", "exponentials *", "log *", "counting sm_90", "fused gett *", "vector log *")
 ADD, FMA, MAX = r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32"
 PAIRS, COMPARED = r"s32\.s8\.s8", r"setp\.ne"
 
@@ -101,13 +101,11 @@ def test_log_runs_on_matrix_units_and_repairs_by_the_direct_form(report: Report)
     assert direct[MAX]
 
 
-@pytest.mark.parametrize("name", ["tma", slow("gett")])
-def test_functions_with_operands_keep_the_fast_path(report: Report, name: str) -> None:
-    (kernel,) = report[f"fused {name} sm_90"]
+def test_functions_with_operands_keep_the_fast_path(report: Report) -> None:
+    (kernel,) = report["fused gett sm_90"]
     assert kernel["wgmma"]
     assert kernel["cp.async"] == kernel["cp.async.16"]
     assert kernel["st.global"] == kernel["st.global.16"]
-    assert (kernel["cp.async.bulk"] > 0) == (name == "tma")
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_contractions_and_devices_that_the_family_refuses_ask_nothing(
 ) -> None:
     version(UNKNOWN)
     seen = answering(monkeypatch, error=None)
-    assert warp_specialized.supports(described("ad,bd->ab", torch.float32, "tf32"), H200)
+    assert warp_specialized.supports(described("ad,bd->ab", torch.float32), H200)
     assert warp_specialized.supports(CONTRACTION, replace(H200, capability=80))
     assert not seen
 
@@ -176,7 +176,7 @@ def test_where_gluon_is_broken_one_sentence_says_so_and_the_rest_works(
     assert "AttributeError" in sentence
     assert "warp_specialize" in sentence
     assert "warp_specialized" not in {rank.schedule.family for rank in choice.ranked}
-    assert {"tma", "gett"} <= {rank.schedule.family for rank in choice.ranked}
+    assert "gett" in {rank.schedule.family for rank in choice.ranked}
 
 
 class _Inner(NamedTuple):

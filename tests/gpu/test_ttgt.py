@@ -187,7 +187,10 @@ def test_a_small_operand_may_be_packed_for_its_rows_alone() -> None:
 
 
 def test_rows_at_lines_compute_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Hopper, but for the product, which `gett` makes: the interpreter has no tensor maps."""
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "reads_by_tma", lambda *_: True)
+    monkeypatch.setattr(packing, "_worth_gathering", lambda *_: True)
     contraction = described("cda,bd->cba", {"a": 72, "b": 40, "c": 10, "d": 176})
     found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if "stored with padded rows" in str(s)]
     assert found

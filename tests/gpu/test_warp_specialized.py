@@ -19,6 +19,7 @@ from weft.gpu.warp_specialized.pipeline import output_tile_of
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, roles
 from weft.gpu.warp_specialized.schedule import WsSchedule, staging_bytes
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
+from weft.gpu.warp_specialized.views import n_parts, split_counts
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -54,10 +55,63 @@ def test_refuses_other_devices(target: Target) -> None:
 
 
 def test_refuses_what_it_does_not_compute() -> None:
-    plain = described("ad,bd->ab")
-    assert "float32" in reason(described("ad,bd->ab", torch.float32, "tf32"))
+    byte, relu = torch.int8, trace(torch.relu, (torch.int8,))
+    assert "float32" in reason(described("ad,bd->ab", torch.float32))
+    assert "float64" in reason(described("ad,bd->ab", torch.float64))
     assert "float64" in reason(described("ad,bd->ab", out=torch.float64))
-    assert "C" in reason(replace(plain, c=plain.d))
+    assert "functions" in reason(replace(described("ad,bd->ab", byte, out=torch.int32), a_fn=relu))
+
+
+def test_what_is_added_is_read_in_pipelines_alone() -> None:
+    plain = described("ad,bd->ab")
+    for contraction, kinds in (plain, {WsSchedule, StationarySchedule}), (replace(plain, c=plain.d), {WsSchedule}):
+        assert {type(each) for each in warp_specialized.schedules(contraction, H200).schedules} == kinds
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "tf32"), (torch.int8, None)])
+def test_operands_of_other_than_two_bytes_are_read_along_k_only(dtype: torch.dtype, precision: str | None) -> None:
+    """Their matrix instructions take both operands along k from shared memory."""
+    out = torch.int32 if dtype is torch.int8 else dtype
+    extents = EXTENTS | {"a": 256, "b": 256, "d": 144}
+    assert pipelined(described("ad,bd->ab", dtype, precision, extents, out))
+    assert not pipelined(described("da,db->ab", dtype, precision, extents, out))
+
+
+@pytest.mark.parametrize(
+    ("equation", "extents"),
+    [
+        ("dac,bcd->ba", {"a": 40, "b": 48, "c": 24, "d": 16}),  # both along k
+        ("ad,bd->ab", {"a": 40, "b": 48, "d": 36}),  # rows of 72 bytes
+    ],
+)
+def test_what_tma_cannot_load(equation: str, extents: dict[str, int]) -> None:
+    found = warp_specialized.schedules(described(equation, extents=extents), H200)
+    assert not found.schedules
+    assert any("has no tiles that TMA can load" in sentence for sentence in found.excluded)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"), [(256, (256,)), (320, (256, 64)), (80, (64, 16)), (72, (64, 8)), (192, (128, 64))]
+)
+def test_a_tile_is_the_sum_of_powers_of_two(columns: int, found: tuple[int, ...]) -> None:
+    assert n_parts(columns) == found
+
+
+def test_sums_have_as_many_partials_as_the_device_holds_at_once() -> None:
+    """72 output tiles of 81 steps for 264 consumers: 3 partials each take one round, 4 a second one for a few."""
+    found = split_counts(81, 72, 264)
+    assert max(count for count in found if 72 * count <= 264) == 3
+    assert 4 in found
+    assert split_counts(8, 132, 132) == [2]  # every tile has an SM: the device is filled twice, or not at all
+
+
+def test_no_partial_of_a_sum_is_without_steps() -> None:
+    contraction = described("dca,cbd->ba", extents={"a": 312, "b": 296, "c": 296, "d": 312})
+    split = [each for each in pipelined(contraction) if each.splits > 1 and not each.stream_k]
+    assert split
+    for schedule in split:
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200).tma
+        assert params.steps * (schedule.splits - 1) < params.k.blocks or not params.k.exact, str(schedule)
 
 
 def test_functions_of_both_operands_are_applied_in_pipelines_and_to_a_stationary_operand() -> None:
@@ -180,7 +234,8 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
 
 
 # One of each: roles, ways to share output tiles, and functions of A and of both operands.
-FEW = ("split n pingpong", "stationary fused twice", "transformers paired_n", "stream_k")
+FEW = ("split n pingpong", "stationary fused twice", "transformers paired_n", "stream_k", "C and a bias", "int8")
+READ_BESIDE = ("C and a bias", "C and a bias pingpong", "bias and its products")  # what the epilogue takes
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {
     "stationary by eight warps": (20, 112),
@@ -204,7 +259,7 @@ def test_products_run_on_the_tensor_cores_one_after_the_other_without_a_pause(
         assert found["wgmma"], name
         assert found["cp.async.bulk"], name
         assert not found["serialized"] or name in SERIALIZED_SINCE_39, name
-        assert not found["ld.global"], name
+        assert bool(found["ld.global"]) == (name in READ_BESIDE), name
 
 
 @pytest.mark.slow

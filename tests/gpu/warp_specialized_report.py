@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from compile_report import H200, contraction
@@ -13,11 +15,13 @@ from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
+from weft.api.describe import hypothetical
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 
+FP8 = torch.float8_e4m3fn
 EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15
 
 
@@ -44,6 +48,14 @@ def report(described: Contraction, part: str) -> dict[str, object]:
     }
 
 
+def described(adds: bool, **options: Any) -> Contraction:
+    """TCCG 15 with functions of the sum, and a C that lies like D."""
+    request = hypothetical("dca,bd->cba", EXTENTS, backend="triton", target="sm_90", dtype=torch.float16, **options)
+    d = Layout.contiguous([EXTENTS[label] for label in "cba"], request.d_dtype)
+    further = [Layout.contiguous(d.shape, dtype) for dtype in request.outputs or ()]
+    return request.contraction(d if adds else None, d, further)
+
+
 def main() -> None:
     half, single = torch.float16, torch.float32
     elu = torch.nn.functional.elu
@@ -57,6 +69,13 @@ def main() -> None:
     of_one = {name: functions[name] for name in ("a_fn", "epilogue")}
     paired = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
+    bias = {"bias": ("b", half)}
+    added = described(True, epilogue=lambda s, bias: torch.relu(s + bias), operands=bias, out_dtype=half)
+    results = described(False, epilogue=lambda s, bias: (s * bias, s + bias), operands=bias, out_dtype=half)
+    square = dict.fromkeys("ijk", 1024)
+    byte = contraction("ik,jk->ij", square, torch.int8, torch.int32)
+    eight = contraction("ik,jk->ij", {"i": 1024, "j": 1040, "k": 1024}, FP8, half, precision=FP8)
+    short_single = contraction("ik,jk->ij", square, single, single, precision="tf32")
     cases = {
         "cooperative": partial(report, plain, "ws.cooperative 128x256x64"),
         "pingpong": partial(report, plain, "ws.pingpong 64x256x64"),
@@ -80,6 +99,15 @@ def main() -> None:
         "stream_k pingpong": partial(report, paired, "ws.pingpong 128x80x64.*stream_k"),
         "stream_k paired_n": partial(report, paired, "ws.paired_n 128x80x64.*stream_k"),
         "split": partial(report, long_sum, "128x256x64.*split_k="),
+        "C and a bias": partial(report, added, "ws.cooperative 128x256x64"),
+        "C and a bias pingpong": partial(report, added, "ws.pingpong 64x320x64"),
+        "bias and its products": partial(report, results, "ws.cooperative 128x320x64"),
+        "peak": partial(report, replace(plain, peak=True), "ws.cooperative 128x256x64"),
+        "int8": partial(report, byte, "ws.cooperative 128x256x128"),
+        "int8 pingpong": partial(report, byte, "ws.pingpong 64x256x128"),
+        "e4m3": partial(report, eight, "ws.cooperative 128x128x128"),
+        "e4m3 pingpong": partial(report, eight, "ws.pingpong 128x80x128"),
+        "tf32": partial(report, short_single, "ws.cooperative 128x256x32"),
     }
     print_report(cases)
 

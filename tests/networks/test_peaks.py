@@ -87,7 +87,7 @@ def test_of_gett_on_the_cpu(equation: str, dtype: torch.dtype) -> None:
     ("family", "equation", "dtype", "kinds"),
     [("gpu.gett", MANY, torch.float16, "whole"),
      ("gpu.gett", LONGISH, torch.float64, "whole, whole split"), ("gpu.simt", BATCH, torch.float64, "whole"),
-     ("gpu.semiring", MATRIX, torch.float32, "whole"), ("gpu.tma", WIDE, torch.bfloat16, "whole")],
+     ("gpu.semiring", MATRIX, torch.float32, "whole"), ("gpu.gett", WIDE, torch.bfloat16, "whole")],
 )  # fmt: skip
 def test_of_triton_kernels(family: str, equation: str, dtype: torch.dtype, kinds: str) -> None:
     contraction, tensors = described(equation, dtype)

@@ -73,7 +73,7 @@ def on_a_gpu(family: str) -> Choice:
         (GETT, "fn/triton/lowering.py"),
         (GETT, "fn/pointwise.py"),
         (SPECIALIZED, "gpu/warp_specialized/roles.py"),
-        (SPECIALIZED, "gpu/tma/model.py"),  # which it builds on
+        (SPECIALIZED, "gpu/warp_specialized/views.py"),
         (PACKED, "gpu/composite/ttgt/packing.py"),
         (PACKED, "gpu/permute/kernel.py"),  # of a step
         (PACKED, "planner/program.py"),

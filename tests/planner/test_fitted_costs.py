@@ -83,4 +83,4 @@ def test_every_constant_has_a_unit_and_the_day_it_came_with(file: str, section: 
 
 def test_a_constant_that_is_missing_is_an_error() -> None:
     with pytest.raises(KeyError):
-        fitted("tma")("no such constant")
+        fitted("gett")("no such constant")

@@ -48,7 +48,7 @@ MEMCHECK = """\
 some words of torch's
 @job product: simt 64x64
 @refused it needs too much
-@job product: tma 64x64
+@job product: ws.pingpong 64x64
 @failed RuntimeError: no
 @done
 ========= ERROR SUMMARY: 2 errors
@@ -73,9 +73,9 @@ def test_reports_are_gathered_by_kernel_and_kind() -> None:
     assert finding.count == 2
     assert dict(finding.jobs) == {"product: gett 64x64": 2}
     assert dict(finding.places) == {"kernel.py:101": 2}
-    assert log.ran == ["product: gett 64x64", "product: simt 64x64", "product: tma 64x64"]
+    assert log.ran == ["product: gett 64x64", "product: simt 64x64", "product: ws.pingpong 64x64"]
     assert log.refused == {"product: simt 64x64": "it needs too much"}
-    assert log.failed == {"product: tma 64x64": "RuntimeError: no"}
+    assert log.failed == {"product: ws.pingpong 64x64": "RuntimeError: no"}
     assert log.done
     assert log.summary == "ERROR SUMMARY: 2 errors"
 
@@ -246,7 +246,7 @@ def test_a_process_that_ends_with_no_word_is_a_trouble_and_time_that_is_up_is_no
 
 
 def test_bits_are_held_against_the_reference_or_most_schedules() -> None:
-    bits = {"p: gett 1": "x", "p: tma 1": "y", "q: gett 1": "z", "q: tma 1": "z", "q: simt 1": "w"}
+    bits = {"p: gett 1": "x", "p: ws.a 1": "y", "q: gett 1": "z", "q: ws.a 1": "z", "q: simt 1": "w"}
     found = list(instrumented.compared(bits, {"p: gett 1": "y"}))
     assert [(each.kernel, each.kind, list(each.jobs)) for each in found] == [
         ("gett", instrumented.DIFFERS, ["p: gett 1"]),
@@ -255,10 +255,10 @@ def test_bits_are_held_against_the_reference_or_most_schedules() -> None:
 
 
 def test_each_problem_and_family_comes_before_the_others_of_its_kind() -> None:
-    names = ["p: ws.a 1", "p: ws.a 2", "p: tma 1", "q: ws.a 1", "q: gett 1"]
+    names = ["p: ws.a 1", "p: ws.a 2", "p: simt 1", "q: ws.a 1", "q: gett 1"]
     assert instrumented.chosen("consan", names) == ["p: ws.a 1", "q: ws.a 1", "p: ws.a 2"]
     assert instrumented.chosen("fpsan", names)[-1] == "p: ws.a 2"
-    assert "p: tma 1" in instrumented.chosen("iisan", names)
+    assert "p: simt 1" not in instrumented.chosen("iisan", names)
 
 
 def test_an_older_triton_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_jobs_run_every_kernel_on_hopper() -> None:
             job.build(target)
         found |= {launch.kernel.fn.__name__ for launch in launches}
     assert found >= {
-        "tma_kernel", "ws_kernel", "stationary_kernel", "gett_kernel", "simt_kernel",
+        "ws_kernel", "stationary_kernel", "gett_kernel", "simt_kernel",
         "semiring_kernel", "reduce_splits_kernel", "permute_kernel", "permute_pair_kernel", "interleaved_kernel",
         "complex_direct_kernel",
     }  # fmt: skip

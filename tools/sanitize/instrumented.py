@@ -27,7 +27,7 @@ from weft.gpu.common.release import RELEASE
 
 MODES = ("fpsan", "consan", "iisan")
 FIRST = (3, 9)  # version of Triton that has all three
-ONLY = {"fpsan": ("",), "consan": ("ws.",), "iisan": ("ws.", "tma ")}  # words in names of jobs that a mode looks at
+ONLY = {"fpsan": ("",), "consan": ("ws.",), "iisan": ("ws.",)}  # words in names of jobs that a mode looks at
 DIFFERS = "other bits than the reference in the ring"
 ALONE = "other bits than most schedules of the problem"
 

@@ -24,7 +24,6 @@ BLAS = "weft.gpu.blas.family"  # needs no Triton: it calls the vendor's library
 FAMILIES = {
     "triton": (
         BLAS,
-        "weft.gpu.tma.family",
         "weft.gpu.warp_specialized.family",
         "weft.gpu.gett.family",
         "weft.gpu.semiring.family",

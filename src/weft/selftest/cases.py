@@ -185,7 +185,7 @@ _CPU_STREAM = "weft.cpu.stream.family"
 _LIBRARY, _CPU_GETT, _CPU_PERMUTE = "weft.library.family", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _LIBRARY_PERMUTE = "weft.library.permutations"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
-_BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
+_BLAS, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
     f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
@@ -243,12 +243,16 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     "triton": (
         Trial(_BLAS, from_letters("float16", "mk,kn->mn", m=72, n=136, k=40, dtypes=_HALVES), _shortened(False)),
         Trial(_BLAS, from_letters("TF32", "mk,kn->mn", m=72, n=136, k=40, precision="tf32"), _shortened(True)),
-        Trial(_TMA, from_letters("whole sums", "mk,nk->mn", m=136, n=80, k=200, dtypes=_HALF_SINGLE), _whole),
-        Trial(_TMA, from_letters("split sums", "mk,nk->mn", m=136, n=80, k=1032, dtypes=_HALF_SINGLE), _split),
         Trial(_WS, from_letters("whole sums", "mk,nk->mn", m=264, n=128, k=264, dtypes=_HALVES), _in_pipelines(False)),
         Trial(_WS, from_letters(
             "split sums", "mk,nk->mn", m=264, n=128, k=2056, dtypes=_HALF_SINGLE,
         ), _in_pipelines(True)),
+        Trial(_WS, from_letters(
+            "added to C", "mk,nk->mn", m=264, n=136, k=264, dtypes=_HALVES, alpha=0.5, beta=-2.0, add=True,
+        ), _in_pipelines(False)),
+        Trial(_WS, from_letters(
+            "int8", "mk,nk->mn", m=264, n=128, k=272, dtypes=(BYTE, BYTE, WORD),
+        ), _in_pipelines(False)),
         Trial(_WS, from_letters(
             "stationary operand", "mk,nk->mn", m=4104, n=64, k=72, dtypes=_HALVES, a_fn="relu",
         ), _stationary),

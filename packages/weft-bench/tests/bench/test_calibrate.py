@@ -103,7 +103,7 @@ def test_a_cpu_has_no_such_numbers() -> None:
         lambda value: value.pop("launch"),
         lambda value: value.update(clock=-1.0),
         lambda value: value.update(l2_rate="fast"),
-        lambda value: value.update(families={"tma": float("inf")}),
+        lambda value: value.update(families={"gett": float("inf")}),
         lambda value: value.update(families=[1]),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_factor_for_a_family_changes_its_predictions() -> None:
         ranked = choose(contraction, "triton", H200).ranked
     for rank in ranked:
         factor = 2.0 if rank.schedule.family == "gett" else 1.0
-        if rank.schedule.family in ("gett", "simt", "tma"):
+        if rank.schedule.family in ("gett", "simt"):
             assert rank.seconds == pytest.approx(factor * plain[rank.schedule])
 
 

@@ -30,7 +30,7 @@ from weft.spec import Notation
 from weft.spec.notation import Label
 
 LAUNCH = {"cuda": 6e-6, "cpu": 3e-5}  # seconds before a contraction of a part begins, host included, once it is known
-_STAYS = ("tma", "warp_specialized")  # families whose grid is as large as the GPU, each block with a range of tiles
+_STAYS = "warp_specialized"  # the family whose grid is as large as the GPU, each block with a range of tiles
 _RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  # where the planner predicts nothing
 
 
@@ -63,7 +63,7 @@ class KernelModel:
     def stays(self, extents: Mapping[Label, int]) -> bool:
         """Whether the kernel occupies all multiprocessors until it ends, so that no transfer can overlap it."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1], generation())[1] in _STAYS
+        return _predicted(self, named[0], named[1], generation())[1] == _STAYS
 
     def traffic(self, extents: Mapping[Label, int]) -> float:
         """Bytes of A, B and sums."""

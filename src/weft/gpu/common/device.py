@@ -12,9 +12,9 @@ from weft.gpu.common.addresses import ANY
 
 @triton.jit
 def load_or_zero(pointers, mask):
-    """The values at some pointers, zero where the mask is false. The zero is of the pointers' type: no integer converts
-    to fp8."""
-    return tl.load(pointers, mask=mask, other=tl.zeros((), pointers.dtype.scalar.element_ty))
+    """The values at some pointers, zero where the mask is false. No integer converts to fp8."""
+    ZERO: tl.constexpr = 0.0 if pointers.dtype.scalar.element_ty.is_floating() else 0
+    return tl.load(pointers, mask=mask, other=ZERO)
 
 
 @triton.jit
@@ -109,16 +109,23 @@ def raise_peak(peak, value, mask):
 def finish(
     acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, OP: tl.constexpr
 ):
-    """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
+    """Store `finished` of one tile; `tensors` are (C or None, D, pointers of auxiliary operands and further
+    results)."""
+    value = finished(acc, tensors[0], tensors[2], factors, place, PARAMS, OFFSETS, MASK, OP)
+    offsets_d = tl.broadcast_to(OFFSETS(place, PARAMS, 3), acc.shape)
+    tl.store(tensors[1] + offsets_d, value, mask=tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape))
 
-    Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
-    and further results), `factors` (alpha, beta), `OP` a `KernelOperation`.
-    `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
-    the pointers of further results. Where it is requested, the peak of what D gets is found.
+
+@triton.jit
+def finished(
+    acc, c, pointers, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, OP: tl.constexpr
+):
+    """A tile of D: `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`.
+
+    Computed in the accumulator's type and rounded to D's. C may be None, `factors` are (alpha, beta), `OP` is a
+    `KernelOperation`; `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the
+    others stored through the pointers of further results. Where it is requested, the peak of what D gets is found.
     """
-    c = tensors[0]
-    d = tensors[1]
-    pointers = tensors[2]
     alpha = factors[0]
     beta = factors[1]
     C_FN: tl.constexpr = OP.c_fn
@@ -143,16 +150,12 @@ def finish(
             value = REDUCE(value, addend).to(acc.dtype)
     if EPILOGUE is not None:
         value = EPILOGUE(value, *gathered(pointers, place, AUX_D, PARAMS, OFFSETS, MASK))
-    offsets_d = tl.broadcast_to(OFFSETS(place, PARAMS, 3), acc.shape)
-    if len(AUX.outputs) == 0:
-        tl.store(d + offsets_d, to_type(value, RESULT), mask=mask)
-    else:
-        tl.store(d + offsets_d, to_type(tl.broadcast_to(value[0], acc.shape), RESULT), mask=mask)
-        for i in tl.static_range(len(AUX.outputs)):
-            other = pointers[AUX.outputs[i][1]]
-            offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
-            more = to_type(tl.broadcast_to(value[i + 1], acc.shape), other.dtype.element_ty)
-            tl.store(other + offsets, more, mask=mask)
+    for i in tl.static_range(len(AUX.outputs)):
+        other = pointers[AUX.outputs[i][1]]
+        offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
+        more = to_type(tl.broadcast_to(value[i + 1], acc.shape), other.dtype.element_ty)
+        tl.store(other + offsets, more, mask=mask)
+    first = to_type(value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape), RESULT)
     if AUX.peak >= 0:
-        first = value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape)
-        raise_peak(pointers[AUX.peak], to_type(first, RESULT), mask)
+        raise_peak(pointers[AUX.peak], first, mask)
+    return first

@@ -14,7 +14,8 @@ from weft.gpu.common.tiles import tile_coords
 
 @triton.jit
 def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of some rows of an output tile: (batch tile, m tile, n tile, rows, columns)."""
+    """Offsets in a tensor of some rows of an output tile: (batch tile, m tile, n tile, rows, columns). They are a
+    matrix, along what the tensor does not have of one row or column."""
     batch_block, m_block, n_block, rows, columns = place
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -25,6 +26,8 @@ def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
         offsets = offsets + lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
     if N.present[TENSOR]:
         offsets = offsets + lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
+    elif not M.present[TENSOR]:
+        offsets = offsets + (rows * 0)[:, None]
     return offsets
 
 

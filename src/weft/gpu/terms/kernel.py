@@ -128,12 +128,12 @@ def term_consumer(
     number,  # of the CTA
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
-    shared,  # tiles of A and of B; barriers full, empty; d, staging (buffers, rows, columns), alpha; serves, scale
+    shared,  # tiles of A and of B; barriers full, empty; staging; results, see `store_tile`; serves, scale
     OP: gl.constexpr,
     TERMS: gl.constexpr,
 ):
     """Add products in runs, apply the epilogue, store."""
-    a_tiles, b_tiles, full, empty, d, staging, alpha, serves, scale = shared
+    a_tiles, b_tiles, full, empty, staging, results, serves, scale = shared
     tiles = (a_tiles, b_tiles)
     bars = (full, empty)
     TMA: gl.constexpr = PARAMS.tma
@@ -165,9 +165,7 @@ def term_consumer(
 
         # (3.6) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(
-            warpgroup_mma_init(total), d, staging, BUFFER, alpha, partial, tile, PARAMS, PART, OP.epilogue
-        )  # fmt: skip
+        store_tile(warpgroup_mma_init(total), results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
     tma.store_wait(0)
 
 
@@ -207,7 +205,7 @@ def terms_kernel(
     b = (b0, b1, b0 if b2 is None else b2)
     program = gl.program_id(0)
     operands = (a, b, a_tiles, b_tiles, full, empty, serves)
-    shared = (a_tiles, b_tiles, full, empty, d, staging, alpha, serves, scale)
+    shared = (a_tiles, b_tiles, full, empty, staging, (d, (), (), alpha, beta), serves, scale)
     start_roles(
         PARAMS, program, program, (term_consumer, (shared, OP, TERMS)),
         (term_producer, ()), (term_producer, (operands, TERMS)),

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from weft.fn import Pointwise
 from weft.gpu.common.constraints import SHARED_MEMORY, sm_count
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import extent, tma_views
 from weft.gpu.warp_specialized.family import supports
 from weft.gpu.warp_specialized.roles import COOPERATIVE, WARPS
 from weft.gpu.warp_specialized.schedule import (
@@ -20,6 +19,7 @@ from weft.gpu.warp_specialized.schedule import (
     output_tiles,
     staging_bytes,
 )
+from weft.gpu.warp_specialized.views import extent, tma_views
 from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, RUN, SplitScheme
 from weft.spec import Contraction, Layout, Role, canonical, parse

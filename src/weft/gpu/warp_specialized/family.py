@@ -1,26 +1,29 @@
 """Kernels with producer and consumer warps: schedules for a description, and the launch.
 
-Producers load tiles by TMA, transform warps apply functions to tiles in shared memory, consumers multiply and store D.
-Written in Gluon, for operands of 16 bits on Hopper. `docs/planning.md` names the variants.
+Producers load tiles by TMA, along up to two runs of memory; transform warps apply functions to tiles in shared memory;
+consumers multiply, add C, apply the epilogue and store D. Written in Gluon for Hopper. `docs/planning.md` names the
+variants.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from weft.gpu.common.constants import DeviceFunction, GluonLayout
+from weft.gpu.common.constraints import LEAST_DOT, VECTOR
 from weft.gpu.common.dependent import is_short
-from weft.gpu.common.launch import KernelLaunch
+from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
 from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
+from weft.gpu.common.splits import run_count
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.gpu.tma import family as tma
-from weft.gpu.tma.family import OperandMaps, TmaLaunch, operand_maps
-from weft.gpu.tma.schedule import TmaSchedule
+from weft.gpu.common.tiling import A, B
 from weft.gpu.warp_specialized.gluon_probe import refusal
 from weft.gpu.warp_specialized.model import matrix_layout, swizzle_bytes, ws_params
 from weft.gpu.warp_specialized.model import predict as predict_pipelined
@@ -28,9 +31,10 @@ from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
 from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
-from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction
-from weft.spec.dtypes import dtype_name
+from weft.gpu.warp_specialized.views import TmaSchedule, n_parts, tensor_map
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Layout, Role
+from weft.spec.dtypes import FP8, MATRIX_SUMS, dtype_name
 
 if TYPE_CHECKING:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -43,6 +47,8 @@ class SwizzledTensorMap(TensorMap):
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
         shape, strides = list(self.layout.shape), list(self.layout.strides)
+        if tensor.dtype != self.layout.dtype:
+            tensor = tensor.view(self.layout.dtype)
         return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared.meant)
 
     @property
@@ -59,41 +65,104 @@ class SwizzledTensorMap(TensorMap):
         return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
 
 
+# Of A's rows; of B's columns; of their second part along n where there is one.
+OperandMaps: TypeAlias = tuple[SwizzledTensorMap, SwizzledTensorMap, SwizzledTensorMap | None]
+
+
 def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps:
-    a, b, rest = operand_maps(contraction, schedule)
-    return SwizzledTensorMap(*a), SwizzledTensorMap(*b), SwizzledTensorMap(*rest) if rest is not None else None
+    tile_m, tile_n, tile_k = schedule.tile
+    a = tensor_map(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
+    b, *rest = (
+        SwizzledTensorMap(*tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)))
+        for width in n_parts(tile_n)
+    )
+    return SwizzledTensorMap(*a), b, rest[0] if rest else None
 
 
-class WsLaunch(TmaLaunch):
-    """Launches of kernels that read no C, and store D, or partials, by TMA or from registers."""
+class WsLaunch:
+    """The kernel that multiplies, and the one that reduces split-K partials."""
 
-    def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
-        return (d if partials is None else partials,)
+    def __init__(
+        self,
+        in_parts: bool,  # B's columns by two maps
+        swap_ab: bool,  # rows are B's and columns A's
+        multiply: KernelLaunch,
+        reduce: KernelLaunch | None = None,
+        partials: Layout | None = None,
+    ) -> None:
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
+        self._in_parts = in_parts
+        self._swap_ab = swap_ab
+        self._partials = partials
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        if self._partials is None:
+            self.kernels[0](self._tensors(a, b, c, d), alpha, beta, aux)
+            return
+        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
+        self.kernels[0](self._tensors(a, b, None, partials), alpha, beta, aux)
+        self.kernels[1]((partials, c, d), alpha, beta, aux)
+
+    def bound(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> Callable[[], None]:
+        """The launch on these tensors, whose addresses are taken now; partial sums get memory in each run."""
+        if self._partials is not None:
+            return partial(self, a, b, c, d, alpha, beta, aux)
+        return self.kernels[0].bound(self._tensors(a, b, c, d), alpha, beta, aux)
+
+    def _tensors(self, a: Tensor, b: Tensor, c: Tensor | None, stored: Tensor) -> Sequence[Tensor | None]:
+        """Rows, columns, and what is left of these; C; D, or the partials in its place."""
+        if self._swap_ab:
+            a, b = b, a
+        return a, b, b if self._in_parts else None, c, stored
 
 
 _ROOM = "weft.gpu.warp_specialized"
 KERNEL = DeviceFunction(f"{_ROOM}.kernel", "ws_kernel")
 STATIONARY_KERNEL = DeviceFunction(f"{_ROOM}.stationary_kernel", "stationary_kernel")
-RESULTS = (torch.float16, torch.bfloat16, torch.float32)
+MADE = (*FP8, torch.float16, torch.bfloat16, torch.int8)  # products; and those of float32 cut to TF32
+RESULTS = (torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.int8, torch.bool)
 
-__all__ = ["NAME", "WsSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "WsSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
+
+FINDS_PEAKS = True
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     """Why the family cannot compute this, in one sentence; None where it can."""
-    reason = tma.supports(contraction, target)
+    reason = common_reasons(contraction, target) or _unfit_operands(contraction)
     if reason is not None:
         return reason
     if target.kind != "cuda" or target.capability != 90:
         return "only devices of compute capability 9.0 have these matrix instructions"
-    product = contraction.arithmetic.product
-    if product.itemsize != 2:
-        return f"products of {dtype_name(product)} are not made here"
     if contraction.d.dtype not in RESULTS:
         return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
-    if contraction.c is not None or contraction.aux:
-        return "C and auxiliary operands are not read here"
+    if contraction.a_args or contraction.b_args:
+        return "functions of A and B that take auxiliary operands are not applied here"
     return refusal(target)
+
+
+def _unfit_operands(contraction: Contraction) -> str | None:
+    """Why A and B are none that TMA loads and matrix instructions take from shared memory."""
+    if contraction.algebra is not None:
+        return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
+    arithmetic, product = contraction.arithmetic, contraction.arithmetic.product
+    if {contraction.a.dtype, contraction.b.dtype} != {product}:
+        return f"A and B are not stored as {dtype_name(product)}, which they are multiplied in"
+    if product not in MADE and arithmetic.precision != "tf32":
+        return f"{arithmetic.precision} products of {dtype_name(product)} are not made here"
+    if product.itemsize != 2 and not (contraction.a_fn is None and contraction.b_fn is None):
+        return f"functions of A and B are not applied to {dtype_name(product)} here"
+    if arithmetic.accumulate is not MATRIX_SUMS.get(product, torch.float32):
+        return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
+    if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:
+        return f"m={contraction.m}, n={contraction.n} or k={contraction.k} is shorter than a matrix instruction"
+    if contraction.a.alignment < VECTOR or contraction.b.alignment < VECTOR:
+        return f"A or B does not start at a multiple of {VECTOR} bytes"
+    return "a mode is empty" if 0 in (mode.extent for mode in contraction.modes) else None
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -111,9 +180,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def adds_in_order(contraction: Contraction, schedule: WsSchedule | StationarySchedule) -> bool:
-    """As `tma`, of whole sums; a stationary operand has an order of its own."""
-    whole = not isinstance(schedule, StationarySchedule) and schedule.splits == 1
-    return whole and tma.adds_in_order(contraction, schedule)
+    """Whether products enter a sum as those of `gett` do: along one mode of k, in one run. A stationary operand has an
+    order of its own."""
+    if isinstance(schedule, StationarySchedule) or contraction.arithmetic.product.itemsize == 1:
+        return False
+    return len(contraction.of_role(Role.K)) == 1 and run_count(contraction) == schedule.splits == 1
 
 
 def predict(contraction: Contraction, schedule: WsSchedule | StationarySchedule, target: Target) -> float:
@@ -134,11 +205,13 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
     tiles = params.tma.blocks
     map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, tiles).tensor_map)
     real = contraction.arithmetic.accumulate.is_floating_point
+    whole = params.tma.splits == 1
+    c, pointers = (contraction.c, pointer_layouts(contraction)) if whole else (None, None)
     multiply = KernelLaunch(
-        KERNEL, (*maps, map_d), constants, real, target, params.tma.programs, WARPS, 1,
+        KERNEL, (*maps, c, map_d), constants, real, target, params.tma.programs, WARPS, 1, pointers,
         pdl=is_short(contraction),
     )  # fmt: skip
-    if params.tma.splits == 1:
+    if whole:
         return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)
     partials = partials_layout(contraction, schedule, tiles)
     reduce = reduce_launch(contraction, params.tma, partials, target, params.stream_k)
@@ -152,7 +225,7 @@ def _build_stationary(contraction: Contraction, schedule: StationarySchedule, ta
     constants = {"PARAMS": params, "OP": operation(contraction)}
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        STATIONARY_KERNEL, (*maps, contraction.d), constants, real, target, params.tma.programs, schedule.warps, 1,
-        pdl=is_short(contraction),
+        STATIONARY_KERNEL, (*maps, None, contraction.d), constants, real, target, params.tma.programs, schedule.warps,
+        1, pdl=is_short(contraction),
     )  # fmt: skip
     return WsLaunch(maps[2] is not None, schedule.swap_ab, multiply)

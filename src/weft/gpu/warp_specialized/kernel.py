@@ -234,11 +234,11 @@ def consumer(
     number,  # of the CTA, or of the pipeline
     PARAMS: gl.constexpr,
     CONSUMER: gl.constexpr,
-    shared,  # tiles of A, of B, of B's second part; barriers ready, empty; d, staging (buffers, rows, columns), alpha
+    shared,  # tiles of A, of B, of B's second part; barriers ready, empty; staging; results, see `store_tile`
     OP: gl.constexpr,
 ):
     """Role 3: apply A's function, multiply, apply the epilogue, store."""
-    a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha = shared
+    a_tiles, b_tiles, rest_tiles, ready, empty, staging, results = shared
     tiles = (a_tiles, b_tiles, rest_tiles)
     bars = (ready, empty)
     TMA: gl.constexpr = PARAMS.tma
@@ -277,9 +277,9 @@ def consumer(
 
         # (3.5) Store the partial, or finish the output tile.
         partial = split * TMA.blocks + output_tile
-        store_tile(acc, d, staging, BUFFER, alpha, partial, tile, PARAMS, PART, OP.epilogue)
+        store_tile(acc, results, staging, BUFFER, partial, tile, PARAMS, PART, OP)
         if TWO:
-            store_tile(acc_rest, d, staging, BUFFER, alpha, partial, tile, PARAMS, REST, OP.epilogue)
+            store_tile(acc_rest, results, staging, BUFFER, partial, tile, PARAMS, REST, OP)
     tma.store_wait(0)
 
 
@@ -288,10 +288,11 @@ def ws_kernel(
     a,  # tensor map, tiles (M, K) or (K, M)
     b,  # tensor map, tiles (N, K) or (K, N), of the tile's first part along n
     b_rest,  # the same of its second part; None where there is but one
+    c,  # None where nothing is added, or the sum is split
     d,  # tensor map of D, or of split-K partials
     alpha: tl.int64,  # bits, see `scalar`
-    beta: tl.int64,  # not used: C is not read
-    pointers,  # None: functions have no auxiliary operands
+    beta: tl.int64,
+    pointers,  # of auxiliary operands and of further results; None where there are none, or the sum is split
     PARAMS: gl.constexpr,  # params.WsParams
     OP: gl.constexpr,  # KernelOperation
 ):
@@ -311,7 +312,10 @@ def ws_kernel(
     program = gl.program_id(0)
     other = program + (PIPELINES - 1) * PARAMS.tma.programs  # number of the second consumer's own pipeline
     operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty)
-    shared = (a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha)
+    # A role takes no None.
+    addend = () if c is None else (c,)
+    others = () if pointers is None else pointers
+    shared = (a_tiles, b_tiles, rest_tiles, ready, empty, staging, (d, addend, others, alpha, beta))
     start_roles(
         PARAMS, program, other, (consumer, (shared, OP)),
         (transformer, (operands, ready, OP)), (producer, (operands,)),

@@ -20,9 +20,7 @@ from weft.gpu.common.cost import (
 )
 from weft.gpu.common.splits import StreamK
 from weft.gpu.common.swap_ab import in_kernel_order
-from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
-from weft.gpu.tma.model import TmaDim, TmaParams, tma_params
-from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, n_parts
+from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
 from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
     WsSchedule,
@@ -33,6 +31,8 @@ from weft.gpu.warp_specialized.schedule import (
     work_tiles,
     work_tiles_whole,
 )
+from weft.gpu.warp_specialized.tma_params import TmaDim, TmaParams, part_of, tma_params
+from weft.gpu.warp_specialized.views import TmaView, dim_axes, dim_tiles, n_parts, placed_parts
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
@@ -41,8 +41,10 @@ from weft.spec import Contraction
 class WsSubtileParams(NamedTuple):
     """Rows and columns of an output tile that a consumer stores at once."""
 
+    batch: TiledDim
     m: TiledDim
     n: TiledDim
+    wide: tuple[bool, ...]
     row: int  # of the output tile, where the subtile starts
     column: int
 
@@ -87,9 +89,9 @@ class WsParams(NamedTuple):
 
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
     whole = replace(schedule, splits=1) if schedule.stream_k else schedule
-    tma = tma_params(contraction, whole, target)
     consumers = schedule.consumers
     programs = min(sm_count(target), -(-work_tiles(contraction, schedule) // consumers.pipelines))
+    tma = tma_params(contraction, whole, programs)._replace(splits=schedule.splits)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     output = output_map(contraction, schedule, schedule.rows, tma.blocks)
@@ -97,8 +99,8 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     assert found is not None, "schedules are offered only where there are registers"
     d_shape = (output.tensor_map.block[-2], output.tensor_map.block[-1])
     return WsParams(
-        tma=tma._replace(splits=schedule.splits, programs=programs),
-        accumulators=_accumulators(contraction, schedule),
+        tma=tma,
+        accumulators=_accumulators(contraction, schedule, tma.batch),
         consumers=consumers,
         tiles=work_tiles_whole(contraction, schedule),
         product_bits=8 * size,
@@ -134,29 +136,28 @@ def swizzle_bytes(line: int) -> int:
     return next(width for width in (128, 64, 32) if line % width == 0)
 
 
-def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple[AccumulatorParams, ...], ...]:
+def _accumulators(
+    contraction: Contraction, schedule: WsSchedule, batch: TiledDim
+) -> tuple[tuple[AccumulatorParams, ...], ...]:
     """The accumulators of each consumer: half of the rows of an output tile, or all of them; and all columns, part by
     part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.aux)
     *others_m, rows = dim_axes(schedule.a, tile_m)
-    *others_n, columns = dim_axes(schedule.b, tile_n)
-    height = schedule.rows
+    n, offsets = dim_axes(schedule.b, tile_n), wide(contraction.modes, tensors)
+    height, narrow = schedule.rows, subtile_columns(contraction, schedule)
 
     def accumulator(row: int, column: int, width: int) -> AccumulatorParams:
-        def across(first: int, count: int) -> TiledDim:
-            return tiled_dim([*others_n, TiledAxis(columns.modes, count, True, tile_n, first)], 1, tensors)
-
         m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
-        narrow = subtile_columns(contraction, schedule)
-        starts = range(column, column + width, narrow)
-        subtiles = tuple(WsSubtileParams(m, across(first, narrow), row, first) for first in starts)
-        return AccumulatorParams(m, across(column, width), row, subtiles, (width // narrow).bit_length() - 1)
+        subtiles = tuple(
+            WsSubtileParams(batch, m, part_of(n, first, narrow, tensors), offsets, row, first)
+            for first in range(column, column + width, narrow)
+        )
+        across = part_of(n, column, width, tensors)
+        return AccumulatorParams(m, across, row, subtiles, (width // narrow).bit_length() - 1)
 
-    widths = n_parts(tile_n)
-    starts = [sum(widths[:at]) for at in range(len(widths))]
     return tuple(
-        tuple(accumulator(row, column, width) for column, width in zip(starts, widths, strict=True))
+        tuple(accumulator(row, column, width) for column, width in placed_parts(tile_n))
         for row in (consumer % schedule.consumers.m_parts * height for consumer in range(CONSUMERS))
     )
 
@@ -202,12 +203,14 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     here = sms * turns  # work tiles of all SMs, were they as busy
     depth = _steps(contraction, schedule, target) * tile_k
     across = tile_n * consumers.n_tiles
-    products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
+    products = 2.0 * tile_m * across * depth * here / (RATE * 2 / size) * (TALL if schedule.rows > GROUP_ROWS else 1.0)
     loads = _load_bytes(schedule, size, min(1.0, tiles / at_once)) * depth * here / LOAD_RATE
     loads *= 1 + LOAD_WAIT / schedule.stages
     functions = function_seconds(contraction, here * depth * tile_m * consumers.n_tiles, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
+    if contraction.c is not None and not split:
+        result_size += contraction.c.dtype.itemsize
     stores = tile_m * across * result_size * here / STORE_RATE
     stores += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
     waiting = turns * WORK_TILE_SECONDS

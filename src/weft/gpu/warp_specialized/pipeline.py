@@ -14,9 +14,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from weft.gpu.common.addresses import axis_start
 from weft.gpu.common.split_k import range_start, split_of_tile
 from weft.gpu.common.triton_versions import ARRIVALS_MEET, gluon_names
-from weft.gpu.tma.kernel import tma_coord
 from weft.gpu.warp_specialized.roles import CONSUMERS
 
 sync_role, tma_load, _, reinterpret = gluon_names()
@@ -114,10 +114,23 @@ def multiply(
 ):
     """Begin to add the products of one step, asynchronously."""
     ALONG_K: gl.constexpr = PARAMS.tma.b_along_k
-    acc = warpgroup_mma(x, columns_of_b(b_tiles[0].index(stage), DEPTH, ALONG_K), acc, is_async=True)
+    acc = add_product(x, columns_of_b(b_tiles[0].index(stage), DEPTH, ALONG_K), acc)
     if len(PARAMS.tma.n_parts) == 2:
-        acc_rest = warpgroup_mma(x, columns_of_b(b_tiles[1].index(stage), DEPTH, ALONG_K), acc_rest, is_async=True)
+        acc_rest = add_product(x, columns_of_b(b_tiles[1].index(stage), DEPTH, ALONG_K), acc_rest)
     return acc, acc_rest
+
+
+@gluon.jit
+def add_product(x, y, acc):
+    """Begin to add one product. Of fp8 it is waited for: products of one step may be added with fewer digits, those of
+    different steps may not, and are added in registers."""
+    if y.dtype.is_fp8():
+        total = warpgroup_mma_wait(0, deps=(acc,))
+        zeros = gl.full(total.shape, 0, total.dtype, total.type.layout)
+        step = warpgroup_mma(x, y, warpgroup_mma_init(zeros), use_acc=False, is_async=True)
+        return warpgroup_mma_init(total + warpgroup_mma_wait(0, deps=(step,)))
+    else:
+        return warpgroup_mma(x, y, acc, is_async=True)
 
 
 @gluon.jit
@@ -174,8 +187,8 @@ def tile_memory(
     """
     M: gl.constexpr = PARAMS.tma.m.tile
     K: gl.constexpr = PARAMS.tma.k.tile
-    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].n.tile
-    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].n.tile
+    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].tile
+    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].tile
     A_SHAPE: gl.constexpr = [A_STAGES, M, K] if PARAMS.tma.a_along_k else [A_STAGES, K, M]
     B_SHAPE: gl.constexpr = [B_STAGES, FIRST, K] if PARAMS.tma.b_along_k else [B_STAGES, K, FIRST]
     REST_SHAPE: gl.constexpr = [B_STAGES, SECOND, K] if PARAMS.tma.b_along_k else [B_STAGES, K, SECOND]
@@ -219,12 +232,28 @@ def load_b(maps, tiles, stage, bar, tile, k_tile, PARAMS: gl.constexpr):
     """Request B's tiles of a step, one for each part along n; `maps` and `tiles` are of both parts."""
     BATCH: gl.constexpr = PARAMS.tma.batch
     K: gl.constexpr = PARAMS.tma.k
-    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].n
-    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].n
+    FIRST: gl.constexpr = PARAMS.tma.n_parts[0]
+    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1]
     B_DIMS: gl.constexpr = PARAMS.tma.b_dims
     load_tile(maps[0], tiles[0], stage, bar, tile[0], tile[2], k_tile, BATCH, FIRST, K, B_DIMS)
     if len(PARAMS.tma.n_parts) == 2:
         load_tile(maps[1], tiles[1], stage, bar, tile[0], tile[2], k_tile, BATCH, SECOND, K, B_DIMS)
+
+
+@gluon.jit
+def tma_coord(
+    batch_tile, outer_tile, k_tile, BATCH: gl.constexpr, OUTER: gl.constexpr, K: gl.constexpr, DIMS: gl.constexpr,
+    AT: gl.constexpr,
+):  # fmt: skip
+    """First index of a tile along dimension `AT` of a tensor map; `DIMS` are `tma_params.TmaDim`."""
+    ROLE: gl.constexpr = DIMS[AT][0]
+    AXIS: gl.constexpr = DIMS[AT][1]
+    if ROLE == 0:
+        return axis_start(batch_tile, BATCH, AXIS).to(gl.int32)
+    elif ROLE == 1:
+        return axis_start(outer_tile, OUTER, AXIS).to(gl.int32)
+    else:
+        return axis_start(k_tile, K, AXIS).to(gl.int32)
 
 
 @tl.core.builtin

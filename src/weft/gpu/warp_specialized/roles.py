@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from weft.gpu.common.constraints import REGISTERS
 from weft.spec import Contraction
+from weft.spec.dtypes import FP8
 
 WARPS = 4  # of each consumer and of each transformer: what a matrix instruction of Hopper takes
 THREADS = 128  # of each of them; and of all producers with the idle warps that fill up their group of four
@@ -61,10 +64,14 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consu
     Consumers apply A's function, transformers B's. There are four transformers where each has registers to compute
     whole tiles at once, else two.
     """
-    if contraction.b_fn is None:
-        return _roles(consumers, MOST_CONSUMER)
     tile_m, tile_n, tile_k = tile
     rows = tile_m // consumers.m_parts
+    product = contraction.arithmetic.product
+    if product in FP8 and 2 * rows * tile_n // THREADS + OTHER_CONSUMER > MOST_CONSUMER:  # the sums of a step are apart
+        return None
+    if contraction.b_fn is None:
+        # Triton knows no instruction of 256 columns for int8.
+        return _roles(consumers, MOST_CONSUMER)._replace(mma_columns=NARROW_MMA if product is torch.int8 else WIDE_MMA)
     fragments = tile_k if contraction.a_fn is not None else 0  # of this step and the next, two elements to a register
     least = rows * (tile_n + fragments) // THREADS + OTHER_CONSUMER
     for transformers, elements in (4, tile_n * tile_k), (2, 0):

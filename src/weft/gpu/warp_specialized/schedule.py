@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
+import torch
+
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.splits import StreamK, most_splits, stream
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B, D
-from weft.gpu.tma.model import TmaDim
-from weft.gpu.tma.schedule import (
+from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
+from weft.gpu.warp_specialized.tma_params import TmaDim
+from weft.gpu.warp_specialized.views import (
     GROUP,
     MOST_DIMENSIONS,
     TmaSchedule,
@@ -27,7 +30,6 @@ from weft.gpu.tma.schedule import (
     split_counts,
     tma_views,
 )
-from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -93,7 +95,8 @@ def output_map(contraction: Contraction, schedule: TmaSchedule, rows: int, tiles
     assert groups is not None, "schedules with whole sums are offered only where TMA can store D"
     d, spans = contraction.d, {schedule.a.outer: rows, schedule.b.outer: columns}
     shape = tuple(map(extent, groups))
-    layout = Layout(shape, tuple(group[0].strides[D] for group in groups), d.dtype, d.alignment)
+    stored = torch.uint8 if d.dtype is torch.bool else d.dtype  # no tensor map holds truth values
+    layout = Layout(shape, tuple(group[0].strides[D] for group in groups), stored, d.alignment)
     batch = enumerate(contraction.of_role(Role.BATCH))
     dims: dict[tuple[Mode, ...], TmaDim] = {(mode,): TmaDim(0, axis) for axis, mode in batch}
     dims |= {
@@ -196,7 +199,7 @@ def _of_tile(
         yield reason
         return
     if roles(contraction, shape, consumers) is None:
-        yield f"{tile_m}x{tile_n} {consumers.name} leave no registers for warps that apply B's function"
+        yield f"{tile_m}x{tile_n} {consumers.name} leave no registers for sums of fp8 or for functions of B"
         return
     stages = _stages(contraction, shape, consumers, target)
     if stages < LEAST_STAGES:

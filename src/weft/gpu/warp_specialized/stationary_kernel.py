@@ -247,8 +247,8 @@ def stationary_consumer(
     _a_tiles, _b_tiles, _rest_tiles, _full, _empty, _loaded, turns, _transformed, d, alpha = shared
     TMA: gl.constexpr = PARAMS.tma
     M: gl.constexpr = TMA.m
-    FIRST: gl.constexpr = TMA.n_parts[0].n.tile
-    SECOND: gl.constexpr = TMA.n_parts[-1].n.tile
+    FIRST: gl.constexpr = TMA.n_parts[0].tile
+    SECOND: gl.constexpr = TMA.n_parts[-1].tile
     TWO: gl.constexpr = len(TMA.n_parts) == 2
     DEPTH: gl.constexpr = 256 // PARAMS.product_bits
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, FIRST, DEPTH])
@@ -312,6 +312,7 @@ def stationary_kernel(
     a,  # tensor map, tiles (M, K) or (K, M)
     b,  # tensor map, tiles (N, K) or (K, N), of the tile's first part along n
     b_rest,  # the same of its second part; None where there is but one
+    c,  # None
     d,  # pointer
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,  # not used: C is not read

@@ -13,10 +13,18 @@ from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
-from weft.gpu.tma.model import TmaParams, tma_params
-from weft.gpu.tma.schedule import TmaSchedule, TmaView, dim_axes, extent, n_parts, tma_views, with_second_run
 from weft.gpu.warp_specialized.model import matrix_layout
 from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles
+from weft.gpu.warp_specialized.tma_params import TmaParams, tma_params
+from weft.gpu.warp_specialized.views import (
+    TmaSchedule,
+    TmaView,
+    dim_axes,
+    extent,
+    n_parts,
+    tma_views,
+    with_second_run,
+)
 from weft.planner.coefficients import fitted
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
@@ -54,6 +62,8 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     """Schedules, and why there are none; `swap_ab` says that A and B are swapped already."""
     if contraction.batch > 1 or contraction.n > MOST_COLUMNS:
         return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is stationary in shared memory",))
+    if contraction.c is not None or contraction.aux or contraction.peak or contraction.arithmetic.product.itemsize != 2:
+        return Candidates((), ("a stationary operand is of 16 bits, and what is added or given beside is not read",))
     found: list[StationarySchedule] = []
     size = contraction.arithmetic.product.itemsize
     columns, depth = _columns(contraction.n), LINE // size
@@ -149,13 +159,12 @@ class StationaryParams(NamedTuple):
 
 
 def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
-    tma = tma_params(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths, subtiles = n_parts(tile_n), tuple(_subtiles(schedule))
     along_n = nearest(schedule.b.outer, D) is not None
     return StationaryParams(
-        tma=tma._replace(programs=min(tma.blocks, sm_count(target))),
+        tma=tma_params(contraction, schedule, min(output_tiles(contraction, schedule), sm_count(target))),
         subtiles=subtiles,
         halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, subtiles, strict=True)),
         last_depth=last_depth(contraction, schedule),

@@ -7,9 +7,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
 from weft.gpu.common.addresses import dim_mask, dim_offsets
-from weft.gpu.common.device import scalar
+from weft.gpu.common.device import finished, scalar
+from weft.gpu.common.reduce_splits_kernel import subtile_mask, subtile_offsets
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.tma.kernel import tma_coord
+from weft.gpu.warp_specialized.pipeline import tma_coord
 from weft.gpu.warp_specialized.roles import WARPS
 
 WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads or writes at once
@@ -130,15 +131,14 @@ def subtiles_of(acc, LEVELS: gl.constexpr):
 @gluon.jit
 def store_tile(
     acc,  # (rows, columns) of `PART`
-    d,  # tensor map of D, or of split-K partials
+    results,  # tensor map of D, or of split-K partials; (C,), or () without it; other pointers; alpha, beta
     staging,  # (buffers, rows, columns) of a subtile, in shared memory
     first_buffer,  # of this consumer
-    alpha,
     partial,  # number of the split-K partial
     tile,  # (batch, m, n): numbers of the output tile
     PARAMS: gl.constexpr,
     PART: gl.constexpr,  # params.AccumulatorParams
-    EPILOGUE: gl.constexpr,
+    OP: gl.constexpr,
 ):
     """Store an accumulator by TMA, as a split-K partial or finished."""
     LEVELS: gl.constexpr = PART.halvings
@@ -147,15 +147,16 @@ def store_tile(
     tma.store_wait(0)
     sync_role()
     for i in gl.static_range(len(subtiles)):
-        store_subtile(subtiles[i], d, staging, first_buffer, alpha, partial, tile, PARAMS, PART, i, EPILOGUE)
+        store_subtile(subtiles[i], results, staging, first_buffer, partial, tile, PARAMS, PART, i, OP)
 
 
 @gluon.jit
 def store_subtile(
-    acc, d, staging, first_buffer, alpha, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
-    EPILOGUE: gl.constexpr,
+    acc, results, staging, first_buffer, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
+    OP: gl.constexpr,
 ):  # fmt: skip
     """Store subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
+    d, addend, pointers, alpha, beta = results
     SUBTILE: gl.constexpr = PART.subtiles[AT]
     BATCH: gl.constexpr = PARAMS.tma.batch
     M: gl.constexpr = SUBTILE.m
@@ -168,9 +169,13 @@ def store_subtile(
     if PARAMS.tma.splits > 1:
         start += (partial, gl.to_tensor(SUBTILE.row), gl.to_tensor(SUBTILE.column))
     else:
-        value = value * scalar(alpha, acc.dtype)
-        if EPILOGUE is not None:
-            value = EPILOGUE(value)
+        c = None
+        if len(addend) == 1:
+            c = addend[0]
+        rows = gl.arange(0, M.tile, layout=gl.SliceLayout(1, LAYOUT))
+        columns = gl.arange(0, N.tile, layout=gl.SliceLayout(0, LAYOUT))
+        place = (tile[0], tile[1], tile[2], rows, columns)
+        value = finished(value, c, pointers, (alpha, beta), place, SUBTILE, subtile_offsets, subtile_mask, OP)
         for i in gl.static_range(len(D_DIMS)):
             start += (tma_coord(tile[0], tile[1], tile[2], BATCH, M, N, D_DIMS, i),)
     if PARAMS.consumers.buffers <= AT:  # the first ones are free: `store_tile` waited

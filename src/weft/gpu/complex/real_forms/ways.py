@@ -76,7 +76,7 @@ def _three_m_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[R
     for a_along in (True, False):
         for b_along in (True, False):
             pair = three_m(contraction, A, order, a_along), three_m(contraction, B, order, b_along)
-            yield _real_way(contraction, "three_m", pair, result_matrix(contraction, pair), (*OTHERS, "tma", "simt"))
+            yield _real_way(contraction, "three_m", pair, result_matrix(contraction, pair), (*OTHERS, "simt"))
 
 
 def _pair_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished: bool) -> Iterator[RealFormWay]:
@@ -110,7 +110,7 @@ def _interleaved_ways(contraction: Contraction, order: Sequence[Mode], finished:
                 continue  # that is a plan of the library's own
             result = result_matrix(contraction, (a, b)) if finished else None
             product = complex_product(contraction, (a, b), result)
-            yield _way(contraction, "interleaved", (a, b), product, result, (*OTHERS, "tma", "gett", "simt"))
+            yield _way(contraction, "interleaved", (a, b), product, result, (*OTHERS, "gett", "simt"))
 
 
 def _real_way(

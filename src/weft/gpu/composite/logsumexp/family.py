@@ -84,7 +84,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         )
         for precision in _precisions(contraction):
             step = product_of(contraction, precision)
-            product = _rounded(choose(step, "triton", target, without=("ttgt", "pre_reduce", "tma")))
+            product = _rounded(choose(step, "triton", target, without=("ttgt", "pre_reduce")))
             found.append(_program(contraction, precision, (*largest, *factors, product, direct)))
     except UnsupportedError as error:
         excluded.append(str(error))

@@ -170,7 +170,7 @@ def _count(modes: Sequence[Mode]) -> int:
 
 MUCH_LARGER = 8  # times the elements that are packed: the product that any family may make of them
 _OTHERS = ("ttgt", "pre_reduce", "simt")  # families that need no packed operands
-TILED = ("tma", "warp_specialized", "gett")  # families that the library's product is planned without
+TILED = ("warp_specialized", "gett")  # families that the library's product is planned without
 
 Packings: TypeAlias = tuple[Packing | None, Packing | None]  # of A and B; None for one that is used as it lies
 
@@ -251,7 +251,7 @@ def epilogue_on_d(contraction: Contraction) -> Permutation | None:
 
 
 def reads_by_tma(contraction: Contraction, target: Target) -> bool:
-    """Whether TMA can load packed operands, which is faster than gathering them."""
+    """Whether `warp_specialized` may load packed operands by TMA, which is faster than gathering them."""
     arithmetic = contraction.arithmetic
     if contraction.invariant and product_bytes(contraction) == 1:
         return False  # `gett` alone adds them in one order
@@ -259,7 +259,7 @@ def reads_by_tma(contraction: Contraction, target: Target) -> bool:
     stored = MATRIX_SUMS.get(arithmetic.product) is arithmetic.accumulate
     if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:
         return False
-    return target.kind in ("cuda", "interpreter") and target.capability >= 90 and (short or stored)
+    return target.kind == "cuda" and target.capability == 90 and (short or stored)
 
 
 def _worth_gathering(contraction: Contraction, packed: Packings) -> bool:

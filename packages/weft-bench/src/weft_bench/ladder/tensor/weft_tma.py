@@ -13,4 +13,4 @@ EQUATION = "fbea,ecfd->dcba"
 
 
 def run(a, b, d):
-    return forced(EQUATION, a, b, d, family="ttgt", having="; tma ")
+    return forced(EQUATION, a, b, d, family="ttgt", having="; ws.")

@@ -1,19 +1,16 @@
-"""Operands as the tensor memory accelerator sees them, and schedules over those views."""
+"""Operands as the tensor memory accelerator sees them, and the part of a schedule that rests on those views."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import product
 from operator import attrgetter
 
-from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR, sm_count
-from weft.gpu.common.splits import runs_of
+from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, VECTOR
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.gpu.common.tiling import A, B, D, TiledAxis, by_stride
-from weft.planner.schedule import Candidates, Target
+from weft.gpu.common.tiling import A, D, TiledAxis, by_stride
 from weft.spec import Contraction, Layout, Mode, Role
 
 MOST_DIMENSIONS = 5  # of a tensor map
@@ -131,36 +128,7 @@ def extent(group: tuple[Mode, ...]) -> int:
     return math.prod(map(_EXTENT, group))
 
 
-NAME = "tma"
 GROUP = 8  # rows of output tiles that CTAs take before they go on along n (GROUP_M); columns where it is negative
-LEAST_STAGES = 3  # also of shorter sums: tiles of the next work tile come while this one is stored
-LEAST_HALVED = 32  # columns: an accumulator of fewer is stored in one subtile
-LEAST_QUARTERED = 256  # columns: one of so many is stored in four subtiles, where whole rows pass through shared memory
-
-# Tiles (M, N, K), warps and stages, by bytes of an element.
-_TILES = {
-    1: (
-        (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 256, 128, 8, 3), (128, 128, 128, 8, 4),
-        (128, 128, 128, 4, 4), (256, 64, 128, 8, 4), (64, 256, 128, 8, 4), (128, 64, 128, 4, 4), (64, 128, 128, 4, 4),
-        (256, 32, 128, 8, 4), (128, 32, 128, 4, 5), (64, 64, 128, 4, 4), (128, 128, 64, 4, 4),
-    ),
-    2: (
-        (128, 256, 64, 8, 4), (256, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
-        (128, 128, 64, 4, 3), (256, 64, 64, 8, 4), (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4),
-        (256, 32, 64, 8, 4), (128, 32, 64, 4, 5), (64, 64, 64, 4, 4), (128, 256, 32, 8, 4), (256, 128, 32, 8, 4),
-        (128, 128, 32, 4, 4),
-    ),
-    4: (
-        (128, 256, 32, 8, 4), (256, 128, 32, 8, 4), (128, 256, 32, 8, 3), (128, 128, 32, 8, 4), (128, 128, 32, 4, 4),
-        (256, 64, 32, 8, 4), (64, 256, 32, 8, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (64, 64, 32, 4, 4),
-        (256, 32, 32, 8, 4), (128, 32, 32, 4, 4),
-    ),
-}  # fmt: skip
-# Tiles with two parts along n, K in bytes.
-_SPLIT_N_TILES = (
-    (128, 320, 128, 8, 3), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 160, 128, 8, 4), (256, 160, 128, 8, 3),
-    (128, 80, 128, 4, 3), (128, 80, 64, 4, 4), (256, 80, 128, 8, 3),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +145,6 @@ class TmaSchedule:
     group: int = GROUP
     swap_ab: bool = False  # B gives the rows of output tiles and A the columns: `a` is the view of B
     workspace_bytes: int = 0
-    family: str = NAME
-
-    def __str__(self) -> str:
-        m, n, k = self.tile
-        names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
-        across = "+".join(map(str, n_parts(n)))
-        split = f" split_k={self.splits}" if self.splits > 1 else ""
-        return (
-            f"tma {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
-            f" warps={self.warps} stages={self.stages}{split}{self.order}{' swap_ab' if self.swap_ab else ''}"
-        )
 
     def covered(self, contraction: Contraction) -> tuple[int, int, int]:
         """M, N and K of all tiles together: at least the contraction's. With `swap_ab` M is that of A all the same."""
@@ -208,53 +165,10 @@ def n_parts(columns: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
-def stores_rows(schedule: TmaSchedule) -> bool:
-    """Whether tiles are stored row by row: split-K partials, and where D is not contiguous along m."""
-    return schedule.splits > 1 or 1 not in [mode.strides[D] for mode in schedule.a.outer]
-
-
-def subtiles_of(width: int, rows: bool) -> int:
-    """Subtiles that an accumulator of so many columns is stored in; more where it is stored row by row."""
-    if width < LEAST_HALVED:
-        return 1
-    return 4 if rows and width >= LEAST_QUARTERED else 2
-
-
-def shared_bytes(schedule: TmaSchedule, size: int) -> int:
-    """Shared memory of a CTA, in bytes: the stages, and room that a subtile passes through before it is stored.
-
-    What that takes was read from what Triton 3.6 compiles for compute capability 9.0: a subtile's rows where it is
-    stored row by row, else at most 128 bytes for each row.
-    """
-    tile_m, tile_n, tile_k = schedule.tile
-    widest, rows = n_parts(tile_n)[0], stores_rows(schedule)
-    row = 4 * widest // subtiles_of(widest, rows) if rows else 128
-    return schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * row
-
-
-def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
-    """Schedules, and why there are no others.
-
-    `swap_ab` says that A and B are swapped already. Then only tiles with two parts along n are of use: each of the
-    others is there with M and N exchanged.
-    """
-    found: dict[TmaSchedule, None] = {}
-    excluded: dict[str, None] = {}
-    size = contraction.arithmetic.product.itemsize
-    split_n = tuple((m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _SPLIT_N_TILES)
-    tiles = split_n if swap_ab else (*_TILES[size], *split_n)
-    for k in contraction.of_role(Role.K):
-        views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
-        excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
-        for a, b, tile in product(views_a, views_b, tiles):
-            reason = misfit(a, b, tile) or miscompiled(contraction, b, tile)
-            if reason is not None:
-                excluded[reason] = None
-                continue
-            tile_m, tile_n, tile_k, warps, stages = tile
-            whole = TmaSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages, swap_ab=swap_ab)
-            found.update(dict.fromkeys(_schedules(contraction, whole, target)))
-    return Candidates(tuple(found), tuple(excluded))
+def placed_parts(columns: int) -> list[tuple[int, int]]:
+    """The column that each part of a tile begins at, and its width."""
+    widths = n_parts(columns)
+    return [(sum(widths[:at]), width) for at, width in enumerate(widths)]
 
 
 def missing_views(k: Mode, views_a: Sequence[TmaView], views_b: Sequence[TmaView]) -> Iterator[str]:
@@ -282,47 +196,6 @@ def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     if tile[1] != widest and covered(across, tile[1]) >= covered(across, widest):
         return f"tiles of {tile[1]} along n cover no less than those of {widest} do for the {across} that lie together"
     return None
-
-
-def miscompiled(contraction: Contraction, b: TmaView, tile: Sequence[int]) -> str | None:
-    """Why an assembler makes wrong code of a tile, in one sentence.
-
-    The machine code that ptxas 12.8 makes (of Triton 3.6 and 3.7) addresses B's second part in shared memory by a
-    uniform register that nothing has written: wrong values or an illegal access, found on an H200. That of ptxas 12.9
-    is right. `tests/gpu/uniform_registers.py` finds such reads in any kernel.
-    """
-    if contraction.b_fn is None or b.along_k or len(n_parts(tile[1])) == 1:
-        return None
-    return f"tiles of {tile[1]} along n: ptxas 12.8 miscompiles a function of B that lies along n, in two parts"
-
-
-def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> Iterator[TmaSchedule]:
-    """A tile with whole sums, and with split-K where D alone cannot fill the device."""
-    tile_m, tile_n, tile_k = whole.tile
-    steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
-    if whole.stages > max(LEAST_STAGES, steps):
-        whole = replace(whole, stages=max(LEAST_STAGES, steps))
-    yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
-    sms = sm_count(target)
-    tiles = contraction.batch * dim_tiles(whole.a, tile_m) * dim_tiles(whole.b, tile_n)
-    if tiles >= sms and not contraction.invariant:
-        return
-    partial_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in _runs(contraction, tile_k) if contraction.invariant else split_counts(steps, tiles, sms):
-        split = replace(whole, splits=splits, workspace_bytes=splits * tiles * partial_bytes)
-        yield _fitting(split, contraction.arithmetic.product.itemsize, target)
-
-
-def _runs(contraction: Contraction, tile_k: int) -> Sequence[int]:
-    """The partials of a sum whose bits are not to depend on extents: as many as its runs, where there are several."""
-    return [runs] if (runs := runs_of(contraction, tile_k)) > 1 else []
-
-
-def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:
-    """The schedule, with one stage less where the device has too little shared memory."""
-    if target.shared_memory and shared_bytes(schedule, size) > target.shared_memory and schedule.stages > 2:
-        return replace(schedule, stages=schedule.stages - 1)
-    return schedule
 
 
 def split_counts(steps: int, tiles: int, sms: int) -> list[int]:

@@ -1,1 +1,0 @@
-"""Tiles loaded by Hopper's tensor memory accelerator."""
