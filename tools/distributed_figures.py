@@ -306,7 +306,7 @@ def in_blocks(gigabytes: float, limit: str | None) -> list[dict[str, Any]]:
     found = print_from(0, {
         "machine": device_stamp(device), "side": side, "bytes of operands": a.nbytes + b.nbytes,
         "seconds": timeline.seconds, "compute": timeline.compute, "transfer": timeline.transfer,
-        "over the larger": timeline.seconds / larger, "predicted": plan.estimate.seconds, "error": error,
+        "over the larger": timeline.seconds / larger, "predicted": plan.predict().seconds, "error": error,
         "timeline": str(timeline).splitlines(),
     })  # fmt: skip
     print(plan.explain())

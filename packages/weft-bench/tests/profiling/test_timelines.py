@@ -71,8 +71,8 @@ def test_blocks_are_profiled_and_read_again(tmp_path: Path) -> None:
     steps = [event.step for event in measured.events if event.lane == "compute"]
     assert steps == list(range(plan.grid.steps))
     assert found.seconds.low <= found.seconds.value <= found.seconds.high
-    assert found.predicted.seconds == pytest.approx(plan.estimate.seconds)
-    assert found.predicted.busy("copy in") == pytest.approx(plan.estimate.copy_in)
+    assert found.predicted.seconds == pytest.approx(plan.predict().seconds)
+    assert found.predicted.busy("copy in") == pytest.approx(plan.predict().busy("copy in"))
     assert {"checks", "pinning"} == {event.name for event in measured.events if event.lane == "host"}
     text = str(found)
     for words in (f"in {plan.grid.steps} steps on cpu", "copy out |", "predicted", "times what was predicted"):

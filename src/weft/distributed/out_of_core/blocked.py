@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,27 +23,23 @@ from weft.base.devices import read_device
 from weft.base.factors import addition
 from weft.base.figures import counted, duration, read_limit, si
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
-from weft.distributed.group.link import Link, read_link
+from weft.distributed.group.link import read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
-from weft.distributed.out_of_core.grid import ROLES, Estimate, Grid, HostProblem, chosen_grid
+from weft.distributed.out_of_core.grid import HostProblem, chosen_grid
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
-from weft.distributed.planned.kernel_model import KernelModel
-from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.timeline import Timeline
-from weft.distributed.run.asked import RankRequest, aux_block, check_part, work_of
+from weft.distributed.run.asked import RankRequest, aux_block, check_factors, check_part, kernel_of, work_of
 from weft.distributed.run.selecting import BUDGET, MeasuredCalls, measured_calls, warmed
-from weft.distributed.run.work import PartWork
-from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
+from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.oracle.validate import validated
 from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
-from weft.planner.target import resolve_backend, target_of
+from weft.plans.checks import check_addend, check_outputs
 from weft.plans.derivatives import asked
 from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
-BOTH = ("a_fn", "b_fn")
 _LARGE = 1 << 30  # bytes
 
 
@@ -62,25 +58,20 @@ class OutOfCorePlan:
         self.device, self.limit = device, limit
         self.shape = problem.shapes["d"]
         self._asked, self._problem, self._request = asked, problem, request
-        self._work = _on(work_of(asked, problem, request), asked, problem, device)
-        self.dtypes = self._work.types
-        self.link: Link = read_link(link, None, device)
-        backend = asked.options.backend
-        self.kernel = KernelModel(
-            (problem.a.term, problem.b.term, problem.d.term),
-            (asked.a.dtype, asked.b.dtype, request.arithmetic.accumulate),
-            target_of(resolve_backend(backend if backend != "reference" else "auto", device), device),
-            asked.options.algebra, asked.options.precision,
-        )  # fmt: skip
+        work = work_of(asked, problem, request)
+        aux = {name: replace(block, tensor=block.tensor.to(device)) for name, block in work.aux.items()}
+        for name, (modes, tensor) in asked.options.operands.items():
+            aux[name] = aux_block(name, tuple(modes), tensor.to(device), problem)  # type: ignore[arg-type]
+        self._work = replace(work, aux=aux)
+        self.dtypes = work.types
+        self.link = read_link(link, None, device)
+        self.kernel = kernel_of(asked, problem, request, device)
         terms = {"a": problem.a.term, "b": problem.b.term, "d": problem.d.term}
-        resident = sum(block.tensor.nbytes for block in self._work.aux.values())
+        terms |= {"c": problem.d.term} if added else {}
         items = {**problem.items, "d": sum(dtype.itemsize for dtype in self.dtypes), "c": problem.items["sum"]}
-        if added:
-            terms["c"] = problem.d.term
-        whole = HostProblem(terms, problem.extents, items, resident, self.dtypes != (self._work.sum_type,))
-        chosen = chosen_grid(whole, self.kernel, self.link, limit)
-        self.grid: Grid = chosen[0]
-        self.estimate: Estimate = chosen[1]
+        resident = sum(block.tensor.nbytes for block in aux.values())
+        whole = HostProblem(terms, problem.extents, items, resident, self.dtypes != (work.sum_type,))
+        self.grid, self._predicted = chosen_grid(whole, self.kernel, self.link, limit)
 
     def __call__(
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
@@ -105,35 +96,30 @@ class OutOfCorePlan:
 
     def predict(self) -> Timeline:
         """The predicted timeline, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
-        return self.estimate.timeline
+        return self._predicted
 
     @property
     def about(self) -> str:
         """The equation, and in how many steps."""
         grid = self.grid
-        cuts = [
-            f"'{label_text(grid.labels[role])}' ({role}) in {grid.cuts[role]}" for role in ROLES if grid.cuts[role] > 1
-        ]
-        said = ", ".join(cuts) if cuts else "everything at once"
+        cuts = [f"'{label_text(label)}' in {cut}" for label, cut in grid.cuts.items() if cut > 1]
+        said = ", ".join(cuts) or "everything at once"
         return f"{self._asked.equation} in {counted(grid.steps, 'step')} on {self.device}: {said}"
 
     def explain(self) -> str:
         """The blocks, the bytes that are copied, what is predicted, and what bounds it."""
-        grid, found = self.grid, self.estimate
-        times = grid.copied_in()
-        size = {name: grid.block(term) * grid.whole.items[name] for name, term in grid.whole.terms.items()}
-        lines = [
+        grid, found = self.grid, self._predicted
+        limit = f" of memory_limit {si(self.limit, 'B')}" if self.limit is not None else ""
+        lanes = ", ".join(f"{lane} {duration(found.busy(lane))}" for lane in found.lanes)
+        return "\n".join([
             self.about,
-            *(f"  {name.upper()}: {counted(many, 'block')} of {si(size[name], 'B')} copied in"
-              for name, many in times.items()),
-            f"  D: {counted(grid.tiles, 'block')} of {si(size['d'], 'B')} copied out",
-            f"memory {si(grid.memory(), 'B')}"
-            + (f" of memory_limit {si(self.limit, 'B')}" if self.limit is not None else ""),
+            *(f"  {name.upper()}: {counted(grid.copied(name), 'block')} of "
+              f"{si(grid.block(name) * grid.whole.items[name], 'B')} copied {'out' if name == 'd' else 'in'}"
+              for name in sorted(grid.whole.terms)),
+            f"memory {si(grid.memory(), 'B')}{limit}",
             f"link {self.link}",
-            f"predicted {duration(found.seconds)}: compute {duration(found.compute)}, in {duration(found.copy_in)}, "
-            f"out {duration(found.copy_out)}, first and last block {duration(found.exposed)}; {found.bounds} bounds it",
-        ]
-        return "\n".join(lines)
+            f"predicted {duration(found.seconds)}: {lanes}; {max(found.lanes, key=found.busy)} bounds it",
+        ])  # fmt: skip
 
     def _run(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, out: Any, validate: bool = False,
@@ -142,134 +128,117 @@ class OutOfCorePlan:
         with call_context(lambda: f"distributed.plan({self._asked.equation!r})"):
             c, beta = addition(c, beta, out)
             with noted_host(recorder, "checks"):
-                x, y = as_tensor("a", a), as_tensor("b", b)
-                refuse_gradients(a=x, b=y, c=c)
-                check_part("a", x, self._asked.a, self._problem.a.term)
-                check_part("b", y, self._asked.b, self._problem.b.term)
+                sources = {"a": as_tensor("a", a), "b": as_tensor("b", b)}
+                refuse_gradients(**sources, c=c)
+                check_part("a", sources["a"], self._asked.a, self._problem.a.term)
+                check_part("b", sources["b"], self._asked.b, self._problem.b.term)
                 addend = self._checked_addend(c, alpha, beta)
                 read_flag("validate", validate)
-                results = self._results(out, {"a": x, "b": y, "c": addend})
+                results = self._results(out, sources, addend)
+            tensors = sources if addend is None else {**sources, "c": addend}
 
             def run() -> Results:
-                self._pass(x, y, addend, results, alpha, beta, recorder)
+                if results[0].numel():
+                    with on(self.device), ExitStack() as memory:
+                        with noted_host(recorder, "pinning"):
+                            memory.enter_context(pinned([*tensors.values(), *results], self.device))
+                        _Pass(self, tensors, results, alpha, beta, recorder).run()
                 return results[0] if len(results) == 1 else tuple(results)
 
-            operands = self._asked.options.tensors
-            found = validated(self._request, run, x, y, addend, alpha, beta, operands) if validate else run()
+            if not validate:
+                found = run()
+            else:
+                operands = self._asked.options.tensors
+                found = validated(self._request, run, sources["a"], sources["b"], addend, alpha, beta, operands)
         return out if out is not None else found
 
-    def _pass(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, results: Sequence[torch.Tensor],
-        alpha: Scalar, beta: Scalar, recorder: Recorder | None,
-    ) -> None:  # fmt: skip
-        """All blocks of tensors that are checked."""
-        if not results[0].numel():
-            return
-        tensors = [a, b, *results, *([c] if c is not None else [])]
-        with on(self.device), ExitStack() as memory:
-            with noted_host(recorder, "pinning"):
-                memory.enter_context(pinned(tensors, self.device))
-            _Pass(self, a, b, c, results, alpha, beta, recorder).run()
-
     def _checked_addend(self, c: Any, alpha: Scalar, beta: Scalar) -> torch.Tensor | None:
-        from weft.plans.checks import check_addend, check_unscaled, checked_scalar
-
-        accumulate, algebra = self._request.arithmetic.accumulate, self._asked.options.algebra
-        if algebra is not None:
-            check_unscaled(algebra.name, alpha, beta)
-        checked_scalar("alpha", alpha, accumulate)
-        checked_scalar("beta", beta, accumulate)
+        check_factors(self._asked, self._request, c, alpha, beta)
         if c is None:
-            if beta not in (0, 1):
-                raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
             return None
         if "c" not in self.grid.whole.terms:
             raise ArgumentError("the blocks were planned without c, which needs memory, too: plan with c=")
         addend = as_tensor("c", c)
-        check_addend(addend, self.shape, accumulate, torch.device("cpu"))
-        return None if beta == 0 and algebra is None else addend
+        check_addend(addend, self.shape, self._request.arithmetic.accumulate, torch.device("cpu"))
+        return None if beta == 0 and self._asked.options.algebra is None else addend
 
-    def _results(self, out: Any, inputs: Mapping[str, torch.Tensor | None]) -> list[torch.Tensor]:
+    def _results(
+        self, out: Any, inputs: Mapping[str, torch.Tensor], addend: torch.Tensor | None
+    ) -> Sequence[torch.Tensor]:
         if out is None:
             # torch rounds pinned memory up to a power of two, which is much of a large tensor: that is registered.
             small = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes) < _LARGE
             pin = self.device.type == "cuda" and small
             return [torch.empty(self.shape, dtype=dtype, pin_memory=pin, device="cpu") for dtype in self.dtypes]
-        from weft.plans.checks import check_outputs
-
         given = as_results(out)
         assert given is not None, "as out is not"
-        read = {name: tensor for name, tensor in inputs.items() if tensor is not None and name != "c"}
         several = self._request.outputs is not None
-        check_outputs(given, self.shape, self.dtypes, several, torch.device("cpu"), read, inputs["c"])
-        return list(given) if isinstance(given, tuple) else [given]
+        check_outputs(given, self.shape, self.dtypes, several, torch.device("cpu"), inputs, addend)
+        return given if isinstance(given, tuple) else [given]
 
 
-def _on(work: PartWork, asked: RankRequest, problem: RankProblem, device: torch.device) -> PartWork:
-    """The work with operands of functions on the device, whole."""
-    aux = {name: replace(block, tensor=block.tensor.to(device)) for name, block in work.aux.items()}
-    for name, (modes, tensor) in asked.options.operands.items():
-        aux[name] = aux_block(name, tuple(modes), tensor.to(device), problem)  # type: ignore[arg-type]
-    return replace(work, aux=aux)
+class _Incoming:
+    """A tensor in the machine's memory, and memory on the device for one or two blocks of it."""
 
+    def __init__(self, source: LocalBlock, memory: Sequence[torch.Tensor]) -> None:
+        self.source, self.memory = source, memory
+        self.key: Any = None  # the indices of the newest block
+        self.turn = -1  # its memory
+        self.used = [-1, -1]  # the last steps that read what is in each memory
+        self.ready: Token
 
-@dataclass
-class _Slot:
-    """Memory on the device for one block; `key` names the block stored there, `used` is the last step that reads it."""
-
-    memory: torch.Tensor
-    key: Any = None
-    used: int = -1
-    ready: Token | None = None
-    block: LocalBlock | None = None
+    def copied(self, at: int, runs: Mapping[Label, LabelRun]) -> LocalBlock:
+        """The block of these indices in the memory whose turn it is."""
+        source, term = self.source.cut(runs)
+        place = self.memory[at][: source.numel()].view(source.shape)
+        copy_block(place, source)
+        starts = {label: run.start for label, run in runs.items() if label in term}
+        return LocalBlock(place, term, starts, self.source.broadcast)
 
 
 class _Pass:
     """One call: all steps in their order."""
 
     def __init__(
-        self, plan: OutOfCorePlan, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None,
-        results: Sequence[torch.Tensor], alpha: Scalar, beta: Scalar, recorder: Recorder | None,
+        self, plan: OutOfCorePlan, tensors: Mapping[str, torch.Tensor], results: Sequence[torch.Tensor], alpha: Scalar,
+        beta: Scalar, recorder: Recorder | None,
     ) -> None:  # fmt: skip
         self.grid, self.work, self.device = plan.grid, plan._work, plan.device
         self.results, self.alpha, self.beta, self.recorder = results, alpha, beta, recorder
-        problem = plan._problem
-        self.placed = {"a": problem.a, "b": problem.b, "c": Placed("c", problem.d.term, ()), "d": problem.d}
-        self.extents = problem.extents
-        self.sources = {"a": a, "b": b} | ({"c": c} if c is not None else {})
-        self.order = list(self.grid.order())
+        whole, grid = self.grid.whole, self.grid
+        self.extents, self.term = whole.extents, whole.terms["d"]
+        self.incoming = {}
+        for name, tensor in tensors.items():
+            repeated = frozenset(
+                label for label, extent in zip(whole.terms[name], tensor.shape, strict=True)
+                if extent == 1 != self.extents[label]
+            )  # fmt: skip
+            memory = self._memory(grid.block(name), [tensor.dtype] * min(2, grid.parts(name)))
+            self.incoming[name] = _Incoming(LocalBlock(tensor, whole.terms[name], {}, repeated), memory)
+        self.tiles = [self._memory(grid.block("d"), self.work.types) for _ in range(min(2, grid.parts("d")))]
+        self.sums = self._memory(grid.block("d"), [self.work.sum_type]) if grid.sums_apart else None
         self.computed: list[Token] = []
 
     def run(self) -> None:
-        grid, item = self.grid, self.grid.whole
-        slots = {
-            name: [_Slot(self._memory(grid.block(item.terms[name]), [source.dtype])[0])
-                   for _ in range(min(2, grid.parts(name)))]
-            for name, source in self.sources.items()
-        }  # fmt: skip
-        size = grid.block(item.terms["d"])
-        tiles = [self._memory(size, self.work.types) for _ in range(min(2, grid.tiles))]
-        sums = self._memory(size, [self.work.sum_type]) if grid.sums_apart else None
+        steps = self.grid.steps
+        of_tile = steps // self.grid.parts("d")
         with Lane("copy in", self.device, self.recorder) as into, Lane("copy out", self.device, self.recorder) as back:
-            needed = [self._need(0, slots, into)]
-            leaving: dict[int, Token] = {}
-            for at, step in enumerate(self.order):
-                if at + 1 < len(self.order):
-                    needed.append(self._need(at + 1, slots, into))
-                blocks = {name: self._there(slot) for name, slot in needed[at].items()}
-                tile = at // grid.cuts["k"]
-                memory = tiles[tile % len(tiles)]
-                if tile - len(tiles) in leaving:
-                    leaving.pop(tile - len(tiles)).wait()
-                runs = self._runs(step)
+            needed = self._need(0, into)
+            leaving: list[Token] = []
+            for at in range(steps):
+                here, needed = needed, self._need(at + 1, into) if at + 1 < steps else {}
+                blocks = {name: token.wait() for name, token in here.items()}
+                tile, k = divmod(at, of_tile)
+                memory, runs = self.tiles[tile % len(self.tiles)], self.grid.runs(at)
+                if k == 0 and tile >= len(self.tiles):
+                    leaving[tile - len(self.tiles)].wait()
                 with noted(self.recorder, "compute", f"step {at}", at):
-                    self._compute(at, blocks, memory, sums, runs)
+                    self._compute(blocks, memory, runs, first=k == 0, last=k == of_tile - 1)
                 self.computed.append(done(self.device))
-                if at % grid.cuts["k"] == grid.cuts["k"] - 1:
-                    leaving[tile] = back.put(
-                        f"D: block {tile}", at, partial(self._leave, memory, runs), [self.computed[at]]
-                    )
-            for token in leaving.values():
+                if k == of_tile - 1:
+                    leave = partial(self._leave, memory, runs)
+                    leaving.append(back.put(f"D: block {tile}", at, leave, [self.computed[at]]))
+            for token in leaving[-len(self.tiles) :]:
                 token.wait()
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
@@ -277,84 +246,44 @@ class _Pass:
     def _memory(self, elements: int, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
         return [torch.empty(elements, dtype=dtype, device=self.device) for dtype in dtypes]
 
-    def _runs(self, step: tuple[int, int, int, int]) -> dict[Label, LabelRun]:
-        """The indices of the cut labels in a step."""
-        grid = self.grid
-        return {
-            grid.labels[role]: LabelRun.of(grid.span(role, at))
-            for role, at in zip(ROLES, step, strict=True) if role in grid.labels
-        }  # fmt: skip
-
-    # -- operands ------------------------------------------------------------------------------------------------------
-
-    def _need(self, at: int, slots: Mapping[str, list[_Slot]], lane: Lane) -> dict[str, tuple[_Slot, Any]]:
+    def _need(self, at: int, lane: Lane) -> dict[str, Token]:
         """The blocks of a step, on their way where they are not there yet."""
-        runs = self._runs(self.order[at])
-        found = {}
-        for name, own in slots.items():
-            block = self._source(name)
-            term = self.placed[name].term
-            key = tuple(runs[label] for label in runs if label in term and label not in block.broadcast)
-            slot = next((one for one in own if one.key == key), None)
-            if slot is None:
-                slot = min(own, key=lambda one: one.used)
-                after = [self.computed[slot.used]] if 0 <= slot.used < len(self.computed) else []
-                source, _ = block.cut(runs)
-                slot.key = key
-                place = slot.memory[: source.numel()].view(source.shape)
-                what = f"{name.upper()}: block of step {at}"
-                slot.ready = lane.put(what, at, partial(copy_block, place, source), after)
-                starts = {label: runs[label].start for label in runs if label in term}
-                slot.block = LocalBlock(place, term, starts, block.broadcast)
-            slot.used = at
-            found[name] = slot, slot.block
+        runs, found = self.grid.runs(at), {}
+        for name, each in self.incoming.items():
+            cut = set(each.source.term) - each.source.broadcast
+            key = [run for label, run in runs.items() if label in cut]
+            if key != each.key:
+                each.key, each.turn = key, (each.turn + 1) % len(each.memory)
+                used = each.used[each.turn]
+                after = [self.computed[used]] if used >= 0 else []
+                copied = partial(each.copied, each.turn, runs)
+                each.ready = lane.put(f"{name.upper()}: block of step {at}", at, copied, after)
+            each.used[each.turn] = at
+            found[name] = each.ready
         return found
 
-    def _source(self, name: str) -> LocalBlock:
-        tensor, term = self.sources[name], self.placed[name].term
-        broadcast = frozenset(
-            label for label, extent in zip(term, tensor.shape, strict=True) if extent == 1 and self.extents[label] != 1
-        )
-        return LocalBlock(tensor, term, {}, broadcast)
-
-    def _there(self, found: tuple[_Slot, Any]) -> LocalBlock:
-        slot, block = found
-        if slot.ready is not None:
-            slot.ready.wait()
-        return block
-
-    # -- D -------------------------------------------------------------------------------------------------------------
-
     def _compute(
-        self, at: int, blocks: Mapping[str, LocalBlock], tile: Sequence[torch.Tensor], sums: list[torch.Tensor] | None,
-        runs: Mapping[Label, LabelRun],
+        self, blocks: Mapping[str, LocalBlock], tile: Sequence[torch.Tensor], runs: Mapping[Label, LabelRun], *,
+        first: bool, last: bool,
     ) -> None:  # fmt: skip
-        last_of_tile = self.grid.cuts["k"] - 1
-        first, last = at % (last_of_tile + 1) == 0, at % (last_of_tile + 1) == last_of_tile
         out = [self._tile(memory, runs) for memory in tile]
-        going_on = out if sums is None else [self._tile(sums[0], runs)]
+        going_on = out if self.sums is None else [self._tile(self.sums[0], runs)]
         addend = blocks.get("c") if first else going_on[0]
-        hooks = [*BOTH, *(["c_fn"] if first and addend is not None else []), *(["epilogue"] if last else [])]
+        hooks = ["a_fn", "b_fn", *(["c_fn"] if first and addend is not None else []), *(["epilogue"] if last else [])]
         spans = {label: LabelRun(0, extent) for label, extent in self.extents.items()}
         self.work.multiply(
-            blocks["a"], blocks["b"], out if last else going_on, dict(runs), spans=spans, addend=addend,
-            alpha=self.alpha, beta=self.beta if first else 1.0, hooks=hooks,
+            blocks["a"], blocks["b"], out if last else going_on, runs, spans=spans, addend=addend, alpha=self.alpha,
+            beta=self.beta if first else 1.0, hooks=hooks,
         )  # fmt: skip
 
     def _tile(self, memory: torch.Tensor, runs: Mapping[Label, LabelRun]) -> LocalBlock:
-        term = self.placed["d"].term
-        shape = [runs[label].length if label in runs else self.extents[label] for label in term]
-        count = 1
-        for extent in shape:
-            count *= extent
-        starts = {label: runs[label].start for label in term if label in runs}
-        return LocalBlock(memory[:count].view(shape), term, starts)
+        shape = [runs[label].length if label in runs else self.extents[label] for label in self.term]
+        starts = {label: runs[label].start for label in self.term if label in runs}
+        return LocalBlock(memory[: math.prod(shape)].view(shape), self.term, starts)
 
     def _leave(self, tile: Sequence[torch.Tensor], runs: Mapping[Label, LabelRun]) -> None:
-        term = self.placed["d"].term
-        here = {label: run for label, run in runs.items() if label in term}
         for memory, result in zip(tile, self.results, strict=True):
-            copy_block(LocalBlock(result, term).cut(here)[0], self._tile(memory, runs).tensor)
+            copy_block(LocalBlock(result, self.term).cut(runs)[0], self._tile(memory, runs).tensor)
 
 
 def read_place(device: Any, limit: Any) -> tuple[torch.device, int | None]:

@@ -15,12 +15,16 @@ from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor
 from weft.distributed.gradient.calls import refuse_transforms
 from weft.distributed.planned.blocks import LocalBlock
+from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.run.work import PartWork
-from weft.errors import ArgumentError, DTypeError, UnsupportedError
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.planner.options import Options
 from weft.planner.request import HOOKS, Request
+from weft.planner.schedule import Scalar
+from weft.planner.target import resolve_backend, target_of
+from weft.plans.checks import check_unscaled, checked_scalar
 from weft.plans.derivatives import asks
 from weft.plans.keywords import read_options
 from weft.plans.resolving import resolved
@@ -222,6 +226,26 @@ def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: R
         if extent == 1 and problem.extents.get(label, 1) != 1
     )  # fmt: skip
     return LocalBlock(tensor, tuple(term), {}, broadcast)
+
+
+def check_factors(asked: RankRequest, request: Request, c: Any, alpha: Scalar, beta: Scalar) -> None:
+    """The factors of a call, which may have a C."""
+    if asked.options.algebra is not None:
+        check_unscaled(asked.options.algebra.name, alpha, beta)
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        checked_scalar(name, value, request.arithmetic.accumulate)
+    if c is None and beta not in (0, 1):
+        raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
+
+
+def kernel_of(asked: RankRequest, problem: RankProblem, request: Request, device: torch.device) -> KernelModel:
+    """The model of what contracts parts on this device."""
+    options = asked.options
+    backend = options.backend if options.backend != "reference" else "auto"
+    return KernelModel(
+        (problem.a.term, problem.b.term, problem.d.term), (asked.a.dtype, asked.b.dtype, request.arithmetic.accumulate),
+        target_of(resolve_backend(backend, device), device), options.algebra, options.precision,
+    )  # fmt: skip
 
 
 def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequence[Label]) -> None:

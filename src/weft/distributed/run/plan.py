@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
 from weft.api.selection import along_each, check_selected
 from weft.base.arrays import grad_mode
 from weft.base.factors import addition
@@ -17,7 +16,6 @@ from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_f
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
-from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed, Places, held, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
@@ -29,8 +27,10 @@ from weft.distributed.run.asked import (
     RankRequest,
     asked_of,
     aux_block,
+    check_factors,
     check_part,
     is_dtensor,
+    kernel_of,
     key_of,
     local,
     placed_of,
@@ -45,7 +45,7 @@ from weft.oracle.validate import check_supported
 from weft.planner.options import Options
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
-from weft.planner.target import resolve_backend, target_of
+from weft.plans.checks import check_addend
 from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
@@ -68,15 +68,8 @@ class DistributedPlan:
         self._asked, self._request = asked, request
         self._work = work_of(asked, problem, request)
         self._gradients = self._new_gradients()
-        self.device = device = asked.a.device
-        backend = asked.options.backend
-        target = target_of(resolve_backend(backend if backend != "reference" else "auto", device), device)
-        arithmetic = request.arithmetic
-        algebra: Algebra | None = asked.options.algebra
-        self.kernel = KernelModel(
-            (problem.a.term, problem.b.term, problem.d.term), (asked.a.dtype, asked.b.dtype, arithmetic.accumulate),
-            target, algebra, asked.options.precision,
-        )  # fmt: skip
+        self.device = asked.a.device
+        self.kernel = kernel_of(asked, problem, request, self.device)
         self.candidates: list[Prediction] = ranked(problem, self.kernel, self.link)
         self.prediction: Prediction = self.candidates[0]
         at = problem.at(ranks.rank)
@@ -285,24 +278,16 @@ class DistributedPlan:
     def _checked(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None
     ) -> RankTensors:
-        from weft.plans.checks import check_unscaled, checked_scalar
-
         asked, problem = self._asked, self.problem
         x, y = local("a", a), local("b", b)
         for tensor, placed, like in ((x, problem.a, asked.a), (y, problem.b, asked.b)):
             check_part(placed.name, tensor, like, placed.term)
-        accumulate = self._request.arithmetic.accumulate
-        if asked.options.algebra is not None:
-            check_unscaled(asked.options.algebra.name, alpha, beta)
-        for name, value in (("alpha", alpha), ("beta", beta)):
-            checked_scalar(name, value, accumulate)
-        if c is None and beta not in (0, 1):
-            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
+        check_factors(asked, self._request, c, alpha, beta)
         if asked.return_arg:
             check_selected(self._request, c is not None)
         addend = local("c", c) if c is not None else None
         if addend is not None:
-            self._check_addend(addend)
+            check_addend(addend.detach(), self.shape, self._request.arithmetic.accumulate, self.device)
         given = dict(asked.options.tensors)
         for name, value in (operands or {}).items():
             if name not in given:
@@ -313,11 +298,6 @@ class DistributedPlan:
             given[name] = tensor
         named = {"a": x, "b": y, "c": addend, **{key_of(name): tensor for name, tensor in given.items()}}
         return RankTensors(x, y, addend, given, asking(named, asked.options.algebra))
-
-    def _check_addend(self, c: torch.Tensor) -> None:
-        from weft.plans.checks import check_addend
-
-        check_addend(c.detach(), self.shape, self._request.arithmetic.accumulate, self.device)
 
     def _addend(self, c: torch.Tensor, what: str, agree: bool) -> LocalBlock:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
