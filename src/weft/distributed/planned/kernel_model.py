@@ -13,7 +13,8 @@ to do. GPUs take no block off a multiprocessor before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -68,13 +69,13 @@ class KernelModel:
     def traffic(self, extents: Mapping[Label, int]) -> float:
         """Bytes of A, B and sums."""
         return sum(
-            _product([extents[label] for label in term]) * dtype.itemsize
+            math.prod(extents[label] for label in term) * dtype.itemsize
             for term, dtype in zip(self.terms, self.types, strict=True)
         )
 
     def read_sums(self, extents: Mapping[Label, int]) -> float:
         """Seconds to read all sums."""
-        return _product([extents[label] for label in self.terms[2]]) * self.types[2].itemsize / self.bandwidth
+        return math.prod(extents[label] for label in self.terms[2]) * self.types[2].itemsize / self.bandwidth
 
     def pass_over(self, size: float) -> float:
         """Seconds to read and write `size` bytes in all, as what follows a sum does."""
@@ -87,7 +88,7 @@ class KernelModel:
         return 0.8 * sheet.bandwidth if sheet is not None else _BANDWIDTH[self.kind]
 
     def _products(self, extents: Mapping[Label, int]) -> float:
-        return float(_product([extents[label] for label in dict.fromkeys(sum(self.terms, ()))]))
+        return float(math.prod(extents[label] for label in dict.fromkeys(sum(self.terms, ()))))
 
 
 @lru_cache(maxsize=1024)
@@ -120,15 +121,8 @@ def _predicted(
     _, choice = choice_for(replace(request, backend=backend, device=device, target=kernel.target))
     if choice is not None:
         return float(choice.best.seconds), choice.best.schedule.family
-    flops = 2 * _product(list(extents.values()))
+    flops = 2 * math.prod(extents.values())
     return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / kernel.bandwidth), ""
-
-
-def _product(extents: Sequence[int]) -> int:
-    found = 1
-    for extent in extents:
-        found *= extent
-    return found
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -31,13 +32,8 @@ def meshes_of(ranks: int) -> list[tuple[int, ...]]:
             rest //= number
     found = []
     for together in range(len(factors), 0, -1):
-        mesh = []
-        for begin in range(0, len(factors), together):
-            size = 1
-            for factor in factors[begin : begin + together]:
-                size *= factor
-            mesh.append(size)
-        found.append(tuple(mesh))
+        begins = range(0, len(factors), together)
+        found.append(tuple(math.prod(factors[begin : begin + together]) for begin in begins))
     return list(dict.fromkeys(found)) or [(1,)]
 
 
@@ -52,7 +48,7 @@ def chosen(
     prices = prices_of(network, link, model or network.model)
     limit = network.settings.memory_limit
     least = NEVER
-    for tree in _trees(network, max(_count(mesh) for mesh in meshes)):
+    for tree in _trees(network, max(map(math.prod, meshes))):
         orders = orders_of(tree, prices.items, prices.model)
         fitting = []
         for mesh in meshes:
@@ -66,7 +62,7 @@ def chosen(
     assert limit is not None
     raise WorkspaceError(
         f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); distributed by modes over "
-        f"{counted(_count(meshes[0]), 'rank')} the network still needs {si(least, 'B')} on each"
+        f"{counted(math.prod(meshes[0]), 'rank')} the network still needs {si(least, 'B')} on each"
     )
 
 
@@ -76,13 +72,6 @@ def prices_of(network: NetworkPlan, link: Link, model: Model) -> Prices:
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     sums = {node: WIDER.get(dtype, dtype).itemsize for node, dtype in dtypes.items()}
     return Prices(model, link, items, sums, network.result_memory, frozenset(network.functions))
-
-
-def _count(mesh: Sequence[int]) -> int:
-    found = 1
-    for extent in mesh:
-        found *= extent
-    return found
 
 
 def _trees(network: NetworkPlan, ranks: int) -> Iterator[Tree]:
