@@ -51,13 +51,14 @@ def described(form: Plain, found: Rule | Composed) -> list[str]:
             if choice is not None:
                 text += f"; predicted {duration(choice.best.seconds)}: {choice.best.schedule}"
         said.append(named(text, form))
-    return [*said, _kept(found)]
+    return [*said, kept(found)]
 
 
-def _kept(found: Product) -> str:
+def kept(found: Product, whose: str = "") -> str:
+    """A line on what is kept for the backward pass; `whose` the sums are, where it is not all of them."""
     if found.kept:
         size = si(found.sums_bytes, "B")
-        return f"kept besides operands and results: the sums, {size} in {dtype_name(kept_type(found.spec))}"
+        return f"kept besides operands and results: the sums, {size}{whose} in {dtype_name(kept_type(found.spec))}"
     if found.again:
         return "kept besides operands and results: nothing; the sums are made again"
     return "kept besides operands and results: nothing"

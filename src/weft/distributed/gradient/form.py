@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.autograd.backward import operand_source
 from weft.autograd.spec import Letters, Plain, check_differentiable, plain
 from weft.distributed.gradient.layout import PassLayout
 from weft.distributed.planned.placement import Places
@@ -29,9 +30,13 @@ class PlainForm:
         return self.plain.of(tensors)
 
     def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Shapes of the whole tensors."""
-        terms = self.plain.spec.terms()
-        return tuple(None if term is None else self.layout.whole(term) for term in terms)
+        """Shapes of this rank's parts of A, B, C and operands."""
+        spec = self.plain.spec
+        names = ("A", "B", "C", *(operand_source(name) for name, _ in spec.operands))
+        return tuple(
+            None if term is None else self.layout.part(name, term)
+            for name, term in zip(names, spec.terms(), strict=True)
+        )
 
 
 def form_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,10 +32,6 @@ class PassLayout:
         """The shape of this rank's part."""
         places = self.places_of(source, term)
         return tuple(self.span(label, places).extent for label in term)
-
-    def elements(self, source: str, term: str) -> int:
-        """How many this rank's part has."""
-        return math.prod(self.part(source, term))
 
 
 def within(places: Places, term: str) -> Places:

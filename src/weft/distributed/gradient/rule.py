@@ -8,17 +8,16 @@ share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from weft.api.lookup import one_of
 from weft.autograd import hooks
-from weft.autograd.backward import Needs, Steps
+from weft.autograd.backward import Needs, Steps, operand_source
 from weft.autograd.product import Product
-from weft.autograd.spec import Spec, is_smooth
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
 from weft.distributed.gradient.form import PlainForm
 from weft.distributed.gradient.layout import within
@@ -55,23 +54,9 @@ class DifferentiatedPlan(Protocol):
 
     def beside(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], options: Options,
+        extents: Mapping[str, int], options: Options, alone: bool,
     ) -> DifferentiatedPlan:  # fmt: skip
-        """Another contraction over the same ranks; every rank plans it."""
-
-    def sketch(
-        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], options: Options,
-    ) -> DifferentiatedPlan:  # fmt: skip
-        """The plan that `beside` would make, made by this rank alone in order to describe it."""
-
-
-class PassStep(NamedTuple):
-    """A step of a pass in words, its operands and result, and its plan: None where it is of a rank's own elements."""
-
-    text: str
-    names: tuple[str, str, str]
-    plan: DifferentiatedPlan | None
+        """Another contraction over the same ranks; every rank plans it, or this one `alone` in order to describe it."""
 
 
 class RankProduct(Product):
@@ -110,7 +95,8 @@ class RankProduct(Product):
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
         options = self.requested((None, None, None, *operands))
-        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, _sources(spec), sketched)
+        aux = {name: operand_source(name) for name, _ in spec.operands}
+        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), options, aux, sketched)
 
     def _block(self, plan: DifferentiatedPlan, c: torch.Tensor | None, beta: Scalar) -> LocalBlock | None:
         """C with a dimension for each of D's."""
@@ -149,12 +135,8 @@ class RankProduct(Product):
     def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
         return self._made(pattern, needs, stored=True)
 
-    def _zeros(self, at: int) -> torch.Tensor:
-        spec = self.spec
-        name = ("A", "B", "C", *_sources(spec).values())[at]
-        term = spec.terms()[at]
-        assert term is not None
-        return torch.zeros(self.layout.part(name, term), dtype=spec.storage[at], device=self.device)
+    def _shape(self, term: str) -> list[int]:
+        return list(self.layout.part("D", term))
 
     def _run(
         self, step: GradientStep | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
@@ -255,8 +237,7 @@ class RankProduct(Product):
             placements = {at: self.layout.places_of(name, term) for at, term, name in terms}
             modes = {name: str(modes) for name, (modes, _) in options.operands.items()}
             placements |= {name: self.layout.places_of(source, modes[name]) for name, source in aux.items()}
-            make = self.plan.sketch if sketched else self.plan.beside
-            found = make(text, a, b, placements, self.layout.extents, options)
+            found = self.plan.beside(text, a, b, placements, self.layout.extents, options, sketched)
             if sketched:
                 return found
             self._plans[key] = found
@@ -264,27 +245,17 @@ class RankProduct(Product):
 
     # -- described -----------------------------------------------------------------------------------------------------
 
-    def described(self) -> Iterator[PassStep]:
-        """The forward pass where it keeps its sums, and each step of a full backward pass.
+    def forward_sketch(self, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan:
+        """The plan of the forward pass, as this rank alone makes it where it was not used yet."""
+        return self._forward(sources["A"], sources["B"], [sources[name] for name in self._inputs[3:]], sketched=True)
 
-        Plans that were not used yet are as this rank alone makes them.
-        """
-        spec = self.spec
-        sources = self._empty_parts()
-        if self.kept:
-            operands = [sources[name] for name in _sources(spec).values()]
-            plan = self._forward(sources["A"], sources["B"], operands, sketched=True)
-            yield PassStep("D, and the sums that are kept", ("A", "B", "D"), plan)
-        for step in self.steps(tuple(is_smooth(dtype) for dtype in spec.results), self.needs):
-            if isinstance(step, Spread):
-                yield PassStep(step.line(), (step.source, ONE, step.target), None)
-                sources[step.target] = self._empty(step.target, step.want, step.dtype)
-            else:
-                yield PassStep(step.line(), (step.left, step.right, step.target), self._sketched(step, sources))
-                sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
-
-    def _sketched(self, step: GradientStep, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan | None:
+    def sketch(self, step: GradientStep | Spread, sources: dict[str, torch.Tensor]) -> DifferentiatedPlan | None:
+        """The plan of a step alike; None where it is of a rank's own elements. Its result is one more of `sources`."""
+        if isinstance(step, Spread):
+            sources[step.target] = self._empty(step.target, step.want, step.dtype)
+            return None
         left = sources[step.left]
+        sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
         if step.right != ONE:
             right = sources[step.right].to(left.dtype)
             return self._plan_of(step, left, right, step.asked(sources), sketched=True)
@@ -294,23 +265,18 @@ class RankProduct(Product):
             left = self._empty(step.left, step.text.split(",->")[0], self._summed_in(step.out_dtype))
         return self._plan_of_sum(step, left, sketched=True)
 
-    def _empty_parts(self) -> dict[str, torch.Tensor]:
+    def empty_parts(self) -> dict[str, torch.Tensor]:
         """This rank's part of every source, with nothing in it."""
-        spec, d = self.spec, self.spec.term_d
-        given = zip(("A", "B", "C", *_sources(spec).values()), spec.terms(), strict=True)
-        terms = {name: term for name, term in given if term is not None}
-        return {name: self._empty(name, terms.get(name, d), meta.dtype) for name, meta in self.metas().items()}
+        return {name: self._nothing(meta.shape, meta.dtype) for name, meta in self.metas().items()}
 
     def _empty(self, name: str, term: str, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty((), dtype=dtype, device=self.device).expand(self.layout.part(name, term))
+        return self._nothing(self.layout.part(name, term), dtype)
+
+    def _nothing(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty((), dtype=dtype, device=self.device).expand(shape)
 
 
 def _sums(step: GradientStep) -> bool:
     """Whether a step over elements sums some of them."""
     own, term = step.text.split(",->")
     return set(own) != set(term)
-
-
-def _sources(spec: Spec) -> dict[str, str]:
-    """Which source each operand of functions is."""
-    return {name: f"operand {name}" for name, _ in spec.operands}

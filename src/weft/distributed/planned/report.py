@@ -39,8 +39,8 @@ def explained(
 def title(problem: RankProblem) -> str:
     """The title of a plan: what is contracted, over how many ranks."""
     terms = [term_text(each.term) for each in (problem.a, problem.b, problem.d)]
-    ranks = f"{problem.size} {'rank' if problem.size == 1 else 'ranks'}"
-    return f"{terms[0]},{terms[1]}->{terms[2]} over {ranks}, mesh {' x '.join(map(str, problem.mesh))}"
+    mesh = " x ".join(map(str, problem.mesh))
+    return f"{terms[0]},{terms[1]}->{terms[2]} over {counted(problem.size, 'rank')}, mesh {mesh}"
 
 
 def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> list[str]:

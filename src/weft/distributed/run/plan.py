@@ -181,27 +181,22 @@ class DistributedPlan:
 
     def beside(
         self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], options: Options,
+        extents: Mapping[str, int], options: Options, alone: bool,
     ) -> DistributedPlan:  # fmt: skip
-        """A plan of other tensors over the same ranks and link, which all ranks make at once.
+        """A plan of other tensors over the same ranks and link, which all ranks make at once, or this one `alone`.
 
         `a` and `b` are this rank's parts, of whole tensors that have each label at its extent. Its calls are those of a
         backward pass, on which ranks have agreed; on what follows of them they agree anew.
         """
-        found = self.sketch(text, a, b, placements, extents, options)
-        return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
-
-    def sketch(
-        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
-        extents: Mapping[str, int], options: Options,
-    ) -> DistributedPlan:  # fmt: skip
-        """The plan that `beside` would make, made by this rank alone."""
         asked = asked_of(text, a, b, self.problem.mesh, placements, options)
         placed = placed_of(asked)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
-        return DistributedPlan(
+        found = DistributedPlan(
             asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, False, self.agree_backward
         )
+        if alone:
+            return found
+        return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
 
     def _new_gradients(self) -> Gradients:
         operands = self._asked.options.operands
