@@ -72,7 +72,7 @@ class Gradients:
 
             self._rules[key] = ranks.agreed(f"{self._what}: gradients", make) if self._plan.agree_backward else make()
         rule = self._rules[key]
-        tensors = rule.form.of((a, b, addend, *(operands[name] for name in rule.form.operands)))
+        tensors = rule.form.of((a, b, addend, *(operands[name] for name in rule.form.given)))
         found = apply(rule, alpha, beta, tensors)
         return list(found[: len(rule.spec.results)])
 
@@ -101,6 +101,6 @@ class Gradients:
             shape = tuple(1 if label in c.broadcast else problem.extents[label] for label in problem.d.term)
             whole = shape, c.tensor.dtype
         at = problem.at(self._plan.ranks.rank)
-        form = form_of(problem, at, self._request, whole, self._places, self._backend)
-        needs = (*asked, *(of_operands[name] for name in form.operands))
-        return RankProduct(self._plan, self._what, form, needs, device)
+        form, layout = form_of(problem, at, self._request, whole, self._places, self._backend)
+        needs = (*asked, *(of_operands[name] for name in form.given))
+        return RankProduct(self._plan, self._what, form, layout, needs, device)

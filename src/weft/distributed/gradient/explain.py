@@ -31,4 +31,4 @@ def _lines(rule: RankProduct, text: str, names: tuple[str, str, str], plan: Diff
         lines[1] = f"  predicted {duration(found.seconds)}, {found.timeline.bounds} bounds it"
         lines += [f"  {line}" for line in way(found.strategy, names)]
     for line in lines:
-        yield named(line, rule.form.plain)
+        yield named(line, rule.form)

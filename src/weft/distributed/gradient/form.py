@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 
-from weft.autograd.backward import operand_source
 from weft.autograd.spec import Letters, Plain, check_differentiable, plain
 from weft.distributed.gradient.layout import PassLayout
 from weft.distributed.planned.placement import Places
@@ -17,34 +15,13 @@ from weft.planner.request import Request
 from weft.spec.notation import Label, label_text
 
 
-@dataclass(frozen=True)
-class PlainForm:
-    """`operands` are the names that the call gives them, in the order of the plain form."""
-
-    plain: Plain
-    layout: PassLayout
-    operands: tuple[str, ...]
-
-    def of(self, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-        """The parts of A, B, C and operands in plain form."""
-        return self.plain.of(tensors)
-
-    def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Shapes of this rank's parts of A, B, C and operands."""
-        spec = self.plain.spec
-        names = ("A", "B", "C", *(operand_source(name) for name, _ in spec.operands))
-        return tuple(
-            None if term is None else self.layout.part(name, term)
-            for name, term in zip(names, spec.terms(), strict=True)
-        )
-
-
 def form_of(
     problem: RankProblem, at: tuple[int, ...], request: Request, c: tuple[tuple[int, ...], torch.dtype] | None,
     places: Mapping[str, Places], backend: str,
-) -> PlainForm:  # fmt: skip
-    """`request` is of the whole tensors, `c` the whole shape and the type of C, `places` are of operands by name.
+) -> tuple[Plain, PassLayout]:  # fmt: skip
+    """The plain form, and where its tensors are.
 
+    `request` is of the whole tensors, `c` the whole shape and the type of C, `places` are of operands by name.
     `DTypeError` where the result has no derivative, `UnsupportedError` where a tensor is repeated along a mode in a way
     that its parts do not tell.
     """
@@ -59,7 +36,7 @@ def form_of(
         {letters[label]: extent for label, extent in problem.extents.items()}, problem.mesh, at,
         {name: _spelled(one, letters) for name, one in placed.items()},
     )  # fmt: skip
-    return PlainForm(found, layout, found.given)
+    return found, layout
 
 
 def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:

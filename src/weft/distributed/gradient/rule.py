@@ -18,9 +18,9 @@ from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps, operand_source
 from weft.autograd.product import Product
+from weft.autograd.spec import Plain
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
-from weft.distributed.gradient.form import PlainForm
-from weft.distributed.gradient.layout import within
+from weft.distributed.gradient.layout import PassLayout, within
 from weft.distributed.gradient.relaid import RankLines, alongside_parts, relaid
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
@@ -66,11 +66,15 @@ class RankProduct(Product):
     fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
     def __init__(
-        self, plan: DifferentiatedPlan, what: str, form: PlainForm, needs: Needs, device: torch.device
+        self, plan: DifferentiatedPlan, what: str, form: Plain, layout: PassLayout, needs: Needs, device: torch.device
     ) -> None:
-        self.plan, self.what, self.form, self.layout = plan, what, form, form.layout
+        self.plan, self.what, self.form, self.layout = plan, what, form, layout
         self._plans: dict[Any, DifferentiatedPlan] = {}
-        super().__init__(form.plain.spec, needs, False, form.shapes(), device)
+        spec = form.spec
+        names = ("A", "B", "C", *(operand_source(name) for name, _ in spec.operands))
+        terms = zip(names, spec.terms(), strict=True)
+        parts = tuple(None if term is None else layout.part(name, term) for name, term in terms)
+        super().__init__(spec, needs, False, parts, device)
 
     def _is_kept(self) -> bool:
         return True  # every rank must choose alike, and sums that are made again would travel again
@@ -82,10 +86,10 @@ class RankProduct(Product):
         assert a is not None
         assert b is not None
         given = [each for each in operands if each is not None]
-        if self.kept or any(self.form.plain.views):
+        if self.kept or any(self.form.views):
             plan, names = self._forward(a, b, given), tuple(name for name, _ in self.spec.operands)
         else:
-            plan, names = self.plan, self.form.operands
+            plan, names = self.plan, self.form.given
         found = plan.execute(a, b, self._block(plan, c, beta), dict(zip(names, given, strict=True)), alpha, beta)
         return tuple(found)
 
