@@ -111,7 +111,7 @@ def key_of(recipe: Recipe) -> str | None:
 def _pointer(layout: Any) -> str:
     """A tensor as the compiler takes it."""
     if isinstance(layout, TensorMap):
-        return f"map {layout.layout.dtype} {layout.block} {layout.swizzle_bytes}"
+        return f"map {layout.layout.dtype} {layout.block} {layout.shared}"
     return "none" if layout is None else f"{layout.dtype}{' aligned' * (layout.alignment % 16 == 0)}"
 
 

@@ -77,7 +77,7 @@ def pointer_type(layout: Layout | TensorMap | None) -> str:
     if layout is None:
         return "constexpr"
     if isinstance(layout, TensorMap):
-        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}{layout.spelled_place}>"
+        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)},{layout.shared.meant}>"
     return f"*{_spelled(layout.dtype)}"
 
 

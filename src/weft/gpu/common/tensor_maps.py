@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from weft.gpu.common.constants import GluonLayout
 from weft.spec import Layout
 
 BYTES = 128
@@ -25,20 +26,31 @@ class TensorMap(NamedTuple):
     block: tuple[int, ...]
 
     def descriptor(self, tensor: Any) -> Any:
-        """The descriptor of `tensor`, which has this layout, as Triton takes it."""
-        from triton.tools.tensor_descriptor import TensorDescriptor
+        """The descriptor of `tensor`, which has this layout, as Gluon takes it."""
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-        return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
+        if tensor.dtype != self.layout.dtype:
+            tensor = tensor.view(self.layout.dtype)
+        return TensorDescriptor(
+            tensor, list(self.layout.shape), list(self.layout.strides), list(self.block), self.shared.meant
+        )
 
     @property
-    def swizzle_bytes(self) -> int:
-        """The width of the order in shared memory that a kernel asks for; 0 where the compiler chooses."""
-        return 0
+    def shared(self) -> GluonLayout:
+        """How tiles lie in shared memory: Gluon does not choose it."""
+        *_, rows, columns = self.block
+        return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
 
-    @property
-    def spelled_place(self) -> str:
-        """How a signature says where a box stands in shared memory: not at all, the compiler chooses."""
-        return ""
+
+def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> GluonLayout:
+    """How a tile of so many rows and columns lies in shared memory, its contiguous side as it is in memory.
+
+    Its order is the widest that its lines fill.
+    """
+    rows, columns = shape
+    line = (columns if along_k else rows) * size
+    swizzle = next(width for width in (128, 64, 32) if line % width == 0)
+    return GluonLayout("NVMMASharedLayout", (swizzle, 8 * size, rank))
 
 
 class MapForm(NamedTuple):

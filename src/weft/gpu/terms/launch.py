@@ -17,7 +17,7 @@ from weft.gpu.common.operation import operation
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.terms.model import described, schedule_of, terms_params
 from weft.gpu.terms.packing import FIRST_COUNT, OperandTerms, Verdict
-from weft.gpu.warp_specialized.family import SwizzledTensorMap, swizzled_maps
+from weft.gpu.warp_specialized.family import operand_maps
 from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.schedule import output_map, partials_layout
@@ -43,8 +43,8 @@ class TermsKernel:
             raise UnsupportedError(schedule)
         self.schedule = schedule
         params = ws_params(contraction, schedule, target)
-        map_a, map_b, _ = swizzled_maps(contraction, schedule)
-        map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor_map)
+        map_a, map_b, _ = operand_maps(contraction, schedule)
+        map_d = output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor_map
         left = [map_a if at < scheme.terms else None for at in range(MOST_TERMS)]
         right = [map_b if at < scheme.terms else None for at in range(MOST_TERMS)]
         constants = {"PARAMS": params, "OP": operation(contraction), "TERMS": terms_params(scheme, schedule.tile[2])}

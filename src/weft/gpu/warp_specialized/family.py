@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from weft.gpu.common.constants import DeviceFunction, GluonLayout
+from weft.gpu.common.constants import DeviceFunction
 from weft.gpu.common.constraints import LEAST_DOT, VECTOR
 from weft.gpu.common.dependent import is_short
 from weft.gpu.common.launch import KernelLaunch, common_reasons, pointer_layouts
@@ -25,8 +25,8 @@ from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tensor_maps import TensorMap
 from weft.gpu.common.tiling import A, B
 from weft.gpu.warp_specialized.gluon_probe import refusal
-from weft.gpu.warp_specialized.model import matrix_layout, swizzle_bytes, ws_params
 from weft.gpu.warp_specialized.model import predict as predict_pipelined
+from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
@@ -36,47 +36,18 @@ from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import FP8, MATRIX_SUMS, dtype_name
 
-if TYPE_CHECKING:
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-
-class SwizzledTensorMap(TensorMap):
-    """A tensor map that says how its tiles lie in shared memory: Gluon does not choose it."""
-
-    def descriptor(self, tensor: Any) -> TensorDescriptor:
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-        shape, strides = list(self.layout.shape), list(self.layout.strides)
-        if tensor.dtype != self.layout.dtype:
-            tensor = tensor.view(self.layout.dtype)
-        return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared.meant)
-
-    @property
-    def spelled_place(self) -> str:
-        return f",{self.shared.meant}"
-
-    @property
-    def swizzle_bytes(self) -> int:
-        return swizzle_bytes(self.block[-1] * self.layout.dtype.itemsize)
-
-    @property
-    def shared(self) -> GluonLayout:
-        *_, rows, columns = self.block
-        return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
-
-
 # Of A's rows; of B's columns; of their second part along n where there is one.
-OperandMaps: TypeAlias = tuple[SwizzledTensorMap, SwizzledTensorMap, SwizzledTensorMap | None]
+OperandMaps: TypeAlias = tuple[TensorMap, TensorMap, TensorMap | None]
 
 
-def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps:
+def operand_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps:
     tile_m, tile_n, tile_k = schedule.tile
     a = tensor_map(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
     b, *rest = (
-        SwizzledTensorMap(*tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)))
+        tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k))
         for width in n_parts(tile_n)
     )
-    return SwizzledTensorMap(*a), b, rest[0] if rest else None
+    return a, b, rest[0] if rest else None
 
 
 class WsLaunch:
@@ -201,9 +172,9 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
     contraction = in_kernel_order(contraction, schedule)
     params = ws_params(contraction, schedule, target)
     constants = {"PARAMS": params, "OP": operation(contraction)}
-    maps = swizzled_maps(contraction, schedule)
+    maps = operand_maps(contraction, schedule)
     tiles = params.tma.blocks
-    map_d = SwizzledTensorMap(*output_map(contraction, schedule, schedule.rows, tiles).tensor_map)
+    map_d = output_map(contraction, schedule, schedule.rows, tiles).tensor_map
     real = contraction.arithmetic.accumulate.is_floating_point
     whole = params.tma.splits == 1
     c, pointers = (contraction.c, pointer_layouts(contraction)) if whole else (None, None)
@@ -221,7 +192,7 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
 def _build_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> Launch:
     contraction = in_kernel_order(contraction, schedule)
     params = stationary_params(contraction, schedule, target)
-    maps = swizzled_maps(contraction, schedule)
+    maps = operand_maps(contraction, schedule)
     constants = {"PARAMS": params, "OP": operation(contraction)}
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(

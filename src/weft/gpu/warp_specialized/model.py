@@ -20,6 +20,7 @@ from weft.gpu.common.cost import (
 )
 from weft.gpu.common.splits import StreamK
 from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
 from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
@@ -122,18 +123,6 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
 def rounds(stages: int, transformers: int) -> int:
     """Rounds of a pipeline after which the same transformer meets the same stage again: they take steps in turn."""
     return math.lcm(stages, max(1, transformers)) // stages
-
-
-def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> GluonLayout:
-    """How a tile of so many rows and columns lies in shared memory, its contiguous side as it is in memory."""
-    rows, columns = shape
-    line = (columns if along_k else rows) * size
-    return GluonLayout("NVMMASharedLayout", (swizzle_bytes(line), 8 * size, rank))
-
-
-def swizzle_bytes(line: int) -> int:
-    """The widest order in shared memory for lines of so many bytes."""
-    return next(width for width in (128, 64, 32) if line % width == 0)
 
 
 def _accumulators(

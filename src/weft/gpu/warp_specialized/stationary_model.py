@@ -12,8 +12,8 @@ from weft.gpu.common.constants import GluonLayout, meant
 from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
-from weft.gpu.warp_specialized.model import matrix_layout
 from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles
 from weft.gpu.warp_specialized.tma_params import TmaParams, tma_params
 from weft.gpu.warp_specialized.views import (
