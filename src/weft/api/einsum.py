@@ -87,7 +87,7 @@ def einsum_of_few(arguments: tuple[Any, ...], keywords: dict[str, Any], given: S
             equation = text or (*notation.inputs, notation.output)
             result = contract(equation, *tensors, out=target, **last)
             pair = _known_pair(equation, tensors, last)
-            known = None if pair is None else partial(_of_pair, pair)
+            known = None if pair is None else pair.run
     if place is not None and all(map(is_, tensors, given)):
         CALLS.keep(place, given, known)
     return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
@@ -112,16 +112,12 @@ def _known_pair(equation: Any, tensors: Sequence[torch.Tensor], options: dict[st
     return known
 
 
-def _of_pair(known: KnownCall, a: torch.Tensor, b: torch.Tensor) -> Any:
-    return known.run(a, b, None, 1.0, 1.0, None, ())
-
-
 def _moved(known: KnownCall, x: torch.Tensor) -> Any:
-    return known.run(x, x, None, 1.0, 1.0, None, ())
+    return known.run(x, x)
 
 
 def _against_one(known: KnownCall, x: torch.Tensor) -> Any:
-    return known.run(x, one_of(x.dtype, x.device), None, 1.0, 1.0, None, ())
+    return known.run(x, one_of(x.dtype, x.device))
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +132,7 @@ def against_one(text: str) -> str:
 
 def _of_one(
     notation: Notation, text: str | None, x: torch.Tensor, last: dict[str, Any], target: Results | None
-) -> tuple[Any, Callable[[Any], Any] | None]:
+) -> tuple[Any, Callable[..., Any] | None]:
     """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one.
 
     The second is the known call of later ones, None where each is to be read.

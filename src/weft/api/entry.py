@@ -123,7 +123,10 @@ class FewElements:
         self._left = PATIENCE
         self._call: Any = None
 
-    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+    def run(
+        self, a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 1.0, out: Any = None,
+        operands: Sequence[Any] = (),
+    ) -> Any:  # fmt: skip
         """The result, or None where the call must be read in full."""
         if self._call is not None and (found := self._call.run(a, b, c, alpha, beta, out, operands)) is not None:
             return found

@@ -55,7 +55,7 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     place = None
     if not keywords and type(transpose_a) is bool is type(transpose_b):
         known, place = CALLS.find(("matmul", transpose_a, transpose_b), (a, b))
-        if known is not None and (found := known.run(a, b, None, 1.0, 1.0, None, ())) is not None:
+        if known is not None and (found := known.run(a, b)) is not None:
             return found
     c, out = keywords.get("c"), keywords.get("out")
     with call_context(lambda: describe_call("matmul", _states(transpose_a, transpose_b), a=a, b=b, c=c, out=out)):

@@ -49,7 +49,7 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     """
     words = None if keywords or is_dynamo_compiling() else _words(axes)
     known, place = (None, None) if words is None else CALLS.find(words, (a, b))
-    if known is not None and (found := known.run(a, b, None, 1.0, 1.0, None, ())) is not None:
+    if known is not None and (found := known.run(a, b)) is not None:
         return found
     with call_context(lambda: describe_call("tensordot", f"axes={axes!r}", a=a, b=b)):
         refuse_unknown("tensordot", keywords)

@@ -113,7 +113,7 @@ def permute(
     if c is None and extents is None and type(alpha) in _PLAIN and type(beta) in _PLAIN and alpha == 1 == beta:
         words = words_of_permute(equation, fn, options, out is not None)
         known, place = (None, None) if words is None else CALLS.find(words, tensors)
-        if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
+        if known is not None and (found := known.run(x, x, out=out)) is not None:
             return found
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
         source, target, addend, read = _read("permute", x, c, out, fn, options)
@@ -158,7 +158,7 @@ def moved(
         said = options.said() if said is None else said
         words = None if said is None else ("moved", equation, said, len(tensors))
         known, place = (None, None) if words is None else CALLS.find(words, tensors)
-        if known is not None and (found := known.run(x, x, None, 1.0, 1.0, out, ())) is not None:
+        if known is not None and (found := known.run(x, x, out=out)) is not None:
             return cast(torch.Tensor, found)
     result, known = _moved(equation, x, options, c, alpha, beta, out, extents)
     CALLS.keep(place, tensors, known)

@@ -113,7 +113,10 @@ class KnownSelection(NamedTuple):
     views: tuple[tuple[Any, Any, Any], ...]  # of A and B: shape and strides as they are packed, shape of the matrices
     turn: tuple[list[int], list[int]]  # from the matrices to D: extents, and their order
 
-    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any) -> Any:
+    def run(
+        self, a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 1.0, out: Any = None,
+        operands: Any = (),
+    ) -> Any:  # fmt: skip
         """D and its places, or None where the call must be read in full."""
         if c is not None or out is not None or type(alpha) is not float or alpha != 1 or type(beta) is not float:
             return None

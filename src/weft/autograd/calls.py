@@ -66,7 +66,10 @@ class DifferentiableCall:
         with outside_transforms():
             return self._make()
 
-    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+    def run(
+        self, a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 1.0, out: Any = None,
+        operands: Sequence[Any] = (),
+    ) -> Any:  # fmt: skip
         """The result, or None where the call must be read in full."""
         if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
             return None

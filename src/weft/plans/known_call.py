@@ -52,7 +52,10 @@ class KnownCall(NamedTuple):
     order: tuple[int | None, ...] | None = None
     make: Make | None = None  # the launch's own plain call, which makes the result
 
-    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+    def run(
+        self, a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 1.0, out: Any = None,
+        operands: Sequence[Any] = (),
+    ) -> Any:  # fmt: skip
         """The result of a call, or None where it must be checked in full."""
         make, order = self.make, self.order
         if make is not None and out is None and c is None and type(alpha) is type(beta) is float and alpha == 1 == beta:
