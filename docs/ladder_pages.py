@@ -59,8 +59,9 @@ def table(ladder: Ladder, flight: Flight) -> str:
         before, step = flight.before(rung), _step(known, flight, rung)
         elsewhere = [each.of(ladder.name, flight.name, rung.name) for each in others]
         taken = [step.seconds["value"] if step else None, *(each[0] if each else None for each in elsewhere)]
-        gained = step and before is not None and _step(known, flight, before)
-        gains = step.gain if step and gained else None, predicted_gain(before, rung), published_gain(rung)
+        below = _step(known, flight, before) if before is not None else None
+        gain = below.seconds["value"] / step.seconds["value"] if step and below else None
+        gains = gain, predicted_gain(before, rung), published_gain(rung)
         rows.append((
             str(number), rung.name, rung.tool, *(_together(duration(each)) if each else "" for each in taken),
             share(step.share if step else None), before.name if before is not None else "",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+import weft
 from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, plus_one
+from weft import reference
 from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Schedule
+from weft.plans.passed import each_of
 from weft.spec import Contraction
 
 
@@ -130,3 +134,85 @@ def test_a_stationary_operand_meets_all_rows(
 @pytest.mark.parametrize("equation", ["ad,gd->ag", "da,db->ba", "aj,hj->ah"])
 def test_results_of_two_bytes_beside_a_stationary_operand(equation: str, dtype: torch.dtype) -> None:
     check(described(equation, dtype, extents=LARGE_AND_SMALL, out=dtype), "ab", plus_one, stationary_ones)
+
+
+SHARES = {"z": 3, "a": 256, "b": 336, "c": 3, "d": 144, "e": 24, "f": 2000}
+
+
+def check_finished(equation: str, dtype: torch.dtype, *, c: str = "", beta: float = 1.0, **options: Any) -> None:
+    """As `check`, of calls whose epilogue takes more than the sum; `c` are the modes of an addend, none where empty."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no device of compute capability 9.0")
+    generator = torch.Generator("cuda").manual_seed(0)
+    terms, result = equation.split("->")[0].split(","), equation.split("->")[1]
+    out, *further = each_of(options["out_dtype"])
+
+    def integers(labels: str, kind: torch.dtype) -> torch.Tensor:
+        shape = [SHARES[label] for label in labels]
+        return torch.randint(-3, 4, shape, generator=generator, device="cuda").to(kind)
+
+    a, b = (integers(term, dtype) for term in terms)
+    if c:
+        shape = [SHARES[label] if label in c else 1 for label in result]
+        options["c"] = integers(c, out).view(shape)
+    if "operands" in options:
+        options["operands"] = {name: (modes, integers(modes, out)) for name, modes in options["operands"].items()}
+    given = options.get("operands", {})
+    plan = weft.plan(equation, a, b, backend="triton", **options)
+    contraction = plan.contraction
+    wide = [x.double() if x.dtype.itemsize == 1 and x.dtype.is_floating_point else x for x in (a, b)]
+    exact = {name: value for name, value in options.items() if name != "precision"}
+    expected = each_of(reference.contract(equation, *wide, alpha=2, beta=beta, **exact))
+    addend = options["c"].expand(expected[0].shape) if c else None
+    beside = [each.name for each in contraction.aux if each.kind != "output"]
+    operands = [given[name][1] if name in given else None for name in beside]
+    found = warp_specialized.schedules(contraction, H200).schedules
+    chosen = list({(s.consumers, s.swap_ab, s.splits > 1): s for s in found if isinstance(s, WsSchedule)}.values())
+    assert chosen
+    for schedule in chosen[:4]:
+        launch = warp_specialized.build(contraction, schedule, H200)
+        results = [poison(value.shape, kind) for value, kind in zip(expected, (out, *further), strict=True)]
+        launch(a, b, addend, results[0], 2, beta, (*operands, *results[1:]))
+        for value, wanted in zip(results, expected, strict=True):
+            assert torch.equal(value.double(), wanted.to(value.dtype).double()), str(schedule)
+
+
+def poison(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, float("nan") if dtype.is_floating_point else 77, dtype=dtype, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab"])
+@pytest.mark.parametrize("row", [False, True])
+def test_c_is_added(equation: str, dtype: torch.dtype, row: bool) -> None:
+    result = equation.split("->")[1]
+    check_finished(equation, dtype, c=result[-1] if row else result, beta=-0.5, out_dtype=dtype, c_fn=plus_one)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "zad,zdb->zab", "af,bf->ab"])
+def test_the_epilogue_takes_operands_and_coordinates_and_yields_several_results(equation: str) -> None:
+    def two(value: Any, bias: Any, m: Any) -> Any:
+        return torch.relu(value + bias), value - bias + m
+
+    modes = equation.split("->")[1]
+    check_finished(
+        equation, torch.float16, out_dtype=(torch.float32, torch.float32), epilogue=two,
+        operands={"bias": modes[::-1]}, indices={"m": modes[-2]},
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "zad,zbd->zab", "af,bf->ab"])
+@pytest.mark.parametrize(
+    ("dtype", "out", "precision"),
+    [(torch.int8, torch.int32, None), (torch.float8_e4m3fn, torch.float32, torch.float8_e4m3fn),
+     (torch.float32, torch.float32, "tf32")],
+)  # fmt: skip
+def test_products_of_other_types(
+    equation: str, dtype: torch.dtype, out: torch.dtype, precision: Any, adds: bool
+) -> None:
+    options = {} if precision is None else {"precision": precision}
+    check_finished(equation, dtype, c=equation.split("->")[1] if adds else "", out_dtype=out, **options)

@@ -239,10 +239,7 @@ def contract(
     if text is not None and asked is not None and prints is not None and type(return_arg) is bool:
         words = said = (text, prints, asked, "return_arg") if return_arg else (text, prints, asked)
     if words is not None and validate is False:
-        if c is None and out is None:
-            tensors = a, b, *beside
-        else:
-            words, tensors = present(words, a, b, c, out, beside)
+        words, tensors = present(words, a, b, c, out, beside)
         known, place = CALLS.find(words, tensors)
         if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
             return found

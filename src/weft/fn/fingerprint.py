@@ -158,7 +158,7 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
     if code.flat is None or inner.__defaults__ or inner.__kwdefaults__ or inner in _settled:
         return None
     key += (code, inner.__name__)
-    for name, cell, attributes in code.flat:
+    for name, cell, attributes in code.flat:  # as `_named` looks them up, in place: this is asked in every call
         if cell is not None:
             value = inner.__closure__[cell].cell_contents
         elif name is OF_VALUES:

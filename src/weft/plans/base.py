@@ -152,11 +152,7 @@ class PlanBase:
     @property
     def _current(self) -> Self:
         """The plan of what the caller's functions compute now: this one, where they are as they were."""
-        return self if self._watched is None else self._with(self._watched.now())
-
-    def _with(self, request: Request) -> Self:
-        """The plan of a request with functions as they are now."""
-        if request is self._request:
+        if self._watched is None or (request := self._watched.now()) is self._request:
             return self
         found: Self | None = self._others.get(request)
         if found is None:

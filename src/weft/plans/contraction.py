@@ -7,7 +7,7 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Unpack, overload
 
@@ -118,8 +118,7 @@ class Plan(PlanBase, Generic[Returned]):
         """
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
-        if self._watched is not None and (request := self._watched.now()) is not self._request:
-            plan = self._with(request)
+        if self._watched is not None and (plan := self._current) is not self:
             return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         if beta is None:
             beta = 1.0
@@ -129,11 +128,7 @@ class Plan(PlanBase, Generic[Returned]):
         place: Place | None = None
         tensors: Sequence[Any] = ()
         if said is not None and validate is False and not unknown:
-            words: Hashable = said
-            if c is None and out is None:
-                tensors = a, b, *beside
-            else:
-                words, tensors = present(said, a, b, c, out, beside)
+            words, tensors = present(said, a, b, c, out, beside)
             known, place = self._calls.find(words, tensors)
             if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
                 return found

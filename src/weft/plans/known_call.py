@@ -58,9 +58,9 @@ class KnownCall(NamedTuple):
     ) -> Any:  # fmt: skip
         """The result of a call, or None where it must be checked in full."""
         make, order = self.make, self.order
+        aux = operands if order is None else [None if at is None else operands[at] for at in order]
         if make is not None and out is None and c is None and type(alpha) is type(beta) is float and alpha == 1 == beta:
             try:
-                aux = operands if order is None else [None if at is None else operands[at] for at in order]
                 return make(a, b, *aux)
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error):  # the full way reports how much was requested
@@ -93,7 +93,6 @@ class KnownCall(NamedTuple):
         if self.views:  # a launch sees memory as it is stored
             a, b = (x.conj() if view else x for x, view in zip((a, b), self.views, strict=True))
         try:
-            aux = operands if order is None else [None if at is None else operands[at] for at in order]
             if aux or further:
                 launch(a, b, c, out, alpha, beta, (*aux, *further))
             else:

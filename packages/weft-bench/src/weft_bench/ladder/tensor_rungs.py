@@ -26,10 +26,8 @@ METHODS = (
          tool="Triton"),
     Rung("weft's GETT", "tensor.weft_gett", Prediction(1.5, "the cost model's time for its best schedule over 410 us"),
          tool="weft family"),
-    Rung("pack and TMA", "tensor.weft_tma", Prediction(1.16, "the cost model's time, two packing copies among it"),
-         tool="weft family"),
-    Rung("warp specialization", "tensor.weft_specialized", Prediction(1.08, "the cost model's time"),
-         tool="weft family"),
+    Rung("warp specialization", "tensor.weft_specialized",
+         Prediction(1.08, "the cost model's time, two packing copies among it"), tool="weft family"),
     Rung("weft", "tensor.weft_call", Prediction(1.06, "the cost model's best"), tool="weft"),
 )  # fmt: skip
 
