@@ -202,6 +202,7 @@ def test_bounds_of_random_conditions(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2 * 3600)
 def test_bounds_of_a_hundred_thousand_conditions() -> None:
     for seed in range(1000, 2000):
         check(seed, 100)

@@ -136,7 +136,7 @@ def test_results_of_two_bytes_beside_a_stationary_operand(equation: str, dtype: 
     check(described(equation, dtype, extents=LARGE_AND_SMALL, out=dtype), "ab", plus_one, stationary_ones)
 
 
-SHARES = {"z": 3, "a": 256, "b": 336, "c": 3, "d": 144, "e": 24, "f": 2000}
+SHARES = {"z": 3, "a": 256, "b": 336, "c": 3, "d": 144, "e": 24, "f": 2000, "n": 333, "p": 170}
 
 
 def check_finished(equation: str, dtype: torch.dtype, *, c: str = "", beta: float = 1.0, **options: Any) -> None:
@@ -216,3 +216,24 @@ def test_products_of_other_types(
 ) -> None:
     options = {} if precision is None else {"precision": precision}
     check_finished(equation, dtype, c=equation.split("->")[1] if adds else "", out_dtype=out, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "equation",
+    [
+        *("ad,nd->an", "nd,ad->an", "ad,pd->ap", "zad,znd->zan"),  # rows start at any element, or at every other one
+        *("zad,znd->azn", "cad,nd->acn", "cade,nde->acn"),  # modes of D are in another order
+    ],
+)
+@pytest.mark.parametrize(
+    ("dtype", "out"),
+    [(torch.float16, torch.float16), (torch.float16, torch.float32), (torch.bfloat16, torch.bool),
+     (torch.int8, torch.int32)],
+)  # fmt: skip
+def test_a_result_that_tma_cannot_store(equation: str, dtype: torch.dtype, out: torch.dtype) -> None:
+    result = equation.split("->")[1]
+    if out is torch.bool:
+        check_finished(equation, dtype, out_dtype=out, epilogue=lambda value: value > 0)
+    else:
+        check_finished(equation, dtype, c=result, beta=2.0, out_dtype=out)

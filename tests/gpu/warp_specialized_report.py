@@ -75,6 +75,7 @@ def main() -> None:
     square = dict.fromkeys("ijk", 1024)
     byte = contraction("ik,jk->ij", square, torch.int8, torch.int32)
     eight = contraction("ik,jk->ij", {"i": 1024, "j": 1040, "k": 1024}, FP8, half, precision=FP8)
+    odd = contraction("ik,jk->ij", {"i": 1024, "j": 1027, "k": 1024}, half, single)
     short_single = contraction("ik,jk->ij", square, single, single, precision="tf32")
     cases = {
         "cooperative": partial(report, plain, "ws.cooperative 128x256x64"),
@@ -105,6 +106,8 @@ def main() -> None:
         "peak": partial(report, replace(plain, peak=True), "ws.cooperative 128x256x64"),
         "int8": partial(report, byte, "ws.cooperative 128x256x128"),
         "int8 pingpong": partial(report, byte, "ws.pingpong 64x256x128"),
+        "rows at any word": partial(report, odd, "ws.cooperative 128x256x64"),
+        "rows at any word pingpong": partial(report, odd, "ws.pingpong 64x256x64"),
         "e4m3": partial(report, eight, "ws.cooperative 128x128x128"),
         "e4m3 pingpong": partial(report, eight, "ws.pingpong 128x80x128"),
         "tf32": partial(report, short_single, "ws.cooperative 128x256x32"),

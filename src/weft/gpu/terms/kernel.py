@@ -43,7 +43,7 @@ from weft.gpu.warp_specialized.pipeline import (
     tile_memory,
     work_range,
 )
-from weft.gpu.warp_specialized.tiles import store_tile
+from weft.gpu.warp_specialized.tiles import staging_memory, store_tile
 
 
 @gluon.jit
@@ -188,9 +188,7 @@ def terms_kernel(
 ):
     TILES: gl.constexpr = TERMS.terms * PARAMS.stages
     a_tiles, b_tiles, _rest, _map = tile_memory(b0, b0, TILES, TILES, PARAMS, OP.product)
-    D_SHAPE: gl.constexpr = PARAMS.d_shape
-    D_LAYOUT: gl.constexpr = PARAMS.d_layout
-    staging = gl.allocate_shared_memory(d.dtype, [2 * PARAMS.consumers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
+    staging = staging_memory(d, PARAMS)
     full = barriers(PARAMS.stages, 1)
     empty = barriers(PARAMS.stages, 2)  # by each consumer
     pdl_wait()

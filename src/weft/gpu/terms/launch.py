@@ -44,7 +44,7 @@ class TermsKernel:
         self.schedule = schedule
         params = ws_params(contraction, schedule, target)
         map_a, map_b, _ = operand_maps(contraction, schedule)
-        map_d = output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor_map
+        map_d = output_map(contraction, schedule, schedule.rows, params.tma.blocks).tensor
         left = [map_a if at < scheme.terms else None for at in range(MOST_TERMS)]
         right = [map_b if at < scheme.terms else None for at in range(MOST_TERMS)]
         constants = {"PARAMS": params, "OP": operation(contraction), "TERMS": terms_params(scheme, schedule.tile[2])}

@@ -174,12 +174,12 @@ def build(contraction: Contraction, schedule: WsSchedule | StationarySchedule, t
     constants = {"PARAMS": params, "OP": operation(contraction)}
     maps = operand_maps(contraction, schedule)
     tiles = params.tma.blocks
-    map_d = output_map(contraction, schedule, schedule.rows, tiles).tensor_map
+    stored = output_map(contraction, schedule, schedule.rows, tiles).tensor
     real = contraction.arithmetic.accumulate.is_floating_point
     whole = params.tma.splits == 1
     c, pointers = (contraction.c, pointer_layouts(contraction)) if whole else (None, None)
     multiply = KernelLaunch(
-        KERNEL, (*maps, c, map_d), constants, real, target, params.tma.programs, WARPS, 1, pointers,
+        KERNEL, (*maps, c, stored), constants, real, target, params.tma.programs, WARPS, 1, pointers,
         pdl=is_short(contraction),
     )  # fmt: skip
     if whole:

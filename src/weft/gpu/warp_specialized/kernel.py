@@ -54,7 +54,7 @@ from weft.gpu.warp_specialized.pipeline import (
     work_range,
 )
 from weft.gpu.warp_specialized.roles import WARPS
-from weft.gpu.warp_specialized.tiles import store_tile, transform_tiles, transformed
+from weft.gpu.warp_specialized.tiles import staging_memory, store_tile, transform_tiles, transformed
 
 CONSUMER_WARPS = tl.constexpr(WARPS)
 
@@ -289,7 +289,7 @@ def ws_kernel(
     b,  # tensor map, tiles (N, K) or (K, N), of the tile's first part along n
     b_rest,  # the same of its second part; None where there is but one
     c,  # None where nothing is added, or the sum is split
-    d,  # tensor map of D, or of split-K partials
+    d,  # tensor map of D, or of split-K partials; D's pointer where TMA cannot store it
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of auxiliary operands and of further results; None where there are none, or the sum is split
@@ -300,9 +300,7 @@ def ws_kernel(
     A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages
     B_STAGES: gl.constexpr = PARAMS.consumers.n_tiles * A_STAGES
     a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, OP.product)
-    D_SHAPE: gl.constexpr = PARAMS.d_shape
-    D_LAYOUT: gl.constexpr = PARAMS.d_layout
-    staging = gl.allocate_shared_memory(d.dtype, [2 * PARAMS.consumers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
+    staging = staging_memory(d, PARAMS)
     full = barriers(PARAMS.rounds * A_STAGES, 1)
     empty = barriers(A_STAGES, 3 - PIPELINES)  # by each consumer of the pipeline
     ready = full

@@ -22,8 +22,9 @@ from weft.gpu.common.splits import StreamK
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim, wide
-from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, Consumers, WarpRoles, roles
+from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, WARPS, Consumers, WarpRoles, roles
 from weft.gpu.warp_specialized.schedule import (
+    OutputMap,
     WsSchedule,
     output_map,
     split_steps,
@@ -79,13 +80,14 @@ class WsParams(NamedTuple):
     d_along_n: bool
     d_shape: tuple[int, int]  # of a subtile as it lies in D
     d_layout: GluonLayout
+    store_layout: GluonLayout | None  # in registers, of a subtile that is stored through pointers; None: TMA stores it
     stream_k: StreamK | None
 
     @property
     def meant(self) -> WsParams:
         """The parameters as Gluon takes them."""
         a, b, d = meant(self.a_layout), meant(self.b_layouts), meant(self.d_layout)
-        return self._replace(a_layout=a, b_layouts=b, d_layout=d)
+        return self._replace(a_layout=a, b_layouts=b, d_layout=d, store_layout=meant(self.store_layout))
 
 
 def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
@@ -98,7 +100,7 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     output = output_map(contraction, schedule, schedule.rows, tma.blocks)
     found = roles(contraction, schedule.tile, consumers)
     assert found is not None, "schedules are offered only where there are registers"
-    d_shape = (output.tensor_map.block[-2], output.tensor_map.block[-1])
+    d_size = (contraction.d.dtype if schedule.splits == 1 else contraction.arithmetic.accumulate).itemsize
     return WsParams(
         tma=tma,
         accumulators=_accumulators(contraction, schedule, tma.batch),
@@ -114,10 +116,19 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
         b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in n_parts(tile_n)),
         d_dims=output.dims,
         d_along_n=output.along_n,
-        d_shape=d_shape,
-        d_layout=matrix_layout(d_shape, True, output.tensor_map.layout.dtype.itemsize),
+        d_shape=output.shape,
+        d_layout=matrix_layout(output.shape, True, d_size),
+        store_layout=_store_layout(output, schedule.word) if schedule.word else None,
         stream_k=work_ranges(contraction, schedule, target) if schedule.stream_k else None,
     )
+
+
+def _store_layout(output: OutputMap, word: int) -> GluonLayout:
+    """How a subtile (rows, columns) lies in registers that are stored through pointers: a warp's lanes side by side on
+    lines of D, a word each."""
+    lanes = min(32, output.shape[1] // word)
+    layout = (1, word), (32 // lanes, lanes), (WARPS, 1), (1, 0)
+    return GluonLayout("BlockedLayout", layout if output.along_n else tuple(each[::-1] for each in layout))
 
 
 def rounds(stages: int, transformers: int) -> int:
@@ -163,6 +174,7 @@ LOAD_RATE = _FITTED("load_rate")  # bytes of tiles per second, from L2, with req
 LOAD_WAIT = _FITTED("load_wait")  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
 CROSSING = _FITTED("crossing")  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
 STORE_RATE = _FITTED("store_rate")  # bytes per second of subtiles that pass through shared memory to D
+POINTER_RATE = _FITTED("pointer_rate")  # elements per second that go on to D through pointers, and half as many words
 # For each work tile of an SM, before its first products and after its last ones.
 WORK_TILE_SECONDS = _FITTED("work_tile_seconds")
 # Exponents of the norms that join what overlaps: products and loads; functions with both; memory with all that, and
@@ -200,8 +212,11 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     if contraction.c is not None and not split:
         result_size += contraction.c.dtype.itemsize
-    stores = tile_m * across * result_size * here / STORE_RATE
-    stores += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
+    elements = tile_m * across * here
+    stores = elements * result_size / STORE_RATE
+    if schedule.word:
+        stores += elements * (1 + 2 / schedule.word) / POINTER_RATE
+    stores += 0.0 if split else function_seconds(contraction, 0, 0, elements)
     waiting = turns * WORK_TILE_SECONDS
     if schedule.stream_k:
         loads, stores, waiting = APART * loads, RANGE_TILES * stores, RANGE_TILES * waiting

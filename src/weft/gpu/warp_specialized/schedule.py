@@ -13,7 +13,7 @@ import torch
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.splits import StreamK, most_splits, stream
 from weft.gpu.common.tensor_maps import TensorMap
-from weft.gpu.common.tiling import A, B, D
+from weft.gpu.common.tiling import A, B, D, nearest
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, WARPS, Consumers, roles
 from weft.gpu.warp_specialized.tma_params import TmaDim
 from weft.gpu.warp_specialized.views import (
@@ -41,9 +41,10 @@ _ROLES = {Role.BATCH: 0, Role.M: 1, Role.N: 2}
 class OutputMap(NamedTuple):
     """The tensor that subtiles are stored in."""
 
-    tensor_map: TensorMap
+    tensor: TensorMap | Layout  # D's layout where it is stored through pointers
     along_n: bool  # a subtile's rows are contiguous in the tensor, else its columns
-    dims: tuple[TmaDim, ...]  # of D; empty for a workspace of partials, which is (partial, row, column)
+    dims: tuple[TmaDim, ...]  # of D's tensor map; empty for a workspace of partials, which is (partial, row, column)
+    shape: tuple[int, int]  # of a subtile as it lies in the tensor
 
 
 def subtile_columns(contraction: Contraction, schedule: TmaSchedule) -> int:
@@ -80,20 +81,30 @@ def output_dimensions(contraction: Contraction, a: TmaView, b: TmaView) -> tuple
     return tuple(groups) if all(map(_lie_together, groups)) else None
 
 
+def stored_in_runs(a: TmaView, b: TmaView) -> bool:
+    """Whether D's contiguous mode is one that rows or columns run along."""
+    return nearest((a.outer[0], b.outer[0]), D) is not None
+
+
 def _lie_together(group: Sequence[Mode]) -> bool:
     """Whether modes, innermost first, lie together in D."""
     return all(outer.strides[D] == inner.strides[D] * inner.extent for inner, outer in pairwise(group))
 
 
-def output_map(contraction: Contraction, schedule: TmaSchedule, rows: int, tiles: int) -> OutputMap:
+def output_map(contraction: Contraction, schedule: WsSchedule, rows: int, tiles: int) -> OutputMap:
     """Where subtiles of so many rows go, of so many output tiles."""
     tile_m, tile_n, _ = schedule.tile
     columns = subtile_columns(contraction, schedule)
     if schedule.splits > 1:
-        return OutputMap(TensorMap(partials_layout(contraction, schedule, tiles), (1, rows, columns)), True, ())
+        partials = TensorMap(partials_layout(contraction, schedule, tiles), (1, rows, columns))
+        return OutputMap(partials, True, (), (rows, columns))
+    d = contraction.d
+    if schedule.word:
+        along_n = schedule.b.outer[0].strides[D] == 1
+        return OutputMap(d, along_n, (), (rows, columns) if along_n else (columns, rows))
     groups = output_dimensions(contraction, schedule.a, schedule.b)
-    assert groups is not None, "schedules with whole sums are offered only where TMA can store D"
-    d, spans = contraction.d, {schedule.a.outer: rows, schedule.b.outer: columns}
+    assert groups is not None, "schedules store by TMA only where TMA can store D"
+    spans = {schedule.a.outer: rows, schedule.b.outer: columns}
     shape = tuple(map(extent, groups))
     stored = torch.uint8 if d.dtype is torch.bool else d.dtype  # no tensor map holds truth values
     layout = Layout(shape, tuple(group[0].strides[D] for group in groups), stored, d.alignment)
@@ -105,7 +116,21 @@ def output_map(contraction: Contraction, schedule: TmaSchedule, rows: int, tiles
         for axis, tiled in enumerate(dim_axes(view, tile))
     }
     tensor_map = TensorMap(layout, tuple(spans.get(group, 1) for group in groups))
-    return OutputMap(tensor_map, groups[-1] == schedule.b.outer, tuple(dims[group] for group in groups))
+    along_n = groups[-1] == schedule.b.outer
+    shape = (rows, columns) if along_n else (columns, rows)
+    return OutputMap(tensor_map, along_n, tuple(dims[group] for group in groups), shape)
+
+
+def stored_word(contraction: Contraction, a: TmaView, b: TmaView) -> int | None:
+    """Elements of the longest word that all lines of D start at a multiple of, where they are stored through pointers;
+    0 where TMA stores D, None where D's contiguous mode runs along no side of a tile."""
+    if output_dimensions(contraction, a, b) is not None:
+        return 0
+    if not stored_in_runs(a, b):
+        return None
+    d = contraction.d
+    steps = (mode.strides[D] * d.dtype.itemsize for mode in contraction.modes if mode.strides[D] > 1)
+    return max(1, math.gcd(VECTOR, d.alignment, *steps) // d.dtype.itemsize)
 
 
 def staging_bytes(rows: int, buffers: int) -> int:
@@ -130,6 +155,7 @@ class WsSchedule(TmaSchedule):
 
     consumers: Consumers = COOPERATIVE
     stream_k: bool = False  # all sums are cut end to end; `splits` is the most partials that one output tile has
+    word: int = 0  # elements of D that a lane stores at once through a pointer; 0: TMA stores D, or partials
     family: str = NAME
 
     def __str__(self) -> str:
@@ -139,6 +165,7 @@ class WsSchedule(TmaSchedule):
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         split += " stream_k" if self.stream_k else ""
         split += self.order if self.consumers.n_tiles == 1 else ""
+        split += f" store={self.word}" if self.word else ""
         return (
             f"ws.{self.consumers.name} {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
             f" stages={self.stages}{split}{' swap_ab' if self.swap_ab else ''}"
@@ -206,11 +233,9 @@ def _of_tile(
         yield f"tiles of {'x'.join(map(str, shape))} leave no room for another stage"
         return
     group = 1 if consumers.n_tiles > 1 else GROUP  # output tiles that are taken at once are of the same rows
-    whole = WsSchedule(a, b, k, shape, WARPS, stages, group=group, consumers=consumers)
-    if output_dimensions(contraction, a, b) is not None:
-        yield whole
-    else:
-        yield "TMA cannot store D in tiles of these rows and columns"
+    word = stored_word(contraction, a, b)
+    whole = WsSchedule(a, b, k, shape, WARPS, stages, group=group, consumers=consumers, word=word or 0)
+    yield whole if word is not None else "D's contiguous mode runs along no side of a tile"
     yield from _split(contraction, whole, target)
 
 
@@ -252,7 +277,7 @@ def work_ranges(contraction: Contraction, schedule: WsSchedule, target: Target) 
 
 def _with_splits(contraction: Contraction, whole: WsSchedule, splits: int, stream_k: bool = False) -> WsSchedule:
     """The schedule with split-K partials, and the workspace that they need."""
-    split = replace(whole, splits=splits, stream_k=stream_k)
+    split = replace(whole, splits=splits, stream_k=stream_k, word=0)
     layout = partials_layout(contraction, split, output_tiles(contraction, whole))
     return replace(split, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
 

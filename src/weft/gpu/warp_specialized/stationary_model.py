@@ -14,7 +14,7 @@ from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tensor_maps import matrix_layout
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
-from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles
+from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles, stored_in_runs
 from weft.gpu.warp_specialized.tma_params import TmaParams, tma_params
 from weft.gpu.warp_specialized.views import (
     TmaSchedule,
@@ -71,7 +71,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     for k in contraction.of_role(Role.K):
         views_a, views_b = (tma_views(contraction, operand, k) for operand in (A, B))
         for a, b, (warps, tile) in product(views_a, views_b, tiles.items()):
-            if extent(b.outer) >= contraction.n and _stored_in_runs(a, b):
+            if extent(b.outer) >= contraction.n and stored_in_runs(a, b):
                 stages = _stages(contraction, k, tile, target)
                 found += _of_views(a, b, StationarySchedule(a, b, k, tile, warps, stages, group=1, swap_ab=swap_ab))
     return Candidates(tuple(found))
@@ -99,11 +99,6 @@ def _columns(count: int) -> int:
     powers = [1 << bit for bit in range(LEAST_COLUMNS.bit_length() - 1, MOST_COLUMNS.bit_length())]
     sums = {*powers, *(x + y for x in powers for y in powers if x != y)}
     return min(each for each in sums if each >= count)
-
-
-def _stored_in_runs(a: TmaView, b: TmaView) -> bool:
-    """Whether D's contiguous mode is one that rows or columns run along."""
-    return nearest((a.outer[0], b.outer[0]), D) is not None
 
 
 def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], target: Target) -> int:

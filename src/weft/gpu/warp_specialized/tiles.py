@@ -11,7 +11,7 @@ from weft.gpu.common.device import finished, scalar
 from weft.gpu.common.reduce_splits_kernel import subtile_mask, subtile_offsets
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.warp_specialized.pipeline import tma_coord
-from weft.gpu.warp_specialized.roles import WARPS
+from weft.gpu.warp_specialized.roles import CONSUMERS, WARPS
 
 WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads or writes at once
 
@@ -104,7 +104,7 @@ def transformed(
     return value
 
 
-CONSUMER_WARPS = gl.constexpr(WARPS)
+CONSUMER_WARPS, CONSUMERS = gl.constexpr(WARPS), gl.constexpr(CONSUMERS)
 sync_role, _, tma_store, reinterpret = gluon_names()
 
 
@@ -128,10 +128,26 @@ def subtiles_of(acc, LEVELS: gl.constexpr):
     return subtiles
 
 
+@gluon.constexpr_function
+def stored_type(destination):
+    """The type of what is stored, by that of a tensor map or of a pointer: truth values pass as bytes."""
+    element = destination.element_ty if destination.is_ptr() else destination
+    return gl.int8 if element == gl.int1 else element
+
+
+@gluon.jit
+def staging_memory(d, PARAMS: gl.constexpr):
+    """Shared memory for both consumers' subtiles of D, (buffers, rows, columns)."""
+    SHAPE: gl.constexpr = PARAMS.d_shape
+    LAYOUT: gl.constexpr = PARAMS.d_layout
+    COUNT: gl.constexpr = CONSUMERS * PARAMS.consumers.buffers
+    return gl.allocate_shared_memory(stored_type(d.dtype), [COUNT, SHAPE[0], SHAPE[1]], LAYOUT)
+
+
 @gluon.jit
 def store_tile(
     acc,  # (rows, columns) of `PART`
-    results,  # tensor map of D, or of split-K partials; (C,), or () without it; other pointers; alpha, beta
+    results,  # D, or split-K partials, see `ws_kernel`; (C,), or () without it; other pointers; alpha, beta
     staging,  # (buffers, rows, columns) of a subtile, in shared memory
     first_buffer,  # of this consumer
     partial,  # number of the split-K partial
@@ -140,7 +156,7 @@ def store_tile(
     PART: gl.constexpr,  # params.AccumulatorParams
     OP: gl.constexpr,
 ):
-    """Store an accumulator by TMA, as a split-K partial or finished."""
+    """Store an accumulator, as a split-K partial or finished."""
     LEVELS: gl.constexpr = PART.halvings
     subtiles = subtiles_of(acc, LEVELS)
     # Buffers are free when TMA has read all that an earlier call put there.
@@ -155,7 +171,11 @@ def store_subtile(
     acc, results, staging, first_buffer, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
     OP: gl.constexpr,
 ):  # fmt: skip
-    """Store subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
+    """Store subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use.
+
+    Where TMA cannot store D, the buffer passes the subtile from the registers of matrix instructions to those of lanes
+    side by side on lines of D.
+    """
     d, addend, pointers, alpha, beta = results
     SUBTILE: gl.constexpr = PART.subtiles[AT]
     BATCH: gl.constexpr = PARAMS.tma.batch
@@ -182,13 +202,20 @@ def store_subtile(
         tma.store_wait(PARAMS.consumers.buffers - 1)
         sync_role()
     buffer = staging.index(first_buffer + AT % PARAMS.consumers.buffers)
-    if PARAMS.d_along_n:
-        buffer.store(value.to(d.dtype))
+    matrix = buffer if PARAMS.d_along_n else buffer.permute((1, 0))
+    matrix.store(value.to(buffer.dtype))
+    STORED: gl.constexpr = PARAMS.store_layout
+    if STORED is None:
+        fence_async_shared()
+        sync_role()
+        tma_store(d, start, reinterpret(buffer, d.dtype, d.block_shape, d.layout))
     else:
-        buffer.permute((1, 0)).store(value.to(d.dtype))
-    fence_async_shared()
-    sync_role()
-    tma_store(d, start, reinterpret(buffer, d.dtype, d.block_shape, d.layout))
+        sync_role()
+        rows = gl.arange(0, M.tile, layout=gl.SliceLayout(1, STORED))
+        columns = gl.arange(0, N.tile, layout=gl.SliceLayout(0, STORED))
+        place = (tile[0], tile[1], tile[2], rows, columns)
+        to = d + subtile_offsets(place, SUBTILE, 3)
+        gl.store(to, matrix.load(STORED), mask=subtile_mask(place, SUBTILE, 3))
 
 
 @gluon.jit
