@@ -160,7 +160,6 @@ def test_networks_without_cotengra() -> None:
 NOT_INSTALLED = {
     "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-bench",
     "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
-    "import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')": "weft[cli]",
     "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",
     f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft[networks]",
     f"{CHAIN}weft.network(*chain, optimize='hyper')": "weft[networks]",

@@ -7,9 +7,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 
-import networkx
 import pytest
 import torch
 
@@ -279,7 +277,7 @@ def test_threads_share_a_network() -> None:
     assert not wrong
 
 
-def test_reports_say_what_was_planned(tmp_path: Path) -> None:
+def test_reports_say_what_was_planned() -> None:
     net = net_of("abx,bcx,cdx,dax->x", {**dict.fromkeys("abcd", 4), "x": 3})
     planned = weft.network(net.equation, *net.tensors, slices="b")
     text = planned.explain()
@@ -290,14 +288,6 @@ def test_reports_say_what_was_planned(tmp_path: Path) -> None:
     assert found["slices"] == 4
     assert sum(step["flops"] * (1 if step["once"] else 4) for step in found["steps"]) == found["flops"]
     assert all(step["kernel"] for step in found["steps"])
-    graph = planned.to_graph()
-    assert networkx.is_arborescence(graph.reverse())
-    assert [known["kind"] for _, known in graph.nodes(data=True)].count("operand") == 4
-    planned.draw(tmp_path / "tree.png")
-    assert (tmp_path / "tree.png").stat().st_size > 1000
-    page = planned.to_html(tmp_path / "tree.html")
-    assert page.count("<circle") == 7
-    assert (tmp_path / "tree.html").read_text() == page
 
 
 def test_one_operand_takes_every_option() -> None:

@@ -34,9 +34,8 @@ NONE: Mapping[int, torch.Tensor] = MappingProxyType({})
 class Network(Generic[Returned]):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
-    Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
-    `draw()` and `to_html()` say what was planned; `error_bound(*tensors)` how far a result may be off. Libraries that
-    draw are imported on request.
+    Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()` and `report()` say what
+    was planned; `error_bound(*tensors)` how far a result may be off.
     """
 
     def __init__(self, plan: NetworkPlan, constants: Mapping[int, torch.Tensor] = NONE, reduce: Any = None) -> None:
@@ -361,32 +360,9 @@ class Network(Generic[Returned]):
 
         return report(self.plan, self.latest)
 
-    def to_graph(self) -> Any:
-        """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
-
-        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
-        predicted `seconds` of one slice, and `equation`.
-        """
-        from weft.networks.picture import to_graph
-
-        return to_graph(self.plan, self.latest)
-
-    def draw(self, file: Any = None) -> Any:
-        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
-        are predicted seconds."""
-        from weft.networks.picture import draw
-
-        return draw(self.plan, self.latest, file)
-
-    def to_html(self, file: Any = None) -> str:
-        """The report and the tree as one HTML page; saved where `file` is a path."""
-        from weft.networks.picture import to_html
-
-        return to_html(self.plan, self.latest, file)
-
     def _repr_html_(self) -> str:
-        """HTML for a notebook: figures, the tree as a picture, and the text of `explain` behind a click."""
-        from weft.networks.picture import shown
+        """HTML for a notebook: figures, and the text of `explain` behind a click."""
+        from weft.networks.report import shown
 
         return shown(self.plan, self.latest)
 

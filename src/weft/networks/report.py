@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from weft.base.describe import folded, table
 from weft.base.figures import counted, duration, si
 from weft.networks.plan import NetworkPlan
 from weft.networks.tree import TreeStep
@@ -152,5 +153,19 @@ def tree_lines(network: NetworkPlan, most: int = MOST_LINES) -> list[str]:
         stack.append((children[1], inner + "└─ ", inner + "   "))
         stack.append((children[0], inner + "├─ ", inner + "│  "))
     if stack:
-        lines.append(f"... {len(tree.nodes) - most} nodes more: draw(), to_html() or to_graph() have all")
+        lines.append(f"... {len(tree.nodes) - most} nodes more: report() has all steps")
     return lines
+
+
+def shown(network: NetworkPlan, program: Any) -> str:
+    """HTML for a notebook: the figures of the report, and the text of `explain` behind a click."""
+    found = report(network, program)
+    rows = [
+        ("operands", found["operands"]),
+        ("path", f"{found['source']}; {counted(len(found['steps']), 'step')}"),
+        ("slices", sliced_text(found)),
+        ("work", si(found["flops"], "flop")),
+        ("memory", f"{si(found['memory_bytes'], 'B')} besides the operands"),
+        ("predicted", duration(found["seconds"])),
+    ]
+    return table(rows) + folded("explain()", explain(network, program))

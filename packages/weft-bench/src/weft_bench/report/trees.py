@@ -1,4 +1,4 @@
-"""The contraction tree as a graph, as a figure of matplotlib and as a page."""
+"""The contraction tree of a `weft.network` as a graph, as a figure of matplotlib and as a page."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import math
 from pathlib import Path
 from typing import Any
 
-from weft.base.describe import folded, table
-from weft.base.figures import counted, duration, si
-from weft.errors import UnsupportedError
+from matplotlib.figure import Figure
+
+from weft.base.figures import counted
+from weft.networks.network import Network
 from weft.networks.plan import NetworkPlan
-from weft.networks.report import explain, report, sliced_text
 
 _WIDTH, _LEVEL = 22.0, 34.0  # of a page's picture: pixels for each operand and for each level
 
 
-def to_graph(network: NetworkPlan, program: Any) -> Any:
+def to_graph(network: Network[Any]) -> Any:
     """A `networkx.DiGraph` with an edge from each tensor to the step that takes it.
 
-    Nodes have `kind` ("operand" or "step"), `labels`, `shape` and `bytes`; steps also `flops`, `seconds`, `equation`.
+    Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and predicted
+    `seconds` of one slice, and `equation`.
     """
     import networkx  # type: ignore[import-untyped]
 
-    tree = network.tree
+    plan, tree = network.plan, network.plan.tree
     found = networkx.DiGraph(slices=tree.slices, sliced=network.slices)
-    steps = {step["node"]: step for step in report(network, program)["steps"]}
+    steps = {step["node"]: step for step in network.report()["steps"]}
     for node in sorted(tree.nodes):
-        names = tuple(network.graph.names[label] for label in network.orders[node])
-        size = tree.size(node) * network.dtypes[node].itemsize
-        known = {"labels": names, "shape": network.shape(node), "bytes": size}
+        names = tuple(plan.graph.names[label] for label in plan.orders[node])
+        size = tree.size(node) * plan.dtypes[node].itemsize
+        known = {"labels": names, "shape": plan.shape(node), "bytes": size}
         if node in steps:
             step = steps[node]
             more = {name: step[name] for name in ("flops", "seconds", "equation")}
@@ -61,14 +62,10 @@ def positions(network: NetworkPlan) -> dict[int, tuple[float, float]]:
     return found
 
 
-def draw(network: NetworkPlan, program: Any, file: Any = None) -> Any:
-    """A matplotlib figure: circles grow with the tensors, colours with the time of the step that makes them."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UnsupportedError("a picture needs matplotlib: pip install 'weft[cli]'") from None
-
-    at, graph = positions(network), to_graph(network, program)
+def draw(network: Network[Any], file: Any = None) -> Figure:
+    """The tree as a figure, saved where `file` is a path: circles grow with the tensors' bytes, colours are predicted
+    seconds of the step that makes them."""
+    at, graph = positions(network.plan), to_graph(network)
     figure = Figure(figsize=(max(4.0, min(24.0, 0.16 * len(at))), 5.0), layout="constrained")
     axes = figure.add_subplot()
     for child, parent in graph.edges:
@@ -86,9 +83,9 @@ def draw(network: NetworkPlan, program: Any, file: Any = None) -> Any:
     return figure
 
 
-def tree_svg(network: NetworkPlan, program: Any) -> str:
+def tree_svg(network: Network[Any]) -> str:
     """The tree as SVG, each node with its labels and figures on hovering."""
-    at, graph = positions(network), to_graph(network, program)
+    at, graph = positions(network.plan), to_graph(network)
     height = (max(y for _, y in at.values()) + 1) * _LEVEL
     width = (max(x for x, _ in at.values()) + 1) * _WIDTH
     longest = max((graph.nodes[node].get("seconds", 0.0) for node in graph.nodes), default=0.0) or 1.0
@@ -114,27 +111,11 @@ def tree_svg(network: NetworkPlan, program: Any) -> str:
     return f'<svg {size} role="img" aria-label="contraction tree">{"".join(parts)}</svg>'
 
 
-def shown(network: NetworkPlan, program: Any) -> str:
-    """HTML for a notebook: the figures of the report, the tree, and the text of `explain` behind a click."""
-    found = report(network, program)
-    rows = [
-        ("operands", found["operands"]),
-        ("path", f"{found['source']}; {counted(len(found['steps']), 'step')}"),
-        ("slices", sliced_text(found)),
-        ("work", si(found["flops"], "flop")),
-        ("memory", f"{si(found['memory_bytes'], 'B')} besides the operands"),
-        ("predicted", duration(found["seconds"])),
-    ]
-    width = f"max-width:{min(960, 40 * len(network.graph.operands) + 80)}px"
-    text = folded("explain()", explain(network, program))
-    return f'{table(rows)}<div style="{width}">{tree_svg(network, program)}</div>{text}'
-
-
-def to_html(network: NetworkPlan, program: Any, file: Any = None) -> str:
-    """A page with the tree and the report."""
+def to_html(network: Network[Any], file: Any = None) -> str:
+    """A page with the tree and the text of `explain`; saved where `file` is a path."""
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Contraction tree</title></head><body>'
-        f"{tree_svg(network, program)}<pre>{html.escape(explain(network, program))}</pre></body></html>"
+        f"{tree_svg(network)}<pre>{html.escape(network.explain())}</pre></body></html>"
     )
     if file is not None:
         Path(file).write_text(page, encoding="utf-8")
