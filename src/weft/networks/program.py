@@ -23,7 +23,6 @@ from weft.networks.slicing import indices, least_aligned, part
 from weft.networks.steps import ContractionCall, Terms, as_launched, prepared, wanted
 from weft.networks.sums import SliceSums, SumPlace
 from weft.networks.tree import TreeStep
-from weft.networks.unrolled import Unrolled, one_of, unrolled_batch
 from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
 from weft.plans.tiers import Wanted
@@ -60,7 +59,7 @@ class NetworkProgram:
             name, target = self._described(values), target_of("triton", self.device)
             compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
         calls = {step.node: self._prepared(step, values) for step in inner}
-        self.calls: dict[int, ContractionCall | Unrolled] = calls
+        self.calls: dict[int, ContractionCall] = calls
         order = [step for step in ordered(tree, plan.once) if step.node != tree.root]
         self.once = [calls[step.node] for step in order if self._sliced and step.node in plan.once]
         self.each = [calls[step.node] for step in order if not (self._sliced and step.node in plan.once)]
@@ -73,7 +72,7 @@ class NetworkProgram:
             self._hold(base)
         self._seen = bool(self._odd or self._conjugated)  # operands that steps see otherwise than they come
         self._shape, self._dtype = tree.graph.shape, plan.dtype
-        self._plain: list[ContractionCall | Unrolled] = []
+        self._plain: list[ContractionCall] = []
         self._stream: Any = None
         self.replay: Replay | None = None
         if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each, plan.gathered)):
@@ -93,13 +92,13 @@ class NetworkProgram:
             values[: len(tensors)] = tensors
             values[-1] = out
             for call in self._plain or self._as_plain(values):
-                if isinstance(call, Unrolled) or call.aux:
+                if call.aux:
                     call.run(values)
                 else:
                     call.launch(values[call.left], values[call.right], None, values[call.node], call.one, call.zero)
         return out
 
-    def _as_plain(self, values: Sequence[Any]) -> list[ContractionCall | Unrolled]:
+    def _as_plain(self, values: Sequence[Any]) -> list[ContractionCall]:
         """The steps of a call without slices, whose result has memory of its own."""
         self._plain = [*self.each, self.last_call(values, values[-1], None, True)]
         return self._plain
@@ -179,7 +178,7 @@ class NetworkProgram:
 
     def one_by_one(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor
-    ) -> Iterator[tuple[ContractionCall | Unrolled, Callable[[], None]]]:
+    ) -> Iterator[tuple[ContractionCall, Callable[[], None]]]:
         """Each step of a call in turn, of its last slice: what is planned, and what runs it, as often as is wished.
 
         It has to be run before the next is requested. Kernels are not exchanged meanwhile.
@@ -198,14 +197,14 @@ class NetworkProgram:
             last = self.last_call(values, place.into, place.added, place.last, whole)
             yield last, partial(_run_last, last.settled, values, place)
 
-    def prepared_calls(self) -> Iterator[tuple[ContractionCall | Unrolled, int]]:
+    def prepared_calls(self) -> Iterator[tuple[ContractionCall, int]]:
         """Every step that was prepared, with the number of times that a call of the network runs it."""
         slices = len(self.slices)
         if self.scaled:  # in the place of all others
             yield from ((call, slices) for call in self.scaled.values())
             return
-        yield from ((call, call.products) for call in self.once)
-        yield from ((call, call.products * slices) for call in self.each)
+        yield from ((call, 1) for call in self.once)
+        yield from ((call, slices) for call in self.each)
         yield from ((call, slices) for call in self._last.values())
 
     def exchange(self, launches: Mapping[int, Callable[..., None]]) -> None:
@@ -292,15 +291,12 @@ class NetworkProgram:
             return None
         orders = self.plan.orders
         terms: Terms = (orders[step.left], orders[step.right], orders[step.node])
-        a, b, d = values[step.left], values[step.right], values[step.node]
-        if batch := unrolled_batch(self.plan.tree, step, terms, d.element_size()):
-            terms, (a, b, d) = one_of(terms, (a, b, d), batch)
-        return wanted(terms, (a, b, None, d), self.plan.asked)
+        return wanted(terms, (values[step.left], values[step.right], None, values[step.node]), self.plan.asked)
 
     def _prepared(
         self, step: TreeStep, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
         finish: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> ContractionCall:  # fmt: skip
         plan = self.plan
         nodes = (step.left, step.right, step.node)
         terms = (plan.orders[step.left], plan.orders[step.right], plan.orders[step.node])
@@ -308,8 +304,6 @@ class NetworkProgram:
         if finish and step.node in plan.functions:
             asked = asked.having(epilogue=plan.functions[step.node])
         d = place if place is not None else values[step.node]
-        if place is None and (batch := unrolled_batch(plan.tree, step, terms, d.element_size())):
-            return Unrolled.of(nodes, terms, (values[step.left], values[step.right], d), asked, batch)
         return prepared(nodes, terms, (values[step.left], values[step.right], c, d), asked)
 
     def _steps(
@@ -332,7 +326,7 @@ class NetworkProgram:
             watch(self._root, values, where)
 
     def _calls(
-        self, calls: Iterable[ContractionCall | Unrolled], values: list[Any], watch: Watch | None,
+        self, calls: Iterable[ContractionCall], values: list[Any], watch: Watch | None,
         where: Mapping[int, int],
     ) -> None:  # fmt: skip
         for call in calls:
@@ -341,8 +335,8 @@ class NetworkProgram:
                 watch(TreeStep(call.node, call.left, call.right), values, where)
 
     def _above(
-        self, calls: Sequence[ContractionCall | Unrolled], changed: Collection[int] | None
-    ) -> Sequence[ContractionCall | Unrolled]:
+        self, calls: Sequence[ContractionCall], changed: Collection[int] | None
+    ) -> Sequence[ContractionCall]:
         """Steps that some changed operand is under."""
         if changed is None:
             return calls

@@ -21,7 +21,6 @@ from weft.networks.arena import replayed
 from weft.networks.cost import Model
 from weft.networks.steps import ContractionCall
 from weft.networks.tree import Tree
-from weft.networks.unrolled import Unrolled
 from weft.plans.promoting import PromotingLaunch
 
 LAUNCH = 8e-6  # seconds that the host spends on one launch of weft's own: longer kernels hide it
@@ -34,7 +33,7 @@ _DOUBT = 2  # times that the prediction for a path may be over those of its kern
 _SELDOM = 1.5  # times of the runs so far after which better kernels are looked for again
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
-Calls = Sequence[ContractionCall | Unrolled]
+Calls = Sequence[ContractionCall]
 
 
 def is_worth_while(calls: Calls, gathered: int) -> bool:

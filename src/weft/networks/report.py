@@ -115,7 +115,6 @@ def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
     texts = [graph.text(network.orders[node]) for node in (step.left, step.right, step.node)]
     call = None if program is None else program.calls.get(step.node)
     choice = call.variant.choice if call is not None else None
-    products = call.products if call is not None else 1
     return {
         "node": step.node,
         "of": [step.left, step.right],
@@ -129,7 +128,7 @@ def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
         "result_bytes": sizes[2],
         "once": bool(tree.sliced) and step.node in network.once,
         "function": step.node in network.functions,
-        "seconds": products * choice.best.seconds if choice is not None else network.model.seconds(tree, step),
+        "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
         "kernel": str(choice.best.schedule) if choice is not None else "",
         "tier": call.variant.tier.name if call is not None and call.variant.tier is not None else "",
     }

@@ -10,7 +10,6 @@ import torch
 from weft.errors import call_context
 from weft.networks.program import NetworkProgram
 from weft.networks.steps import ContractionCall
-from weft.networks.unrolled import Unrolled
 from weft.networks.work import work_of
 from weft.planner.planner import Choice
 from weft.planner.target import target_of
@@ -67,8 +66,7 @@ def _tuned(
         work.slice(len(program.slices) - 1)  # all steps are prepared then, the last one as it adds to a sum
     calls: dict[tuple[Any, int | None], list[ContractionCall]] = {}
     times: dict[tuple[Any, int | None], int] = {}
-    for call, count in program.prepared_calls():
-        step = call.call if isinstance(call, Unrolled) else call
+    for step, count in program.prepared_calls():
         if step.variant.choice is not None:  # the reference backend chooses nothing
             place = step.variant.description, step.plan.request.workspace_limit
             calls.setdefault(place, []).append(step)

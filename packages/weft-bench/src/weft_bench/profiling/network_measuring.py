@@ -22,14 +22,12 @@ from weft.machine.stamp import device_stamp
 from weft.machine.timing import Timing, measure
 from weft.networks.network import Network
 from weft.networks.steps import ContractionCall
-from weft.networks.unrolled import Unrolled
 from weft_bench.machine.energy import SECONDS, Energy, call_energy, sensor_of, synchroniser
 from weft_bench.profiling.launches import traced
 from weft_bench.profiling.network_profile import NetworkProfile, StepTime
 from weft_bench.timed_sets import Sampling
 
 LONGEST = 2.0  # seconds of a call in slices that is still timed as a whole
-Planned = ContractionCall | Unrolled
 _NO_COUNTERS = "they are read of plans: profile a step by itself, weft.plan of its contraction"
 
 
@@ -105,13 +103,13 @@ def _timed_slice(
 
 def _timed_steps(
     network: Network, operands: Sequence[torch.Tensor], place: torch.Tensor, sampling: Sampling
-) -> list[tuple[Planned, Timing]]:
+) -> list[tuple[ContractionCall, Timing]]:
     """The steps in their order. Equal ones are timed once, but all are run: the next ones need what they make."""
-    timings: dict[tuple[int, int], Timing] = {}
+    timings: dict[int, Timing] = {}
     budget, found = sampling.budget / len(network.plan.tree.steps), []
     for call, run in network.work(operands, place).program.one_by_one(operands, place):
         run()
-        key = id(call.variant), call.products
+        key = id(call.variant)
         if key not in timings:
             timings[key] = _timed(run, network.plan.settings.device, sampling, budget)
         found.append((call, timings[key]))
@@ -119,7 +117,7 @@ def _timed_steps(
 
 
 def _of_steps(
-    found: NetworkProfile, network: Network, timed: Sequence[tuple[Planned, Timing]], known: Ceilings | None
+    found: NetworkProfile, network: Network, timed: Sequence[tuple[ContractionCall, Timing]], known: Ceilings | None
 ) -> float:
     """Fill in the steps; returns the least seconds of all their products, 0 without ceilings."""
     reported = {step["node"]: step for step in network.report()["steps"]}
@@ -130,8 +128,8 @@ def _of_steps(
         if known is not None:
             in_graph = network.plan.settings.device.type == "cuda"
             floor = contraction_floor(call.variant.description, known, in_graph=in_graph)
-            least = call.products * floor.seconds
-            compute += times * call.products * floor.compute
+            least = floor.seconds
+            compute += times * floor.compute
         found.steps.append(StepTime(
             call.node, (call.left, call.right), step["equation"], times, summary.median, summary.low, summary.high,
             step["seconds"], least, step["flops"], step["bytes"], step["kernel"],
