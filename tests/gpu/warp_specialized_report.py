@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -103,7 +102,6 @@ def main() -> None:
         "C and a bias": partial(report, added, "ws.cooperative 128x256x64"),
         "C and a bias pingpong": partial(report, added, "ws.pingpong 64x320x64"),
         "bias and its products": partial(report, results, "ws.cooperative 128x320x64"),
-        "peak": partial(report, replace(plain, peak=True), "ws.cooperative 128x256x64"),
         "int8": partial(report, byte, "ws.cooperative 128x256x128"),
         "int8 pingpong": partial(report, byte, "ws.pingpong 64x256x128"),
         "rows at any word": partial(report, odd, "ws.cooperative 128x256x64"),

@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[Options, Options]] = {
         "out_dtype": torch.float64, "precision": "ieee_bound", "accumulate": torch.float64,
         "functions": (None, None, None, twice), "algebra": find("max_plus"), "deterministic": False,
         "workspace_limit": 1 << 20, "backend": "reference", "tune": "load", "specialize": "never", "schedule": FORCED,
-        "promote": True, "kept_dtype": torch.float64, "peak": True, "invariant": ("m",),
+        "promote": True, "kept_dtype": torch.float64, "invariant": ("m",),
     }.items()
 } | {
     "operands": (ON_ROWS, replace(ON_ROWS, operands={"other": ("n", B[0])})),

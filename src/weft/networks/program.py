@@ -19,8 +19,9 @@ from weft.base.memory import new_tensor
 from weft.networks.arena import ordered
 from weft.networks.plan import NetworkPlan
 from weft.networks.replay import Replay, is_worth_while
+from weft.networks.rescale import by_left, by_right, check_floating, find_peaks, new_peaks
 from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import ContractionCall, Terms, as_launched, prepared, wanted
+from weft.networks.steps import ContractionCall, StepOptions, Terms, as_launched, prepared, wanted
 from weft.networks.sums import SliceSums, SumPlace
 from weft.networks.tree import TreeStep
 from weft.planner.target import target_of
@@ -50,6 +51,9 @@ class NetworkProgram:
         self._keep = keep or plan.arena.size <= KEPT.get(self.device.type, 0)
         views = self.views(tensors)
         self._conjugated = frozenset(leaf for leaf, tensor in enumerate(views) if tensor.is_conj())
+        self._strips_exponents = plan.settings.strip_exponent
+        if self._strips_exponents:
+            check_floating("the result", plan.dtype)
         base = self._allocated()
         values = self.values_in(base)
         for leaf, tensor in enumerate(views):
@@ -65,7 +69,6 @@ class NetworkProgram:
         self.each = [calls[step.node] for step in order if not (self._sliced and step.node in plan.once)]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, ContractionCall] = {}
-        self.scaled: dict[Any, ContractionCall] = {}  # steps that scale what they read, see `rescale`
         self.base: torch.Tensor | None = None
         self._kept: list[Any] | None = None
         if self._keep and not is_capturing(self.device):
@@ -75,7 +78,9 @@ class NetworkProgram:
         self._plain: list[ContractionCall] = []
         self._stream: Any = None
         self.replay: Replay | None = None
-        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each, plan.gathered)):
+        if self._strips_exponents or self.device.type != "cuda":
+            return
+        if graphs and (graphs is True or is_worth_while(self.each, plan.gathered)):
             self.replay = Replay(self.each, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | None:
@@ -92,10 +97,7 @@ class NetworkProgram:
             values[: len(tensors)] = tensors
             values[-1] = out
             for call in self._plain or self._as_plain(values):
-                if call.aux:
-                    call.run(values)
-                else:
-                    call.launch(values[call.left], values[call.right], None, values[call.node], call.one, call.zero)
+                call.launch(values[call.left], values[call.right], None, values[call.node], call.one, call.zero)
         return out
 
     def _as_plain(self, values: Sequence[Any]) -> list[ContractionCall]:
@@ -138,23 +140,27 @@ class NetworkProgram:
     def begin(self, tensors: Sequence[torch.Tensor], watch: Watch | None = None) -> list[Any]:
         """Values for slices: the operands', and those that are the same in every slice."""
         values = self.values(tensors)
+        if self._strips_exponents:
+            find_peaks(values, [leaf for leaf in range(len(tensors)) if leaf not in self._cut], self._first_peak)
         self._calls(self.once, values, watch, {})
         return values
 
     def slice(
-        self, number: int, values: list[Any], sums: SliceSums, whole: Mapping[int, torch.Tensor],
+        self, number: int, values: list[Any], place: SumPlace, whole: Mapping[int, torch.Tensor],
         watch: Watch | None = None,
     ) -> None:  # fmt: skip
         """One slice, into its place. `whole` are the operands of which a slice sees a part."""
         where = self._cut_to(number, values, whole)
         self._steps(values, watch, where)
-        self._finish(values, sums.place(number), whole, watch, where)
+        self._finish(values, place, whole, watch, where)
 
     def _cut_to(self, number: int, values: list[Any], whole: Mapping[int, torch.Tensor]) -> Mapping[int, int]:
         """Let values be the parts of operands that a slice sees; returns its indices."""
         terms, where = self.plan.tree.graph.terms, self.slices[number]
         for leaf, tensor in whole.items():
             values[leaf] = part(tensor, terms[leaf], where)
+        if self._strips_exponents:
+            find_peaks(values, list(whole), self._first_peak)
         return where
 
     def slice_in_strips(
@@ -200,9 +206,6 @@ class NetworkProgram:
     def prepared_calls(self) -> Iterator[tuple[ContractionCall, int]]:
         """Every step that was prepared, with the number of times that a call of the network runs it."""
         slices = len(self.slices)
-        if self.scaled:  # in the place of all others
-            yield from ((call, slices) for call in self.scaled.values())
-            return
         yield from ((call, 1) for call in self.once)
         yield from ((call, slices) for call in self.each)
         yield from ((call, slices) for call in self._last.values())
@@ -212,7 +215,7 @@ class NetworkProgram:
         with self.lock:
             for calls in (self.once, self.each):
                 calls[:] = [call.exchanged(launches) for call in calls]
-            kept: list[dict[Any, Any]] = [self.calls, self._last, self.scaled]
+            kept: list[dict[Any, Any]] = [self.calls, self._last]
             for known in kept:
                 known.update({place: call.exchanged(launches) for place, call in known.items()})
             self._plain = []
@@ -237,7 +240,8 @@ class NetworkProgram:
         return found
 
     def values(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Values of all nodes for one call: its operands, and the intermediates' places."""
+        """Values of all nodes for one call: its operands, and the intermediates' places; with `strip_exponent` places
+        for their peaks stand behind them."""
         values = self._places()
         values[: len(tensors)] = self.views(tensors)
         for leaf in self._conjugated:
@@ -253,7 +257,14 @@ class NetworkProgram:
                 values[step.node] = plan.arena.tensor(
                     base, step.node, plan.shape(step.node), plan.dtypes[step.node]
                 )
-        return values
+        if not self._strips_exponents:
+            return values
+        return [*values, *new_peaks([plan.dtypes[node] for node in range(len(values))], self.device)]
+
+    @property
+    def _first_peak(self) -> int:
+        """The place of the first peak among values."""
+        return self.plan.tree.root + 1
 
     def last_call(
         self, values: Sequence[Any], place: torch.Tensor, c: torch.Tensor | None, finish: bool,
@@ -283,7 +294,7 @@ class NetworkProgram:
         plan, tree = self.plan, self.plan.tree
         leaves = [(plan.orders[at], values[at].dtype, values[at].stride()) for at in range(tree.leaves)]
         steps = [(step, plan.orders[step.node], plan.dtypes[step.node]) for step in tree.steps]
-        return repr((leaves, steps, tree.graph.extents, tree.sliced, plan.asked))
+        return repr((leaves, steps, tree.graph.extents, tree.sliced, plan.asked, self._strips_exponents))
 
     def _wanted(self, step: TreeStep, values: Sequence[Any]) -> Wanted | None:
         """The request for a step's plan that is not built yet; None where a function may be anything."""
@@ -291,7 +302,8 @@ class NetworkProgram:
             return None
         orders = self.plan.orders
         terms: Terms = (orders[step.left], orders[step.right], orders[step.node])
-        return wanted(terms, (values[step.left], values[step.right], None, values[step.node]), self.plan.asked)
+        tensors = values[step.left], values[step.right], None, values[step.node]
+        return wanted(terms, tensors, *self._asked(step, values, True))
 
     def _prepared(
         self, step: TreeStep, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
@@ -300,11 +312,20 @@ class NetworkProgram:
         plan = self.plan
         nodes = (step.left, step.right, step.node)
         terms = (plan.orders[step.left], plan.orders[step.right], plan.orders[step.node])
-        asked = plan.asked
-        if finish and step.node in plan.functions:
-            asked = asked.having(epilogue=plan.functions[step.node])
         d = place if place is not None else values[step.node]
-        return prepared(nodes, terms, (values[step.left], values[step.right], c, d), asked)
+        return prepared(nodes, terms, (values[step.left], values[step.right], c, d), *self._asked(step, values, finish))
+
+    def _asked(
+        self, step: TreeStep, values: Sequence[Any], finish: bool
+    ) -> tuple[StepOptions, dict[str, tuple[int, torch.Tensor]]]:
+        """The options of a step, and the operands of its functions by name."""
+        asked = self.plan.asked
+        if self._strips_exponents:
+            places = {"left": self._first_peak + step.left, "right": self._first_peak + step.right}
+            return asked.having(a_fn=by_left, b_fn=by_right), {name: (at, values[at]) for name, at in places.items()}
+        if finish and step.node in self.plan.functions:
+            asked = asked.having(epilogue=self.plan.functions[step.node])
+        return asked, {}
 
     def _steps(
         self, values: list[Any], watch: Watch | None, where: Mapping[int, int], changed: Collection[int] | None = None
@@ -321,9 +342,8 @@ class NetworkProgram:
     ) -> None:  # fmt: skip
         """The last step of a slice: the first one of a sum writes, the others add."""
         _run_last(self.last_call(values, place.into, place.added, place.last, whole), values, place)
-        if watch is not None:
-            values[self._root.node] = place.into
-            watch(self._root, values, where)
+        values[self._root.node] = place.into
+        self._made(self._root, values, watch, where)
 
     def _calls(
         self, calls: Iterable[ContractionCall], values: list[Any], watch: Watch | None,
@@ -331,8 +351,15 @@ class NetworkProgram:
     ) -> None:  # fmt: skip
         for call in calls:
             call.run(values)
-            if watch is not None:
-                watch(TreeStep(call.node, call.left, call.right), values, where)
+            if watch is not None or self._strips_exponents:
+                self._made(TreeStep(call.node, call.left, call.right), values, watch, where)
+
+    def _made(self, step: TreeStep, values: list[Any], watch: Watch | None, where: Mapping[int, int]) -> None:
+        """What follows a step: the peak of its result, and the look at it."""
+        if self._strips_exponents:
+            find_peaks(values, (step.node,), self._first_peak)
+        if watch is not None:
+            watch(step, values, where)
 
     def _above(
         self, calls: Sequence[ContractionCall], changed: Collection[int] | None
@@ -377,12 +404,7 @@ class NetworkProgram:
 
 def _run_last(call: ContractionCall, values: Sequence[Any], place: SumPlace) -> None:
     """The last step, into its place: what is added there is C."""
-    beta = call.zero if place.added is None else call.one
-    a, b = values[call.left], values[call.right]
-    if call.aux:
-        call.launch(a, b, place.added, place.into, call.one, beta, call.aux)
-    else:
-        call.launch(a, b, place.added, place.into, call.one, beta)
+    call.into(values, place.added, place.into, call.zero if place.added is None else call.one)
 
 
 def strips(extent: int, count: int) -> list[tuple[int, int]]:

@@ -27,9 +27,8 @@ from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, identity_of, values_of
 from weft.networks.long_run import Keeper, Slices
 from weft.networks.plan import NetworkPlan
-from weft.networks.rescale import Scaling
 from weft.networks.shared_plan import SharedPlan, done, left
-from weft.networks.work import SliceWork, Strips, Summing, add
+from weft.networks.work import Scaling, SliceWork, Strips, Summing, add
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
 

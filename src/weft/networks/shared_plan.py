@@ -103,7 +103,7 @@ def _rows(network: NetworkPlan, parts: Sequence[ResultPart]) -> list[tuple[int, 
 def pace_of(network: NetworkPlan) -> Pace:
     """The predicted seconds of a slice here, and of the steps that all slices share."""
     tree, model = network.tree, network.model
-    once = invariant(tree) if tree.sliced and not network.settings.strip_exponent else frozenset()
+    once = invariant(tree) if tree.sliced else frozenset()
     seconds = [(model.seconds(tree, step), step.node in once) for step in tree.steps]
     each = sum(time for time, shared in seconds if not shared)
     return Pace(max(each, model.launch), sum(time for time, shared in seconds if shared))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.api.lookup import find_plan
 from weft.planner.options import Options
-from weft.planner.schedule import AuxTensors
 from weft.plans.bound import BoundCall
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
@@ -45,14 +45,9 @@ class ContractionCall(NamedTuple):
     node: int
     one: Any  # alpha, in the accumulator's kind of number
     zero: Any
-    aux: AuxTensors
+    aux: tuple[int, ...]  # of operands of functions: their places among the values
     variant: Any  # of the plan: its choice and tier
     plan: Plan
-
-    @property
-    def products(self) -> int:
-        """Number of products that the step is run as."""
-        return 1
 
     @property
     def settled(self) -> ContractionCall:
@@ -66,15 +61,20 @@ class ContractionCall(NamedTuple):
     def run(self, values: Sequence[Any]) -> None:
         """The step on the values of its nodes."""
         if self.aux:
-            self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero, self.aux)
+            self.into(values, None, values[self.node], self.zero)
         else:
             self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero)
+
+    def into(self, values: Sequence[Any], c: Any, d: Any, beta: Any) -> None:
+        """The step into a place, with `beta` times C."""
+        aux = (tuple([values[place] for place in self.aux]),) if self.aux else ()
+        self.launch(values[self.left], values[self.right], c, d, self.one, beta, *aux)
 
     def bound(self, values: Sequence[Any], place: Any = None) -> BoundCall:
         """The step bound to the values of its nodes; `place`: where its result goes, by default the node's value."""
         place = values[self.node] if place is None else place
         arguments = (values[self.left], values[self.right], None, place, self.one, self.zero)
-        return BoundCall(self.plan.request.text, self.launch, (*arguments, self.aux) if self.aux else arguments, place)
+        return BoundCall(self.plan.request.text, self.launch, arguments, place)
 
 
 def prepared(
@@ -82,39 +82,40 @@ def prepared(
     terms: Terms,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor],
     asked: StepOptions,
-    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
-    peak: torch.Tensor | None = None,
+    operands: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
 ) -> ContractionCall:
     """A step planned for the layouts of A, B, C (or None) and D. Equal steps share a plan.
 
-    `operands` are those of its functions, as for `weft.plan`; `peak` is where D's goes (`Contraction.peak_layout`).
+    `operands` are those of its functions, each a number, with its place among the values of calls.
     """
     a, b, c, d = tensors
-    plan, tensors_of_functions = _planned(terms, tensors, asked, operands, peak is not None)
+    plan, tensors_of_functions = _planned(terms, tensors, asked, operands)
     variant = plan.launch(a, b, c, d, tensors_of_functions)
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
-    aux = Plan.aux_of(variant, tensors_of_functions, peak) if variant.description.aux or peak is not None else ()
+    aux = tuple([operands[each.name][0] for each in variant.description.aux])
     launch = variant.launch if d.numel() else _nothing
     return ContractionCall(launch, *nodes, one, zero, aux, variant, plan)
 
 
 def wanted(
-    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions
-) -> Wanted | None:
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions,
+    operands: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
+) -> Wanted | None:  # fmt: skip
     """The request that `prepared` would build a plan from; None where that plan is built already."""
     a, b, c, d = tensors
-    plan, tensors_of_functions = _planned(terms, tensors, asked)
+    plan, tensors_of_functions = _planned(terms, tensors, asked, operands)
     return plan.wanted(a, b, c, d, tensors_of_functions)
 
 
 def _planned(
     terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions,
-    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None, peak: bool = False,
+    operands: Mapping[str, tuple[int, torch.Tensor]],
 ) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
     """The plan of a step, and the operands of its functions."""
     a, b, _, d = tensors
-    options = replace(asked.of(a.dtype, b.dtype), out_dtype=d.dtype, operands=operands or {}, peak=peak)
+    named = {name: ("", tensor) for name, (_, tensor) in operands.items()}
+    options = replace(asked.of(a.dtype, b.dtype), out_dtype=d.dtype, operands=named)
     return find_plan(renamed(terms), a, b, options), options.tensors
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ from weft.fn.triton_function import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import HeldSums
 from weft.networks.checks import watch_of
-from weft.networks.program import NetworkProgram, Watch
-from weft.networks.rescale import Scaling
-from weft.networks.sums import SliceSums
+from weft.networks.program import NetworkProgram
+from weft.networks.rescale import scale_and_exponent
+from weft.networks.slicing import part
+from weft.networks.sums import SliceSums, SumPlace
 from weft.planner.options import Options
+from weft.spec.dtypes import REAL_OF
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -30,35 +33,40 @@ class Strips(NamedTuple):
     report: Callable[[], None]
 
 
-class Summing:
-    """Sums of slices, in place. `partial` are the parts that are not finished here.
+class _Slices:
+    """The slices of a call. What all of them share is done again where a run goes on: others may have used the arena
+    since."""
 
-    What all slices share is done again where a run goes on: others may have used the arena since.
-    """
+    def __init__(self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        self.program, self.out = program, out
+        self._tensors, self._watch = tensors, watch_of(program.plan)
+        self._values: list[Any] = []
+
+    def begin(self) -> None:
+        self._values = self.program.begin(self._tensors, self._watch)
+        self._whole = self.program.cut(self._values)
+
+
+class Summing(_Slices):
+    """Sums of slices, in place. `partial` are the parts that are not finished here."""
 
     def __init__(
-        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
-        partial: Collection[int], combine: Combine,
+        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, partial: Collection[int],
+        combine: Combine,
     ) -> None:  # fmt: skip
-        self.program, self.out = program, out
+        super().__init__(program, tensors, out)
         self.sums = SliceSums(program.plan, program.slices, out, partial)
         self.combine = combine
-        self._tensors, self._watch = tensors, watch
-        self._values: list[Any] = []
         self.strips: Strips | None = None
 
     @property
     def result(self) -> torch.Tensor:
         return self.out
 
-    def begin(self) -> None:
-        self._values = self.program.begin(self._tensors, self._watch)
-        self._whole = self.program.cut(self._values)
-
     def slice(self, number: int) -> None:
         strips, values = self.strips, self._values
         if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
-            self.program.slice(number, values, self.sums, self._whole, self._watch)
+            self.program.slice(number, values, self.sums.place(number), self._whole, self._watch)
         else:
             self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.report)
 
@@ -84,6 +92,57 @@ class Summing:
         finish(total.view(place.shape), place, plan.functions.get(plan.tree.root))
 
 
+class Scaling(_Slices):
+    """Sums of slices over one power of ten."""
+
+    def __init__(self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        super().__init__(program, tensors, out)
+        kind = program.plan.result_memory.sum_type(program.plan.tree)
+        self.sums = torch.zeros(out.shape, dtype=kind, device=out.device) if kind != out.dtype else out.zero_()
+        self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=out.device)  # to the base of two
+
+    def slice(self, number: int) -> None:
+        plan, values = self.program.plan, self._values
+        made = torch.empty(plan.shape(plan.tree.root), dtype=plan.dtype, device=self.program.device)
+        self.program.slice(number, values, SumPlace(made, None, True), self._whole, self._watch)
+        # The result is scaled by its own power of two where it is added; all others were as they were read.
+        scale, exponent = scale_and_exponent(values[plan.tree.root + 1 :])
+        result = plan.tree.graph.result
+        into = part(result.view(self.sums), result.term, self.program.slices[number])
+        self._add(into, made.mul_(scale.to(made.dtype)), exponent)
+
+    def _add(self, into: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor) -> None:
+        """Add values times 2**exponent to a part of the sums, which have one exponent for all."""
+        found, real = torch.maximum(self.exponent, exponent), REAL_OF.get(self.sums.dtype, self.sums.dtype)
+        self.sums *= torch.exp2(self.exponent - found).to(real)
+        into += values.to(into.dtype) * torch.exp2(exponent - found).to(real)
+        self.exponent = found
+
+    def held(self) -> HeldSums:
+        return HeldSums({0: self.sums}, float(self.exponent))
+
+    def absorb(self, held: HeldSums) -> None:
+        if held.exponent is None or held.exponent == -math.inf:
+            return  # of no slice
+        value = held.parts[0].to(self.sums.device).view(self.sums.shape)
+        self._add(self.sums, value, torch.full_like(self.exponent, held.exponent))
+
+    def scaled_to(self, exponent: float) -> None:
+        """Let the sum stand over 2**exponent, which is no less than its own."""
+        if exponent == -math.inf:
+            return
+        factor = torch.exp2(self.exponent - exponent)
+        self.sums *= factor.to(REAL_OF.get(self.sums.dtype, self.sums.dtype))
+        self.exponent.fill_(exponent)
+
+    @property
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(mantissa, exponent)``: the result over 10**exponent in its place, a float64 tensor of no dimension."""
+        if self.sums is not self.out:
+            self.out.copy_(self.sums)
+        return self.out, self.exponent * math.log10(2.0)
+
+
 SliceWork = Summing | Scaling  # the program's lock is held while slices run
 
 
@@ -95,7 +154,7 @@ def work_of(
     if settings.strip_exponent:
         return Scaling(program, operands, place)
     combine = combine_of(settings.options.algebra) if partial else add
-    return Summing(program, operands, place, watch_of(program.plan), partial, combine)
+    return Summing(program, operands, place, partial, combine)
 
 
 def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any] | None) -> None:

@@ -53,7 +53,6 @@ class Options:
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
     kept_dtype: torch.dtype | None = None  # in which sums are kept for a gradient
-    peak: bool = False  # launches find the largest magnitude of D, too; no keyword of a call sets it
     invariant: tuple[Label, ...] = ()  # labels of D whose extents the bits of an element do not depend on
 
     @property

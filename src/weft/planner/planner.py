@@ -13,7 +13,6 @@ from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.planner.coefficients import coefficients
-from weft.planner.peak import without_peak
 from weft.planner.registry import blames_triton, families, family_names, first_line, missing, versions
 from weft.planner.schedule import Candidates, Description, Origin, Ranked, ResourceError, Target, is_invariant
 from weft.planner.verdicts import failures
@@ -141,12 +140,11 @@ def choose_among(
     if is_invariant(description):
         found = [family for family in found if hasattr(family, "adds_in_order")]
         broken.append("the bits of other families and schedules depend on extents")
-    asked = without_peak(description)
     for family in found:
         if family.__name__ in failed:
             broken.append(f"{family.NAME}: {failed[family.__name__]}")
             continue
-        candidates = offered(family, asked, target)
+        candidates = offered(family, description, target)
         if isinstance(candidates, str):
             excluded.append(f"{family.NAME}: {candidates}")
             continue
@@ -157,7 +155,7 @@ def choose_among(
                 least = schedule.workspace_bytes
                 least_workspace = least if least_workspace is None else min(least_workspace, least)
                 continue
-            ranked.append(Ranked(schedule, factor * family.predict(asked, schedule, target), family))
+            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target), family))
     if not ranked:
         if least_workspace is not None:
             raise WorkspaceError(

@@ -115,7 +115,6 @@ class Request:
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
     kept: torch.dtype | None = None  # of the sums that a gradient needs; None: as `weft.autograd` finds best
-    peak: bool = False  # see `Contraction`: launches take the place of D's peak
     invariant: tuple[Label, ...] = ()  # labels of D whose extents the bits of an element do not depend on
     #: A permutation: elements of A arrive as they are, but for `a_fn`, whose values have the accumulator's type. B is a
     #: one, repeated along modes that A lacks or has with extent 1.
@@ -256,7 +255,6 @@ class Request:
                 epilogue_args=epilogue_args,
                 algebra=self.algebra,
                 text=self.text,
-                peak=self.peak,
                 invariant=self._elements_of_a_row(extents, c),
             )
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from weft.planner.peak import without_peak
 from weft.planner.planner import offered
 from weft.planner.registry import beside, family_names, imported
 from weft.planner.schedule import Description, Ranked, Target
@@ -23,12 +22,11 @@ def restored(serialized: Any, family: Any, description: Description, backend: st
     if not isinstance(module, ModuleType):
         return None
     found: Any = module
-    asked = without_peak(description)
-    candidates = offered(found, asked, target)
+    candidates = offered(found, description, target)
     for schedule in () if isinstance(candidates, str) else candidates.schedules:
         try:
             if serialize_schedule(schedule, description) == serialized:
-                return Ranked(schedule, found.predict(asked, schedule, target), found)
+                return Ranked(schedule, found.predict(description, schedule, target), found)
         except NotSerializable:
             continue
     return None

@@ -12,9 +12,6 @@ Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 A family may have a fifth door, ``adds_in_order(description, schedule)``: whether a schedule of an invariant description
 (`Contraction.invariant`) adds the products of each element as all such schedules do, whatever the extents of D.
 Families without it serve no invariant description.
-
-A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is read when it
-builds, and never before: schedules and their predicted times are those of the description without a peak.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import torch
 
 from weft.planner import ranges
-from weft.planner.peak import Measured, finds_peak, without_peak
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
@@ -168,10 +164,7 @@ class Ranked:
 
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""
-        if not finds_peak(description) or getattr(self.family, "FINDS_PEAKS", False):
-            launch: Any = self.family.build(description, self.schedule, target)
-        else:
-            launch = Measured(self.family.build(without_peak(description), self.schedule, target))
+        launch: Any = self.family.build(description, self.schedule, target)
         return ranges.Ranged(launch, f"weft {description.text}: {self.schedule}") if ranges.wanted() else launch
 
 

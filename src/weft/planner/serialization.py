@@ -73,7 +73,6 @@ def _serialize(value: Any, names: Names) -> Any:
     if hasattr(value, "ranked"):  # a choice within a schedule: what was chosen counts, not among what
         return _serialize(value.best.schedule, _positions(value.description))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        stored = [field for field in dataclasses.fields(value) if field.metadata.get("stored", True)]
-        fields = [field.name for field in stored if field.compare]
+        fields = [field.name for field in dataclasses.fields(value) if field.compare]
         return {"is": type(value).__name__} | {name: _serialize(getattr(value, name), names) for name in fields}
     raise NotSerializable(f"a {type(value).__name__} means something in this process only")

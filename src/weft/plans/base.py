@@ -15,7 +15,6 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import folded
 from weft.errors import UnsupportedError
 from weft.fn.watched import Watched
-from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.request import Request
@@ -246,8 +245,7 @@ class PlanBase:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
         wanted = self._wanted_for(description)
         if wanted is None:
-            launch = reference()
-            return Variant(description, None, Measured(launch) if finds_peak(description) else launch)
+            return Variant(description, None, reference())
         asked, specialize = wanted
         by = served(asked, specialize)
         found = Variant(description, by.choice, by.launch, by.tier)

@@ -35,7 +35,7 @@ from weft.engine.calls import Calls, Place, present
 from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
-from weft.planner.schedule import AuxTensors, NewTensor, Scalar
+from weft.planner.schedule import NewTensor, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.bound import BoundCall, held, held_places
 from weft.plans.checks import (
@@ -51,7 +51,7 @@ from weft.plans.checks import (
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import PlanCallKeywords, refuse_unknown
 from weft.plans.known_call import KnownCall, said_operands
-from weft.plans.passed import arguments_of, each_of, in_order
+from weft.plans.passed import arguments_of, each_of
 from weft.plans.tiers import Wanted
 from weft.spec import Contraction, Layout
 from weft.spec.arguments import read_flag
@@ -315,18 +315,11 @@ class Plan(PlanBase, Generic[Returned]):
     ) -> Variant:  # fmt: skip
         """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves these layouts of tensors; no check is made.
 
-        A launch sees memory as it is stored: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
+        A launch sees memory as it is stored: a conjugate view goes in without its bit.
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
         return self._fitting(a, b, c, out, operands or {})
-
-    @staticmethod
-    def aux_of(
-        variant: Variant, operands: Mapping[str, torch.Tensor], peak: torch.Tensor | None = None
-    ) -> AuxTensors:
-        """Operands of functions, and the place of D's peak, as the variant's launch takes them."""
-        return in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
     def _known_call(
         self, variant: Variant, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, given: bool, result: Results,

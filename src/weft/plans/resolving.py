@@ -67,7 +67,6 @@ def resolved(
         schedule=options.schedule,
         promote=options.promote,
         kept=_kept(options.kept_dtype, arithmetic.accumulate),
-        peak=options.peak,
         invariant=_invariant(notation, options),
     )
 

@@ -21,7 +21,6 @@ from weft.gpu.pointwise.nvrtc import identity
 from weft.library import family as contractions
 from weft.library import permutations
 from weft.planner import promotion, verdicts
-from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import LIBRARY, SPECIALISED, Name, Tier
 from weft.planner.registry import BLAS, LIBRARIES, imported
@@ -148,10 +147,10 @@ def library(description: Description, backend: str, target: Target, workspace_li
     """The choice in the library tier, or why there is none; no self-test is run for its verdict."""
     family: Any = permutations if isinstance(description, Permutation) else contractions
     try:
-        found: Choice | str = family.choice(without_peak(description), backend, target, workspace_limit)
+        found: Choice | str = family.choice(description, backend, target, workspace_limit)
     except UnsupportedError as error:
         return str(error)
-    return found if isinstance(found, str) else replace(found, description=description)
+    return found
 
 
 def _now(asked: ServiceRequest) -> Served:

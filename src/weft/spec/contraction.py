@@ -179,9 +179,6 @@ class Contraction:
     is plus-times. Equal contractions have equal results and equal plans: functions compare by the identity of what
     they compute.
 
-    `peak`: the largest magnitude of the values that D gets is found as well. A launch takes the place of that number
-    after all auxiliary operands, see `peak_layout`.
-
     `invariant`: 0, or elements of D for each index of the modes whose extents no bit may depend on. The bits of an
     element follow from its own products and from that number then.
     """
@@ -205,23 +202,12 @@ class Contraction:
     epilogue_args: tuple[int, ...] = ()
     algebra: TracedAlgebra | None = None
     text: str = field(default="", compare=False)  # the equation as given, for messages
-    peak: bool = field(default=False, metadata={"stored": False})  # no choice depends on it
     invariant: int = 0
 
     @cached_property
     def outputs(self) -> tuple[int, ...]:
         """Positions in `aux` of what the epilogue yields after D."""
         return tuple(at for at, each in enumerate(self.aux) if each.kind == "output")
-
-    @property
-    def peak_layout(self) -> Layout:
-        """The place of the peak: one number, as the bits of a float64 where D is of such (or of pairs), else a float32.
-
-        Bits of floats that are not negative order as the integers do, infinity above all numbers and NaN above it: a
-        maximum of integers loses no NaN. A launch leaves what is there where that is larger. Of complex values the
-        magnitudes are those of their parts, or their own where a pass of torch finds them.
-        """
-        return Layout((), (), peak_type(self.d.dtype))
 
     def of_role(self, *roles: Role) -> tuple[Mode, ...]:
         return tuple([mode for mode in self.modes if mode.role in roles])
@@ -249,11 +235,6 @@ class Contraction:
     @cached_property
     def batch(self) -> int:
         return self.extent_of(Role.BATCH)
-
-
-def peak_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of the bits of a peak of values of some type."""
-    return torch.int64 if dtype in (torch.float64, torch.complex128) else torch.int32
 
 
 def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:

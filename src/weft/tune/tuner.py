@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -26,7 +26,6 @@ from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
-from weft.planner.peak import without_peak
 from weft.planner.planner import Choice
 from weft.planner.schedule import Origin, Ranked, ResourceError
 from weft.planner.validity import now
@@ -88,7 +87,7 @@ def tune(
     if is_empty(choice.description):
         raise UnsupportedError("a mode is empty: there is nothing to measure")
     began = time.perf_counter()
-    asked, choice = choice.description, _unpeaked(with_others(choice, workspace_limit, also))
+    choice = with_others(choice, workspace_limit, also)
     candidates = pick_candidates(choice.ranked, effort, also)
     owned = Compiler(choice.target, choice.backend, effort.jobs) if compiler is None else None
     with one_at_a_time, owned or nullcontext(compiler) as working, on(device):
@@ -108,7 +107,7 @@ def tune(
     excluded = [f"{each.schedule}: {each.reason}" for each in candidates if each.verdict in ("wrong", "refused")]
     best = tuned_schedules.first(choice, found, Origin("tuned", now()))
     measured = {each.schedule: each.best_known for each in candidates if each.verdict == "measured"}
-    noted = replace(tuned_schedules.noted(best, measured, excluded), description=asked)
+    noted = tuned_schedules.noted(best, measured, excluded)
     tuned_schedules.keep_here(noted, workspace_limit)
     return Outcome(noted, candidates, fastest, spent, len(choice.ranked))
 
@@ -325,14 +324,8 @@ def on(device: torch.device) -> Any:
 
 def begin_compiling(choice: Choice, effort: Effort, compiler: Compiler) -> None:
     """Hand a tuning's candidates to the compilers before its turn has come."""
-    choice = _unpeaked(choice)
     for candidate in pick_candidates(choice.ranked, effort):
         compiler.submit(choice.description, candidate.rank)
-
-
-def _unpeaked(choice: Choice) -> Choice:
-    """The choice for the description without a peak, on which no time of a schedule depends."""
-    return replace(choice, description=without_peak(choice.description))
 
 
 def _as_they_come(

@@ -115,9 +115,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 NAME = "gett"
-FINDS_PEAKS = True
 
-__all__ = ["FINDS_PEAKS", "NAME", "CpuGettSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "CpuGettSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

@@ -19,7 +19,6 @@ from weft.cpu.gett.model import VECTORS, CpuGettSchedule, GettForm, form_of, k_s
 from weft.cpu.gett.stages import GettStage, in_place, operand_stage, result_stage, words_of
 from weft.cpu.host import HUGE, HeldFrame, advise, callback, reach, together
 from weft.cpu.level import vector_bytes
-from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
@@ -38,8 +37,8 @@ class GettLaunch:
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
         self._size = reach(contraction.d)
-        first, count = at.BASES + at.AUX_BASE, len(contraction.aux)  # the peak's place is the last word
-        self._pack = struct.Struct(f"{first + count}q{8 * (at.PEAK - first - count)}xq").pack  # quicker than ctypes
+        words = at.BASES + at.AUX_BASE + len(contraction.aux)
+        self._pack = struct.Struct(f"{words}q{8 * (at.CALL_WORDS - words)}x").pack  # quicker than ctypes
         self._plans: dict[tuple[bool, bool, bool], GettPlanWords] = {}
         self._plain = self._plan(False, False, False) if contraction.c is None else None
 
@@ -50,8 +49,6 @@ class GettLaunch:
         if self._form.real_parts and alpha.imag:  # parts are scaled one by one: a complex factor mixes them
             self(a, b, c, d, 1, beta, aux)
             d.mul_(alpha)
-            if self._contraction.peak and (peak := aux[-1]) is not None:
-                measure(d, peak)
             return
         frame = self._frame(a, b, c, d, alpha, beta, aux)
         threads = self._schedule.threads
@@ -76,16 +73,15 @@ class GettLaunch:
         """The words of a call."""
         row, slot = (b, a) if self._swapped else (a, b)
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in aux] if aux else []
-        place = pointers.pop() if self._contraction.peak else 0
         addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
         if self._plain is not None and alpha == 1 and c is None:
-            packed = self._pack(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers, place)
+            packed = self._pack(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *pointers)
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
             scalars = scalar_words(alpha, beta, self._dtype)
             added = 0 if c is None else c.data_ptr()
-            packed = self._pack(words.address, 0, *scalars, *addresses, added, *pointers, place)
+            packed = self._pack(words.address, 0, *scalars, *addresses, added, *pointers)
         if self._size >= HUGE:
             advise(d, self._size)
         return _Words.from_buffer_copy(packed)

@@ -4,9 +4,8 @@ A kernel is a function of one address. Blocks of words instead of arguments: one
 and a thread of OpenMP's team gets one pointer.
 """
 
-# The block of a call; the addresses of A, B, D and C are followed by those of the auxiliary operands. The last word is
-# the address of D's peak, where that is found.
-PLAN, COUNTER, ALPHA, BETA, BASES, PEAK, CALL_WORDS = 0, 1, 2, 4, 6, 31, 32
+# The block of a call; the addresses of A, B, D and C are followed by those of the auxiliary operands.
+PLAN, COUNTER, ALPHA, BETA, BASES, CALL_WORDS = 0, 1, 2, 4, 6, 32
 ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
 
 # The block of a plan.

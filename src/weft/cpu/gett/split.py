@@ -57,7 +57,7 @@ def steps_of(contraction: Contraction, parts: int) -> Steps:
     modes.append(Mode(LABELS, parts, Role.BATCH, apart))
     first = replace(
         contraction, modes=tuple(modes), c=None, d=between, c_fn=None, epilogue=None, aux=operands, c_args=(),
-        epilogue_args=(), peak=False,
+        epilogue_args=(),
     )  # fmt: skip
 
     def gathered(mode: Mode) -> Mode:

@@ -1,7 +1,7 @@
 """Stages: what happens to values between packing and the products, and between the products and D.
 
     operand    stored type -> product type -> a_fn -> the accumulator's type
-    result     epilogue(alpha * sum + beta * c_fn(C)) -> D's type, and what an epilogue yields besides; D's peak
+    result     epilogue(alpha * sum + beta * c_fn(C)) -> D's type, and what an epilogue yields besides
 
 Each is one function of contiguous values, written as a loop that numba compiles, and called by its address. Functions
 of users are inlined in it. A conversion alone is a stage without one.
@@ -28,7 +28,6 @@ from weft.cpu.gett.params import (
     D_CONSTANTS,
     INT32_COORDINATE,
     INT64_COORDINATE,
-    PEAK,
     PLAN,
 )
 from weft.cpu.jit import compiled
@@ -38,7 +37,6 @@ from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.writer import past_e4m3
 from weft.spec import Contraction
-from weft.spec.contraction import peak_type
 from weft.spec.dtypes import value_type
 
 
@@ -75,7 +73,6 @@ class StageSource:
         self._pointers = 1
         self._stores: list[str] = []
         self._scalars: list[str] = []
-        self._after: list[str] = []
         self.value = self._load(0, dtype)
 
     def read(self, dtype: torch.dtype) -> Held:
@@ -98,20 +95,6 @@ class StageSource:
         self._scalars.append(f"{name} = {_name(dtype)}(load_{wide}(scalars, {index}))")
         return Held(name, dtype)
 
-    def find_peak(self, value: Held, dtype: torch.dtype) -> None:
-        """The largest magnitude of these values, rounded to `dtype`, to where the call says: see
-        `Contraction.peak_layout`. A value that stands twice in a register block, or in two, changes nothing."""
-        kind = peak_type(dtype)
-        bits, real = _name(kind), torch.float64 if kind is torch.int64 else torch.float32
-        most = torch.iinfo(kind).max  # all bits but the sign's
-        name = self.writer.cast(value.name, value.dtype, dtype)
-        self._scalars.append(f"peak, largest = load_int64(scalars, {PEAK - ALPHA}), {bits}(0)")
-        for part in (f"{name}.real", f"{name}.imag") if dtype.is_complex else (name,):
-            held = dtype.to_real() if dtype.is_complex else dtype
-            size = self.writer.let(f"{bits}(bits_of({self.writer.cast(part, held, real)}) & {bits}({most}))")
-            self.writer.line(f"largest = {size} if {size} > largest else largest")
-        self._after.append(f"if largest > load_{bits}(peak, 0): raise_to(peak, largest)")
-
     @property
     def constants(self) -> bytes:
         return b"".join(each.content for each in self.writer.parameters)
@@ -132,14 +115,13 @@ class StageSource:
     @property
     def source(self) -> str:
         lines, head = [*self.writer.lines, *self._stores], [*self._scalars, *self._parameters()]
-        memory = memory_functions([*lines, *head, *self._after])
+        memory = memory_functions([*lines, *head])
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
             options=self._options,
             head="\n    ".join([*pointers, *head]),
             body="\n        ".join(lines),
-            after="\n    ".join(self._after),
         )
 
 
@@ -155,7 +137,7 @@ from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of, of_bits
 load_int64 = LOADS["int64"]
 """
 _TEMPLATE = HEAD + """\
-from weft.cpu.gett.vector import raise_to, whole_vectors
+from weft.cpu.gett.vector import whole_vectors
 {memory}
 
 @cfunc("void(int64, int64, int64)", error_model="numpy"{options})
@@ -164,7 +146,6 @@ def entry(pointers, count, scalars):
     {head}
     for i in range(count):
         {body}
-    {after}
 """
 
 
@@ -289,7 +270,6 @@ class _Ending(NamedTuple):
     epilogue: Pointwise | None
     aux: tuple[AuxRead, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
-    peak: bool  # whether that of the first result is found
     in_place: bool  # whether D's values take the place of the sums
 
 
@@ -300,7 +280,7 @@ def result_stage(
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
-    plain = not (scaled or added or contraction.epilogue or contraction.outputs or form.matrix or contraction.peak)
+    plain = not (scaled or added or contraction.epilogue or contraction.outputs or form.matrix)
     if plain and d == form.dtype and (form.real_parts or form.dtype == contraction.arithmetic.accumulate):
         return None
     accumulate = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
@@ -316,7 +296,6 @@ def result_stage(
             contraction.epilogue,
             aux_reads(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, D_BASE), *outputs),
-            contraction.peak,
             in_place,
         )
     )  # fmt: skip
@@ -356,8 +335,6 @@ def _result(ending: _Ending) -> GettStage:
     places = [0 if ending.in_place else None, *[None] * (len(values) - 1)]
     for result, (dtype, _), place in zip(values, ending.results, places, strict=True):
         loop.write(result, dtype, place)
-    if ending.peak:
-        loop.find_peak(values[0], ending.results[0][0])
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])

@@ -69,7 +69,6 @@ class AuxParams(NamedTuple):
     c: tuple[AuxEntry, ...]
     epilogue: tuple[AuxEntry, ...]
     outputs: tuple[AuxEntry, ...]
-    peak: int  # position of D's peak among the pointers, -1 where none is requested
 
 
 def aux_params(contraction: Contraction) -> AuxParams:
@@ -81,8 +80,7 @@ def aux_params(contraction: Contraction) -> AuxParams:
         contraction.outputs,
     )
     every = entries(contraction.aux)
-    peak = sum(entry.pointer >= 0 for entry in every) if contraction.peak else -1
-    return AuxParams._make((*(tuple(every[at] for at in each) for each in arguments), peak))
+    return AuxParams._make(tuple(every[at] for at in each) for each in arguments)
 
 
 def aux_bytes(aux: Sequence[Aux], modes: Sequence[Mode]) -> int:

@@ -92,20 +92,6 @@ def gathered_step(
 
 
 @triton.jit
-def raise_peak(peak, value, mask):
-    """Let the number at `peak` be no less than any of these magnitudes: see `Contraction.peak_layout`.
-
-    One atomic maximum for the tile. The order in which tiles come changes nothing.
-    """
-    BITS: tl.constexpr = peak.dtype.element_ty
-    REAL: tl.constexpr = tl.float64 if BITS.primitive_bitwidth == 64 else tl.float32
-    LARGEST: tl.constexpr = 2 ** (BITS.primitive_bitwidth - 1) - 1  # all bits but the sign's
-    bits = value.to(REAL).to(BITS, bitcast=True) & LARGEST
-    bits = tl.where(mask, bits, 0)
-    tl.atomic_max(peak, tl.max(tl.ravel(bits), axis=0), sem="relaxed")
-
-
-@triton.jit
 def finish(
     acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, OP: tl.constexpr
 ):
@@ -124,7 +110,7 @@ def finished(
 
     Computed in the accumulator's type and rounded to D's. C may be None, `factors` are (alpha, beta), `OP` is a
     `KernelOperation`; `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the
-    others stored through the pointers of further results. Where it is requested, the peak of what D gets is found.
+    others stored through the pointers of further results.
     """
     alpha = factors[0]
     beta = factors[1]
@@ -155,7 +141,4 @@ def finished(
         offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
         more = to_type(tl.broadcast_to(value[i + 1], acc.shape), other.dtype.element_ty)
         tl.store(other + offsets, more, mask=mask)
-    first = to_type(value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape), RESULT)
-    if AUX.peak >= 0:
-        raise_peak(pointers[AUX.peak], first, mask)
-    return first
+    return to_type(value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape), RESULT)

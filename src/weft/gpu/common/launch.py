@@ -374,8 +374,7 @@ def collected() -> Iterator[list[KernelLaunch]]:
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
-    """The layouts of auxiliary operands, further results and D's peak, in that order; None where there are none."""
-    if not (contraction.aux or contraction.peak):
+    """The layouts of auxiliary operands, further results, in that order; None where there are none."""
+    if not contraction.aux:
         return None
-    found = [each.layout for each in contraction.aux if each.layout is not None]
-    return (*found, contraction.peak_layout) if contraction.peak else tuple(found)
+    return tuple([each.layout for each in contraction.aux if each.layout is not None])

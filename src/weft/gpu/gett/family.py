@@ -25,9 +25,7 @@ from weft.spec.dtypes import dtype_name
 
 KERNEL = DeviceFunction("weft.gpu.gett.kernel", "gett_kernel")
 
-__all__ = ["FINDS_PEAKS", "NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
-
-FINDS_PEAKS = True
+__all__ = ["NAME", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 # Products of a sum: a longer one of int8 may leave int32, where `mma.sync` stops at the ends of its range.
 LONGEST_INT8 = 2**31 // 128**2 - 1

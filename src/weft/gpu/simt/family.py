@@ -14,9 +14,7 @@ from weft.spec import Contraction
 
 KERNEL = DeviceFunction("weft.gpu.simt.kernel", "simt_kernel")
 
-__all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
-
-FINDS_PEAKS = True
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 STAGES = 3  # of loads that Triton may ask for ahead
 

@@ -97,9 +97,7 @@ STATIONARY_KERNEL = DeviceFunction(f"{_ROOM}.stationary_kernel", "stationary_ker
 MADE = (*FP8, torch.float16, torch.bfloat16, torch.int8)  # products; and those of float32 cut to TF32
 RESULTS = (torch.float16, torch.bfloat16, torch.float32, torch.int32, torch.int8, torch.bool)
 
-__all__ = ["FINDS_PEAKS", "NAME", "WsSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
-
-FINDS_PEAKS = True
+__all__ = ["NAME", "WsSchedule", "adds_in_order", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -62,7 +62,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     """Schedules, and why there are none; `swap_ab` says that A and B are swapped already."""
     if contraction.batch > 1 or contraction.n > MOST_COLUMNS:
         return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is stationary in shared memory",))
-    if contraction.c is not None or contraction.aux or contraction.peak or contraction.arithmetic.product.itemsize != 2:
+    if contraction.c is not None or contraction.aux or contraction.arithmetic.product.itemsize != 2:
         return Candidates((), ("a stationary operand is of 16 bits, and what is added or given beside is not read",))
     found: list[StationarySchedule] = []
     size = contraction.arithmetic.product.itemsize
