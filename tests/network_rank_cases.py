@@ -14,9 +14,7 @@ import torch.distributed as dist
 import weft
 from nets import chain, net_of, random_net
 from rank_cases import said
-from weft.distributed.group import exchange
 from weft.distributed.group.ranks import find_ranks
-from weft.networks import shared_plan
 from weft_bench import scaling_rank
 from weft_bench.suites import entries
 
@@ -87,7 +85,6 @@ def as_numbers(found: Any) -> Any:
 def results() -> dict[str, Any]:
     """Each network with a group, twice, and alone on rank 0."""
     found = {}
-    exchange.SMALL = 1 << 10  # so that small results take both ways
     for name, (net, tensors) in networks().items():
         alone = net(*tensors) if dist.get_rank() == 0 else None
         first, again = (net(*tensors, group=world()) for _ in range(2))
@@ -111,23 +108,16 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
     net = net_of("xbm,bc,cn->xmn", extents)
     tensors = [x.to(device(), torch.float32) for x in net.tensors]
     found = {}
-    strips = 4 if dist.get_world_size() > 1 else 1  # on one rank nothing travels
-    shared_plan.LARGE = 1 << 16
     for slices in ("b", "xb"):
         planned = weft.network(net.equation, *tensors, slices=slices, optimize=[(0, 1), (0, 1)])
         first, again = (planned(*tensors, group=world()) for _ in range(2))
-        (plan,) = planned._shared.values()
-        assert plan.strips == (strips if slices == "b" else 1), f"{plan.strips} strips"
         right = torch.allclose(first.double(), net.expected.to(first.device), rtol=1e-4, atol=1e-3)
         found[slices] = right, torch.equal(first, again)
     half = [(x / 4).half() for x in tensors]  # sums are some tenths: tanh hides no error, nor do TF32's digits show
     planned = weft.network(net.equation, *half, slices="b", optimize=[(0, 1), (0, 1)], functions={4: torch.tanh})
-    program = planned.program(half)
-    in_strips, seen = program.slice_in_strips, []
-    program.slice_in_strips = lambda *those: (seen.append(those[0]), in_strips(*those))
     first, again = (planned(*half, group=world()) for _ in range(2))
     expected = torch.einsum(net.equation, *[x.double() for x in half]).tanh()
-    right = torch.allclose(first.double(), expected, atol=5e-3) and len(seen) == (2 if strips > 1 else 0)
+    right = torch.allclose(first.double(), expected, atol=5e-3)
     found["function"] = right, torch.equal(first, again)
     return found
 

@@ -13,8 +13,8 @@ Where a call goes, from top to bottom:
     gradient           backward passes: plans of their own
     out_of_core        `device=`: no ranks, blocks of tensors that are larger than a GPU
 
-`group` has what they speak and travel by: ranks, collectives, lanes, the link. Its `shares`, `exchange` and `stop` are
-for networks whose slices ranks share (`weft.networks.shared`).
+`group` has what they speak and travel by: ranks, collectives, lanes, the link. Its `shares` and `StopSign` are for
+networks whose slices ranks share (`weft.networks.shared`).
 """
 
 from weft.distributed.group.link import PRESETS, Link, measure_link

@@ -78,9 +78,9 @@ class Slices:
         self.done = 0
         self._before = before
 
-    def go_on(self, report: Callable[[int], None], after: Callable[[int], None] | None = None) -> Any:
+    def go_on(self, report: Callable[[int], None], after: Callable[[], None] | None = None) -> Any:
         """The result, once all slices are done that are not. After each `report` hears how many are, those of earlier
-        runs too, and `after` how many of this one's; `after` may raise, and the state is written then."""
+        runs too, and `after` is called; it may raise, and the state is written then."""
         work, keeper = self.work, self.keeper
         with work.program.lock, _put_off(keeper is not None) as interrupted:
             pace = _Pace(work.program.device)
@@ -94,7 +94,7 @@ class Slices:
                     self._save()
                 try:
                     if after is not None:
-                        after(self.done)
+                        after()
                     interrupted(self._save)
                 except BaseException:
                     self._save()

@@ -163,25 +163,6 @@ class NetworkProgram:
             find_peaks(values, list(whole), self._first_peak)
         return where
 
-    def slice_in_strips(
-        self, number: int, values: list[Any], sums: SliceSums, whole: Mapping[int, torch.Tensor], count: int,
-        report: Callable[[], None],
-    ) -> None:  # fmt: skip
-        """One slice whose last step makes so many strips along the result's first mode; `report` hears of each."""
-        where = self._cut_to(number, values, whole)
-        self._steps(values, None, where)
-        place, root, orders = sums.place(number), self._root, self.plan.orders
-        label = orders[root.node][0]
-        for begin, length in strips(place.into.shape[0], count):
-            each = list(values)
-            for node in (root.left, root.right):
-                if label in orders[node]:
-                    each[node] = values[node].narrow(orders[node].index(label), begin, length)
-            into = place.into.narrow(0, begin, length)
-            added = None if place.added is None else into
-            self._finish(each, SumPlace(into, added, False), {}, None, where)
-            report()
-
     def one_by_one(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor
     ) -> Iterator[tuple[ContractionCall, Callable[[], None]]]:
@@ -221,12 +202,6 @@ class NetworkProgram:
             self._plain = []
             if self.replay is not None:
                 self.replay.forget()
-
-    @property
-    def strips(self) -> bool:
-        """Whether the last step may run in strips: neither of its inputs is cut by a sliced label, or conjugated."""
-        root = self._root
-        return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.plan.orders[root.node])
 
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
@@ -405,9 +380,3 @@ class NetworkProgram:
 def _run_last(call: ContractionCall, values: Sequence[Any], place: SumPlace) -> None:
     """The last step, into its place: what is added there is C."""
     call.into(values, place.added, place.into, call.zero if place.added is None else call.one)
-
-
-def strips(extent: int, count: int) -> list[tuple[int, int]]:
-    """The first index and the length of so many stretches at most."""
-    length = max(1, -(-extent // count))
-    return [(begin, min(length, extent - begin)) for begin in range(0, extent, length)]

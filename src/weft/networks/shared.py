@@ -2,8 +2,8 @@
 
     agree        every rank has read its operands; network, path, slices and types are the same
     share        slices that no earlier run has done go to ranks by predicted time, a stretch to each
-    contract     each rank adds its slices up; parts of the result that are whole travel meanwhile
-    exchange     parts that several ranks have sums of are added up in the order of ranks
+    contract     each rank adds its slices up
+    exchange     parts that several ranks have sums of are added up in the order of ranks, others are broadcast
 
 A rank that fails tells the others, which stop between two slices. Before anything is taken for a result all ranks say
 that they have come so far, so no rank returns where another has failed.
@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 
-from weft.distributed.group.collectives import StopSign
-from weft.distributed.group.exchange import Exchange, ResultPart
+from weft.distributed.group.collectives import StopSign, broadcast
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.lines import ranks_of, shape_of
+from weft.distributed.planned.moves import reduced
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, identity_of, values_of
 from weft.networks.long_run import Keeper, Slices
 from weft.networks.plan import NetworkPlan
-from weft.networks.shared_plan import SharedPlan, done, left
-from weft.networks.work import Scaling, SliceWork, Strips, Summing, add
+from weft.networks.shared_plan import ResultPart, SharedPlan, done, left
+from weft.networks.work import Scaling, SliceWork, Summing, add
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
 
@@ -115,8 +115,7 @@ def _known_call(given: NetworkCall, plan: SharedPlan) -> tuple[SlicesOverRanks, 
         return SlicesOverRanks(given, plan, operands, place), place
     except Exception as error:
         StopSign(plan.ranks).put_up()  # the others are at their slices
-        device = given.network.settings.device
-        _end_together("failed", error, Exchange(plan.ranks, plan.parts, device, add, _nothing), plan)
+        _end_together("failed", error, plan)
         raise
 
 
@@ -128,13 +127,10 @@ class SlicesOverRanks:
     ) -> None:
         network = given.network
         self.visible = plan.ranks.rank == 0
-        self._plan, self._device = plan, network.settings.device
-        self._scaled = network.settings.strip_exponent
+        self._plan = plan
         slices = network.tree.slices
         parts = frozenset(range(slices // network.tree.summed))
-        work = given.work(operands, place, parts - plan.mine_whole)
-        assert isinstance(work, (Summing, Scaling))
-        self._work = work
+        self._work = given.work(operands, place, parts - plan.mine_whole)
         self._slices = Slices(self._work, plan.mine, before=slices - sum(map(len, plan.share)))
 
     def take_up(self, checkpoint: Checkpoint, every: float) -> None:
@@ -150,25 +146,20 @@ class SlicesOverRanks:
         """This rank's slices, and the result."""
         ranks, begun = self._plan.ranks, time.monotonic()
         sign = StopSign(ranks)
-        combine = self._work.combine if isinstance(self._work, Summing) else add
-        exchange = Exchange(ranks, self._plan.parts, self._device, combine, self._supplied)
-        if isinstance(self._work, Summing) and self._plan.mine and self._plan.strips > 1:
-            self._work.strips = Strips(self._plan.mine[-1], self._plan.strips, exchange.post_next)
 
-        def after(done: int) -> None:
+        def after() -> None:
             if sign.seen():
                 raise _Stopped
-            if done < len(self._plan.mine) and not self._scaled:
-                exchange.post(done)
 
         outcome, error = self._outcome(lambda: self._slices.go_on(report, after))
         if outcome != "done":
             sign.put_up()
         ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
-        _end_together(outcome, error, exchange, self._plan)
+        _end_together(outcome, error, self._plan)
         if isinstance(self._work, Scaling):
             self._work.scaled_to(max(ranks.exchanged("exponents", float(self._work.exponent))))
-        self._complete(exchange)
+        for part in self._plan.parts:
+            self._complete(part)
         return self._work.result
 
     @staticmethod
@@ -185,32 +176,38 @@ class SlicesOverRanks:
             return "failed", error
         return "done", None
 
-    def _complete(self, exchange: Exchange) -> None:
-        """The result, of the parts that came."""
-        work, plan = self._work, self._plan
-        for part, total in zip(plan.parts, exchange.finish(), strict=True):
-            if isinstance(work, Scaling):
-                work.sums.copy_(total.view(work.sums.shape))
-            elif part.number not in plan.whole:
-                work.complete(part.number, total, part.rows)
-            elif not plan.has(part):
-                place = work.sums.part(part.number)
-                place.copy_(total.view(place.shape))
+    def _complete(self, part: ResultPart) -> None:
+        """A part of the result, from the sums of all ranks that have some."""
+        work, ranks, number = self._work, self._plan.ranks, part.number
+        whole = number in self._plan.whole
+        if isinstance(work, Scaling):
+            place = total = work.sums
+        else:
+            place = total = work.sums.part(number)
+            if not self._plan.has(part):
+                total = torch.empty(place.shape, dtype=part.dtype, device=place.device)
+            elif not whole:
+                total = work.sums.held[number]
+        what = f"part {number} of the result"
 
-    def _supplied(self, part: ResultPart) -> torch.Tensor:
-        if isinstance(self._work, Scaling):
-            return self._work.sums
-        sums, number = self._work.sums, part.number
-        held = sums.part(number) if number in self._plan.whole else sums.held[number]
-        return held if part.rows is None else held.narrow(0, *part.rows)
+        def wait(message: Any) -> None:
+            ranks.wait(message, what)
+
+        with ranks.during(what):
+            total = total.contiguous()
+            if len(part.ranks) == 1:
+                wait(broadcast(ranks, total, part.ranks[0]))
+            else:
+                combine = work.combine if isinstance(work, Summing) else add
+                total = reduced(total, None, ranks, combine, wait, part.ranks)
+        if isinstance(work, Summing) and not whole:
+            work.complete(number, total)
+        elif total is not place:
+            place.copy_(total)
 
 
 class _Stopped(Exception):
     """Another rank has stopped."""
-
-
-def _nothing(part: ResultPart) -> torch.Tensor:
-    raise AssertionError("a rank that has refused its operands has no sums")
 
 
 def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
@@ -225,20 +222,19 @@ def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Calla
         raise
 
 
-def _end_together(outcome: str, error: BaseException | None, exchange: Exchange, plan: SharedPlan) -> None:
+def _end_together(outcome: str, error: BaseException | None, plan: SharedPlan) -> None:
     """Go on where all ranks have done their slices; else raise what has kept one from it, on every rank."""
     ranks = plan.ranks
-    every = ranks.exchanged(plan.end, {"outcome": outcome, "posted": exchange.posted})
-    if all(said["outcome"] == "done" for said in every):
+    every = ranks.exchanged(plan.end, outcome)
+    if all(said == "done" for said in every):
         return
-    exchange.abandon(max(said["posted"] for said in every))
 
     def check() -> None:
         if outcome == "failed" and error is not None:
             raise error
 
     ranks.agreed(plan.end, check)
-    stopped = ", ".join(str(rank) for rank, said in enumerate(every) if said["outcome"] == "interrupted")
+    stopped = ", ".join(str(rank) for rank, said in enumerate(every) if said == "interrupted")
     raise KeyboardInterrupt(f"rank {stopped} of {ranks.size} was interrupted")
 
 

@@ -1,24 +1,28 @@
-"""Who does which slices of a network, who has sums of which parts of its result, and in which order these travel."""
+"""Who does which slices of a network, and who has sums of which parts of its result."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from weft.distributed.group.collectives import Pace, shares
-from weft.distributed.group.exchange import ResultPart
 from weft.distributed.group.ranks import Ranks
 from weft.networks.checkpoint import Saved, identity_of
 from weft.networks.cost import invariant
 from weft.networks.plan import NetworkPlan
-from weft.networks.program import strips
 from weft.plans.intermediates import WIDER
 
-LARGE = 1 << 25  # bytes of a result from which its strips travel one by one: a millisecond or so each
-STRIPS = 4
+
+class ResultPart(NamedTuple):
+    """A part of a result, of which some ranks have sums."""
+
+    number: int
+    ranks: tuple[int, ...]  # that have sums of it, in order
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,9 @@ class SharedPlan:
     share: Sequence[Sequence[int]]  # the slices of each rank
     files: Sequence[Saved]  # of a checkpoint: what the run begins with
     run: int  # of the checkpoint; 0 where there is none
-    parts: Sequence[ResultPart]  # of the result, in the order in which they travel
+    parts: Sequence[ResultPart]  # of the result
     whole: frozenset[int]  # parts of which one rank does all slices, and so finishes them
     end: str = ""  # what ranks are at once their slices are done: of this network, and of no other
-    strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
 
     @classmethod
     def of(cls, network: NetworkPlan, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
@@ -46,14 +49,8 @@ class SharedPlan:
         whole = frozenset(part for part, who in holders.items() if len(who) == 1 and not run)
         if network.settings.strip_exponent:
             whole = frozenset()
-        parts = _parts(network, holders, held, whole)
-        rows = _rows(network, parts) if not run else []
-        if len(rows) < 2:
-            return cls(ranks, share, files, run, parts, whole, end_of(network))
-        (only,) = parts
-        count = only.size // sum(length for _, length in rows)
-        parts = [only._replace(size=count * length, rows=(first, length)) for first, length in rows]
-        return cls(ranks, share, files, run, parts, whole, end_of(network), len(rows))
+        parts = _parts(network, holders, whole)
+        return cls(ranks, share, files, run, parts, whole, end_of(network))
 
     @property
     def mine(self) -> Sequence[int]:
@@ -73,31 +70,18 @@ class SharedPlan:
         """The files whose sums a rank begins with."""
         return list(self.files[rank :: self.ranks.size])
 
-    def _held(self, network: NetworkPlan, rank: int) -> dict[int, int]:
-        """The parts that a rank has sums of, and how many slices it does until they are all there."""
+    def _held(self, network: NetworkPlan, rank: int) -> set[int]:
+        """The parts that a rank has sums of."""
         numbers, files = self.share[rank], self.loaded(rank)
         if network.settings.strip_exponent:  # one sum: all elements share an exponent
-            return {0: len(numbers)} if numbers or any(file.done for file in files) else {}
-        found = {part: 0 for file in files for part in file.parts}
-        summed = network.tree.summed
-        for count, number in enumerate(numbers, 1):
-            found[number // summed] = count
-        return found
+            return {0} if numbers or any(file.done for file in files) else set()
+        return {part for file in files for part in file.parts} | {number // network.tree.summed for number in numbers}
 
 
 def end_of(network: NetworkPlan) -> str:
     """The end of a network's slices, in words that are those of no other network."""
     said = hashlib.blake2b(repr(identity_of(network)).encode(), digest_size=4).hexdigest()
     return f"the end of the slices of {network!r} ({said})"
-
-
-def _rows(network: NetworkPlan, parts: Sequence[ResultPart]) -> list[tuple[int, int]]:
-    """The strips along the first mode of a large result that several ranks have sums of."""
-    output = network.tree.graph.output
-    one = len(parts) == 1 and len(parts[0].ranks) > 1 and parts[0].size * parts[0].dtype.itemsize >= LARGE
-    if not one or network.settings.strip_exponent:
-        return []
-    return strips(network.tree.graph.extents[output[0]], STRIPS)
 
 
 def pace_of(network: NetworkPlan) -> Pace:
@@ -120,7 +104,7 @@ def left(slices: int, files: Sequence[Saved]) -> list[int]:
     return [number for number in range(slices) if number not in gone]
 
 
-def _holders(held: Sequence[Mapping[int, int]]) -> dict[int, tuple[int, ...]]:
+def _holders(held: Sequence[Collection[int]]) -> dict[int, tuple[int, ...]]:
     """The ranks that have sums of each part."""
     found: dict[int, tuple[int, ...]] = {}
     for rank, parts in enumerate(held):
@@ -130,15 +114,9 @@ def _holders(held: Sequence[Mapping[int, int]]) -> dict[int, tuple[int, ...]]:
 
 
 def _parts(
-    network: NetworkPlan, holders: Mapping[int, tuple[int, ...]], held: Sequence[Mapping[int, int]],
-    whole: frozenset[int],
-) -> list[ResultPart]:  # fmt: skip
-    graph, dtype = network.tree.graph, network.dtype
-    scaled = network.settings.strip_exponent
-    count = graph.size(label for label in graph.output if scaled or label not in network.tree.sliced)
+    network: NetworkPlan, holders: Mapping[int, tuple[int, ...]], whole: frozenset[int]
+) -> list[ResultPart]:
+    dtype, scaled = network.dtype, network.settings.strip_exponent
     sums: torch.dtype = network.result_memory.sum_type(network.tree) if scaled else WIDER.get(dtype, dtype)
-    found = [
-        ResultPart(part, who, max(held[rank][part] for rank in who), count, dtype if part in whole else sums)
-        for part, who in holders.items()
-    ]
-    return sorted(found, key=lambda part: (part.after, part.number)) if count else []
+    found = [ResultPart(part, who, dtype if part in whole else sums) for part, who in sorted(holders.items())]
+    return found if network.result_bytes else []

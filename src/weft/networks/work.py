@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,14 +23,6 @@ from weft.planner.options import Options
 from weft.spec.dtypes import REAL_OF
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
-
-
-class Strips(NamedTuple):
-    """The slice whose last step is done in so many strips; `report` is called after each."""
-
-    slice: int
-    many: int
-    report: Callable[[], None]
 
 
 class _Slices:
@@ -57,18 +49,13 @@ class Summing(_Slices):
         super().__init__(program, tensors, out)
         self.sums = SliceSums(program.plan, program.slices, out, partial)
         self.combine = combine
-        self.strips: Strips | None = None
 
     @property
     def result(self) -> torch.Tensor:
         return self.out
 
     def slice(self, number: int) -> None:
-        strips, values = self.strips, self._values
-        if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
-            self.program.slice(number, values, self.sums.place(number), self._whole, self._watch)
-        else:
-            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.report)
+        self.program.slice(number, self._values, self.sums.place(number), self._whole, self._watch)
 
     def held(self) -> HeldSums:
         return HeldSums(dict(self.sums.held))
@@ -81,11 +68,9 @@ class Summing(_Slices):
             else:
                 self.sums.begin(number, value)
 
-    def complete(self, number: int, total: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
-        """Put the whole sum of a part, or of these rows of it, into the result, through the last function."""
+    def complete(self, number: int, total: torch.Tensor) -> None:
+        """Put the whole sum of a part into the result, through the last function."""
         place = self.sums.part(number)
-        if rows is not None:
-            place = place.narrow(0, *rows)
         if total.data_ptr() == place.data_ptr():
             return
         plan = self.program.plan

@@ -98,10 +98,10 @@ def all_reduce(ranks: Ranks, whole: torch.Tensor, op: Any) -> Any:
     return dist.all_reduce(_numbers(whole), op=op, group=ranks.group, async_op=True)
 
 
-def broadcast(ranks: Ranks, tensor: torch.Tensor) -> Any:
-    """The first rank's `tensor`, which is contiguous, to all others."""
-    source = dist.get_global_rank(ranks.group, 0)
-    return dist.broadcast(as_bytes(tensor), source, group=ranks.group, async_op=True)
+def broadcast(ranks: Ranks, tensor: torch.Tensor, source: int = 0) -> Any:
+    """The `tensor` of one rank, which is contiguous, to all others."""
+    first = dist.get_global_rank(ranks.group, source)
+    return dist.broadcast(as_bytes(tensor), first, group=ranks.group, async_op=True)
 
 
 def own_operation(algebra: Algebra | None, dtype: torch.dtype) -> Any | None:

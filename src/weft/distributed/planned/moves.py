@@ -204,16 +204,17 @@ def exchanged(
 
 def reduced(
     tensor: torch.Tensor, dim: int | None, line: Ranks, combine: Callable[[torch.Tensor, torch.Tensor], None],
-    wait: Callable[[Any], None],
+    wait: Callable[[Any], None], holders: Sequence[int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The tensors of all ranks of a line combined, on every rank (`dim` None) or each rank's chunk of it along `dim`.
 
-    Pieces are combined in the order of ranks by the rank whose they are, so bits are the same on every rank and in
-    every run. `combine` adds its second argument to the first.
+    `holders`: the ranks whose tensors count, where not all do. Pieces are combined in the order of ranks by the rank
+    whose they are, so bits are the same on every rank and in every run. `combine` adds its second argument to the
+    first.
     """
     if dim is None:
         flat = tensor.reshape(-1)
-        return gathered(reduced(flat, 0, line, combine, wait), 0, len(flat), line, wait).view(tensor.shape)
+        return gathered(reduced(flat, 0, line, combine, wait, holders), 0, len(flat), line, wait).view(tensor.shape)
     extent = tensor.shape[dim]
     rows = -(-extent // line.size)
     mine = chunk(Span(0, extent), line.size, line.rank).extent
@@ -226,7 +227,8 @@ def reduced(
         def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
             if work is not None:
                 wait(work)
-            first, *others = found.unflatten(0, (line.size, rows))
+            every = found.unflatten(0, (line.size, rows))
+            first, *others = every if holders is None else [every[rank] for rank in holders]
             total = first.clone()
             for other in others:
                 combine(total, other)
