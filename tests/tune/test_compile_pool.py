@@ -14,9 +14,8 @@ from tune_problems import choice_of, described
 from weft.api.describe import TARGETS
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
-from weft.tune import compile_worker
 from weft.tune.compile_pool import Compiler, TravellingFunction, _pickled, default_jobs
-from weft.tune.compile_worker import LENGTH, Task
+from weft.tune.compile_worker import Task
 
 # Run where Triton compiles: pytest's own process may have Triton interpret.
 _PROGRAM = """
@@ -87,7 +86,7 @@ def test_closing_answers_what_is_open() -> None:
 
 def test_functions_travel_as_their_source() -> None:
     contraction = described("ik,jk->ij", (3, 4), (5, 4), a_fn=torch.nn.functional.elu)
-    task = Task(1, contraction, choice_of(contraction).best)
+    task = Task(contraction, choice_of(contraction).best)
     frame = _pickled(task)
     assert frame is not None
     import pickle
@@ -103,16 +102,7 @@ def test_functions_travel_as_their_source() -> None:
 def test_what_does_not_travel_is_left_to_this_process() -> None:
     label = object()  # labels may be anything that can be hashed
     contraction = described("ik,jk->ij", (3, 4), (5, 4))
-    assert _pickled(Task(1, (contraction, lambda: label), None)) is None
-
-
-def test_frames_are_taken_whole() -> None:
-    first, second = LENGTH.pack(3) + b"abc", LENGTH.pack(2) + b"de"
-    buffer = bytearray(first + second[:9])
-    assert compile_worker._frames(buffer) == [b"abc"]
-    buffer += second[9:]
-    assert compile_worker._frames(buffer) == [b"de"]
-    assert not buffer
+    assert _pickled(Task((contraction, lambda: label), None)) is None
 
 
 def test_jobs_leave_a_core_to_the_measurement() -> None:

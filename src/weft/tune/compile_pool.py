@@ -7,16 +7,18 @@ NVIDIA GPUs: elsewhere nothing is compiled, or it is compiled when it is built.
 from __future__ import annotations
 
 import io
-import json
+import math
 import os
 import pickle
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from itertools import count
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock, Thread
 from types import ModuleType, TracebackType
@@ -28,7 +30,7 @@ from weft.base.interpreter import command, environment
 from weft.fn import Pointwise
 from weft.planner.registry import LIBRARIES
 from weft.planner.schedule import Description, Ranked, Target
-from weft.tune.compile_worker import LENGTH, Task
+from weft.tune.compile_worker import Task
 
 MOST_JOBS = 16  # more compilers than these starve one another of memory bandwidth
 
@@ -36,17 +38,17 @@ MOST_JOBS = 16  # more compilers than these starve one another of memory bandwid
 class Compiler:
     """Compiles schedules for a target in the background. A context: leaving it ends what is still at work."""
 
-    def __init__(self, target: Target, backend: str, jobs: int | None = None) -> None:
-        """`jobs`: compilers at once, by default one for each core but one; 0 compiles nothing ahead."""
+    def __init__(self, target: Target, backend: str, jobs: int | None = None, idle: float = math.inf) -> None:
+        """`jobs`: compilers at once, by default one for each core but one; 0 compiles nothing ahead. `idle`: seconds
+        after which the process ends that nobody wants anything of; the next task starts another."""
         self.jobs = default_jobs() if jobs is None else jobs
-        self._header = {"target": target, "backend": backend, "jobs": max(self.jobs, 1)}
+        self._header = target, backend, self.jobs, idle
         self._useful = target.kind == "cuda" and self.jobs > 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending: dict[int, Future[str | None]] = {}
+        self._pending: dict[int, Future[Any]] = {}
         self._asked: dict[tuple[Description, Ranked], Future[str | None]] = {}
         self._numbers = count(1)
-        self._frames: SimpleQueue[bytes | None] = SimpleQueue()
-        self._gone = False
+        self._messages: SimpleQueue[Any] = SimpleQueue()  # of the process that is there
         self._lock = Lock()
 
     def __enter__(self) -> Compiler:
@@ -55,6 +57,11 @@ class Compiler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the compiling process is there already."""
+        return self._process is not None
+
     def submit(self, description: Description, rank: Ranked) -> Future[str | None]:
         """A future of None, or of the reason why this schedule cannot be compiled for the device.
 
@@ -62,88 +69,88 @@ class Compiler:
         travel) it is there at once.
         """
         known = self._asked.get((description, rank))
-        if known is not None:
-            return known
-        future: Future[str | None] = Future()
-        self._asked[description, rank] = future
-        if rank.family.__name__ in LIBRARIES:
-            future.set_result(None)
-            return future
-        self._send(Task(next(self._numbers), description, rank), future)
-        return future
+        if known is None:
+            task = None if rank.family.__name__ in LIBRARIES else Task(description, rank)
+            known = self._asked[description, rank] = self._sent(task)
+        return known
 
-    def plan(self, description: Description, workspace_limit: int | None) -> Future[str | None]:
-        """A future of the schedule that the planner chooses, compiled, as `compile_worker.chosen_of` reads it; of
-        anything else where it is to be chosen here."""
-        future: Future[str | None] = Future()
-        self._send(Task(next(self._numbers), description, None, workspace_limit), future)
-        return future
+    def plan(self, description: Description, workspace_limit: int | None) -> Future[Any]:
+        """A future of the schedule that the planner chooses, compiled: its family's name, and the schedule as it is
+        stored, by name; of anything else where it is to be chosen here."""
+        return self._sent(Task(description, None, workspace_limit))
 
-    def _send(self, task: Task, future: Future[str | None]) -> None:
-        frame = _pickled(task) if self._useful else None
-        if frame is None:
-            future.set_result(None)
-            return
+    def _sent(self, task: Task | None) -> Future[Any]:
+        frame = _pickled(task) if self._useful and task is not None else None
+        future: Future[Any] = Future()
         with self._lock:
-            self._pending[task.number] = future
-        self._start()
-        self._frames.put(LENGTH.pack(task.number) + frame)
-        if self._gone:
-            self._give_up()
+            if frame is not None and self._starts():
+                number = next(self._numbers)
+                self._pending[number] = future
+                self._messages.put((number, frame))
+                return future
+        future.set_result(None)
+        return future
 
     def close(self) -> None:
         """End the compiling process and what it still works on; futures that are open say None."""
-        self._useful = False
-        process, self._process = self._process, None
+        with self._lock:
+            self._useful = False
+            process = self._process
         if process is not None:
-            self._frames.put(None)
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)  # its children with it
-            process.wait()
-        self._give_up()
+            self._ended(process)
 
-    def _start(self) -> None:
-        if self._process is None and not self._gone:
+    def _starts(self) -> bool:
+        """Whether there is a compiling process, which is started where there is none."""
+        if self._process is None and self._useful:
+            ours, theirs = socket.socketpair()
             # No GPU for the compilers; a group of their own, so that Ctrl-C reaches them through us alone.
-            self._frames.put(pickle.dumps(self._header))
-            try:
-                self._process = subprocess.Popen(
-                    command("-c", f"from weft.tune.compile_worker import main; main({os.getpid()})"),
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(CUDA_VISIBLE_DEVICES=""),
-                    start_new_session=True,
-                )  # fmt: skip
-            except OSError:  # it is compiled where it is built
-                self._gone = True
-                return
-            for work in (self._feed, self._listen):
-                Thread(target=work, args=(self._process,), daemon=True, name="weft compilers").start()
+            with theirs, ours:
+                try:
+                    self._process = subprocess.Popen(
+                        command("-c", f"from weft.tune.compile_worker import main; main({os.getpid()})"),
+                        stdin=theirs, stdout=subprocess.DEVNULL, env=environment(CUDA_VISIBLE_DEVICES=""),
+                        start_new_session=True,
+                    )  # fmt: skip
+                except OSError:  # it is compiled where it is built
+                    self._useful = False
+                    return False
+                link, self._messages = Connection(ours.detach()), SimpleQueue()
+            self._messages.put(self._header)
+            for work in (_feed, self._listen):
+                Thread(target=work, args=(link, self._messages, self._process), daemon=True).start()
+        return self._process is not None
 
-    def _feed(self, process: subprocess.Popen[bytes]) -> None:
-        """Write frames as the compilers take them: they import for seconds before the first."""
-        assert process.stdin is not None
-        with suppress(OSError), process.stdin as stream:
-            while (frame := self._frames.get()) is not None:
-                stream.write(LENGTH.pack(len(frame)) + frame)
-                stream.flush()
-
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with suppress(ValueError), process.stdout as stream:  # what is no answer ends it
-            for line in stream:
-                number, reason = json.loads(line)
+    def _listen(self, link: Connection, messages: SimpleQueue[Any], process: subprocess.Popen[bytes]) -> None:
+        with suppress(OSError, EOFError), link:
+            while True:
+                number, found = link.recv()
                 with self._lock:
                     future = self._pending.pop(number, None)
                 if future is not None:
-                    future.set_result(reason)
-        self._give_up()
+                    future.set_result(found)
+        messages.put(None)
+        self._ended(process)
 
-    def _give_up(self) -> None:
-        """The compilers are gone: what is open will be compiled where it is built."""
-        self._gone = True
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        """The process is gone, for good unless nobody wanted anything of it: what is open is compiled where it is
+        built."""
+        failed = process.wait() != 0
         with self._lock:
-            pending, self._pending = self._pending, {}
+            if self._process is not process:
+                return
+            self._process, self._useful = None, self._useful and not failed
+            pending, self._pending, self._asked = self._pending, {}, {}
         for future in pending.values():
             future.set_result(None)
+
+
+def _feed(link: Connection, messages: SimpleQueue[Any], process: object) -> None:
+    """Send messages as the compilers take them: they import for seconds before the first."""
+    with suppress(OSError):
+        while (message := messages.get()) is not None:
+            link.send(message)
 
 
 def default_jobs() -> int:

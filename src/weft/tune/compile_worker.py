@@ -1,40 +1,29 @@
 """A process that compiles kernels ahead, so that the one that uses them finds them in weft's store.
 
 Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
-schedule, which it chooses itself on request. Standard input brings a header and then frames, each a length of
-eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null, what went
-wrong, or the schedule that was chosen.
+schedule, which it chooses itself on request. Standard input is a socket: it brings a header and then tasks, each with
+its number, and takes the number of each back with None, what went wrong, or the schedule that was chosen.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import gc
-import io
-import json
 import os
 import pickle
-import select
 import signal
-import struct
 import time
-import zlib
 from collections import deque
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn
 
-LENGTH = struct.Struct("<Q")
 SECONDS = 60.0  # that compiling one schedule may take
-_LONGEST_ANSWER = 2000  # bytes: lines up to 4096 are written whole
-_CHOSEN = "chosen:"
-_LONGEST_WAIT = 0.01  # seconds between looks at the children
-_LONGEST_IDLE = 1.0  # and at the parent
+_LOOK = 1.0  # seconds between looks at the parent and the clock
 
 
 class Task(NamedTuple):
     """One schedule to be compiled. Pickled by `weft.tune.compile_pool`."""
 
-    number: int
     description: Any
     rank: Any  # a `Ranked`; None: the one that the planner chooses
     workspace_limit: int | None = None  # of that
@@ -42,75 +31,66 @@ class Task(NamedTuple):
 
 class _Child(NamedTuple):
     number: int
+    process: int
     deadline: float
 
 
 def main(parent: int) -> NoReturn:
-    """`parent`: the process whose end is this one's, though one that it has forked may hold the pipes open."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no answer
-    header = pickle.loads(_exactly(LENGTH.unpack(_exactly(LENGTH.size, parent))[0], parent))
-    _prepare(header["target"], header["backend"])
-    _serve(header["target"], header["jobs"], answers, parent)
+    """`parent`: the process whose end is this one's, though one that it has forked may hold the socket open."""
+    link = Connection(os.dup(0))
+    while not link.poll(_LOOK):
+        _check(parent)
+    target, backend, jobs, idle = link.recv()
+    _prepare(target, backend)
+    try:
+        _serve(target, jobs, idle, link, parent)
+    except (EOFError, OSError):  # nobody listens any more
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)  # at its end Python would have Triton list what it has leaked
 
 
-def _serve(target: Any, jobs: int, answers: int, parent: int) -> None:
-    """Read tasks, keep `jobs` children busy, and end when input has ended and all is done."""
-    waiting: deque[bytes] = deque()
-    children: dict[int, _Child] = {}
-    buffer, open_ = bytearray(), True
-    while open_ or waiting or children:
-        busy = bool(children)
-        if open_:
-            wait = 0.0 if waiting and len(children) < jobs else _LONGEST_WAIT if busy else _LONGEST_IDLE
-            if _is_readable(wait, parent):
-                piece = os.read(0, 1 << 20)
-                open_ = bool(piece)
-                buffer += piece
-                waiting.extend(_frames(buffer))
-        elif busy:
-            time.sleep(_LONGEST_WAIT)
-        if not open_:
-            waiting.clear()  # nobody listens any more
+def _serve(target: Any, jobs: int, idle: float, link: Connection, parent: int) -> None:
+    """Keep `jobs` children busy, until nothing was to be done for `idle` seconds. Raises where the link is gone."""
+    waiting: deque[tuple[int, bytes]] = deque()
+    children: dict[Any, _Child] = {}  # by the pipes that they answer through
+    last = time.monotonic()
+    while children or time.monotonic() < last + idle:
+        for source in wait([link, *children], _LOOK):
+            last = time.monotonic()
+            if source is link:
+                waiting.append(link.recv())
+            else:
+                link.send(_answer(source, children.pop(source)))
+        _check(parent)
+        for child in children.values():
+            if time.monotonic() > child.deadline:
+                os.kill(child.process, signal.SIGKILL)
         while waiting and len(children) < jobs:
-            frame = waiting.popleft()
-            (number,) = LENGTH.unpack_from(frame)
-            child = os.fork()
-            if child == 0:
-                _compile_and_leave(number, frame[LENGTH.size :], target, answers)
-            children[child] = _Child(number, time.monotonic() + SECONDS)
-        _reap(children, answers)
+            number, frame = waiting.popleft()
+            ours, theirs = os.pipe()
+            process = os.fork()
+            if process == 0:
+                _compile_and_leave(frame, target, Connection(theirs, readable=False))
+            os.close(theirs)
+            children[Connection(ours, writable=False)] = _Child(number, process, time.monotonic() + SECONDS)
 
 
-def _frames(buffer: bytearray) -> list[bytes]:
-    """Whole frames, taken off the front of what was read."""
-    found = []
-    while len(buffer) >= LENGTH.size:
-        (size,) = LENGTH.unpack_from(buffer)
-        if len(buffer) < LENGTH.size + size:
-            break
-        found.append(bytes(buffer[LENGTH.size : LENGTH.size + size]))
-        del buffer[: LENGTH.size + size]
-    return found
+def _answer(source: Connection, child: _Child) -> tuple[int, Any]:
+    """The answer of a child that has one, or has ended."""
+    with source:
+        try:
+            found = source.recv()
+        except EOFError:
+            found = None
+    status = os.waitpid(child.process, 0)[1]
+    if status != 0:
+        late = time.monotonic() > child.deadline
+        code = os.waitstatus_to_exitcode(status)
+        found = f"compiling takes more than {SECONDS:.0f} s" if late else f"the compiler died of signal {code}"
+    return child.number, found
 
 
-def _reap(children: dict[int, _Child], answers: int) -> None:
-    """Take leave of children that have ended, and of those whose time is up."""
-    for process, child in list(children.items()):
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if not ended and time.monotonic() > child.deadline:
-            os.kill(process, 9)
-            os.waitpid(process, 0)
-            _answer(answers, child.number, f"compiling takes more than {SECONDS:.0f} s")
-        elif ended and status != 0:
-            _answer(answers, child.number, f"the compiler died of signal {os.waitstatus_to_exitcode(status)}")
-        elif not ended:
-            continue
-        del children[process]
-
-
-def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> NoReturn:
+def _compile_and_leave(frame: bytes, target: Any, link: Connection) -> NoReturn:
     """Compile all kernels of one schedule in a child, answer, end without cleaning up after its parent.
 
     A task that does not arrive whole is not the schedule's fault: it is compiled where it is built.
@@ -118,13 +98,12 @@ def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> 
     try:
         task = pickle.loads(frame)
     except BaseException:
-        _answer(answers, number, None)
         os._exit(0)
     try:
-        reason = compile_schedule(task, target) if task.rank is not None else _planned(task, target)
+        found = compile_schedule(task, target) if task.rank is not None else _planned(task, target)
     except BaseException as error:
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    _answer(answers, number, reason)
+        found = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    link.send(found)
     os._exit(0)
 
 
@@ -143,27 +122,14 @@ def compile_schedule(task: Task, target: Any) -> str | None:
     return None
 
 
-def _planned(task: Task, target: Any) -> str | None:
-    """Choose a schedule and compile it; an answer that `chosen_of` reads."""
+def _planned(task: Task, target: Any) -> dict[str, Any]:
+    """Choose a schedule and compile it: its family, and the schedule as it is stored."""
     from weft.planner.planner import choose
     from weft.planner.serialization import serialize_schedule
 
     best = choose(task.description, "triton", target, task.workspace_limit).best
     compile_schedule(task._replace(rank=best), target)
-    said = {"family": best.family.__name__, "serialized": serialize_schedule(best.schedule, task.description)}
-    answer = _CHOSEN + base64.b64encode(zlib.compress(json.dumps(said).encode(), 9)).decode()
-    return answer if len(answer) <= _LONGEST_ANSWER else None
-
-
-def chosen_of(answer: str | None) -> dict[str, Any] | None:
-    """The family and the serialized schedule that an answer holds; None for any other answer."""
-    if answer is None or not answer.startswith(_CHOSEN):
-        return None
-    try:
-        found = json.loads(zlib.decompress(base64.b64decode(answer.removeprefix(_CHOSEN), validate=True)))
-    except (ValueError, zlib.error):
-        return None
-    return found if isinstance(found, dict) else None
+    return {"family": best.family.__name__, "serialized": serialize_schedule(best.schedule, task.description)}
 
 
 def compile_launch(launch: Any) -> Any:
@@ -225,25 +191,7 @@ class AbsentDriver:
         return GPUTarget("cuda", self._capability, 32)
 
 
-def _answer(answers: int, number: int, reason: str | None) -> None:
-    text = reason if reason is None else reason[:_LONGEST_ANSWER]
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone
-        os.write(answers, json.dumps([number, text]).encode()[:4095] + b"\n")
-
-
-def _exactly(size: int, parent: int) -> bytes:
-    taken = io.BytesIO()
-    while taken.tell() < size:
-        if _is_readable(_LONGEST_IDLE, parent):
-            piece = os.read(0, size - taken.tell())
-            if not piece:
-                os._exit(0)
-            taken.write(piece)
-    return taken.getvalue()
-
-
-def _is_readable(wait: float, parent: int) -> bool:
-    """Whether there is input within so many seconds. Without its parent this process ends, and its children with it."""
+def _check(parent: int) -> None:
+    """Without its parent this process ends, and its children with it."""
     if os.getppid() != parent:
         os.killpg(0, signal.SIGKILL)
-    return bool(select.select([0], [], [], wait)[0])
