@@ -110,7 +110,7 @@ class Compiler:
                 try:
                     self._process = subprocess.Popen(
                         command("-c", f"from weft.tune.compile_worker import main; main({os.getpid()})"),
-                        stdin=theirs, stdout=subprocess.DEVNULL, env=environment(CUDA_VISIBLE_DEVICES=""),
+                        stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment(CUDA_VISIBLE_DEVICES=""),
                         start_new_session=True,
                     )  # fmt: skip
                 except OSError:  # it is compiled where it is built

@@ -75,7 +75,7 @@ def _serve(target: Any, jobs: int, idle: float, link: Connection, parent: int) -
             children[Connection(ours, writable=False)] = _Child(number, process, time.monotonic() + SECONDS)
 
 
-def _answer(source: Connection, child: _Child) -> tuple[int, Any]:
+def _answer(source: Any, child: _Child) -> tuple[int, Any]:
     """The answer of a child that has one, or has ended."""
     with source:
         try:
