@@ -159,6 +159,8 @@ def test_networks_without_cotengra() -> None:
 #: What each raises or prints says what to install.
 NOT_INSTALLED = {
     "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-bench",
+    "from weft.base.extensions import reader; reader('kernel', 'plan.kernels')": "plan.kernels comes with the "
+    "distribution weft-bench",
     "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
     "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",
     f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft[networks]",

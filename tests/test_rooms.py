@@ -33,7 +33,7 @@ ROOMS = (
     "cli",
 )
 # Of the distribution beside it, which may import all of weft. Its own files at the top are the room "".
-BENCH_ROOMS = ("version", "machine", "cases", "", "profiling", "ladder", "micro", "cli")
+BENCH_ROOMS = ("version", "machine", "kernels", "cases", "", "profiling", "ladder", "micro", "cli")
 
 # Families meet in `gpu.common` alone, but for these.
 FAMILIES_MEET = {

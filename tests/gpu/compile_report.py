@@ -13,13 +13,14 @@ from uniform_registers import unwritten
 
 import weft
 from weft.fn import trace
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
 from weft.spec.dtypes import resolve
 from weft_bench.cases import tccg
+from weft_bench.kernels.instructions import instructions
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)

@@ -15,7 +15,7 @@ from compile_report import H200, TARGETS, contraction
 
 from weft.api.describe import hypothetical
 from weft.fn import trace
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.complex.direct import family as complex_direct
 from weft.gpu.complex.interleaved.family import InterleavedLaunch
 from weft.gpu.complex.interleaved.model import Transfer
@@ -23,6 +23,7 @@ from weft.gpu.complex.real_forms import family as real_forms
 from weft.gpu.complex.real_forms.schedule import RealFormStep
 from weft.spec import Layout
 from weft_bench.cases import tccg
+from weft_bench.kernels.instructions import instructions
 
 CASE = tccg()[23]  # D is no matrix as it lies
 

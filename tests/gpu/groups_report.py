@@ -12,13 +12,14 @@ import torch
 from reporting import print_report
 
 from weft.fn import trace
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import collected
 from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 from weft.planner.schedule import Target
 from weft.spec import parse
 from weft.spec.dtypes import resolve
 from weft.spec.group import contiguous_strides, group_form, group_table
+from weft_bench.kernels.instructions import instructions
 
 TARGETS = {
     "sm_80": Target("cuda", 0, "NVIDIA A100", 80, 108, 166912),

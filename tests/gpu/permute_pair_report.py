@@ -13,10 +13,11 @@ import torch
 from permutations import H200, described
 
 from weft.fn import trace
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.pair import PermuteMove, PermutePairLaunch
+from weft_bench.kernels.instructions import instructions
 
 HALF = torch.float16
 CASES = {

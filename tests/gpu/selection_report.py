@@ -14,10 +14,11 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 
 from weft.algebra import NAMED
-from weft.gpu.common.inspect import TARGETS, instructions, pointer_type
+from weft.gpu.common.inspect import TARGETS, pointer_type
 from weft.gpu.common.launch import TRITON_TYPES
 from weft.gpu.selection.kernel import selection_kernel
 from weft.spec import Layout
+from weft_bench.kernels.instructions import instructions
 
 
 def code(algebra: str, dtype: torch.dtype, architecture: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from reporting import print_report
 
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.composite.counting import family as counting
 from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.gett import family as gett
@@ -22,6 +22,7 @@ from weft.gpu.semiring import family as semiring
 from weft.gpu.simt import family as simt
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
+from weft_bench.kernels.instructions import instructions
 
 TARGETS = {
     "sm_90": Target("cuda", 0, "NVIDIA H200", 90, 132, 232448),

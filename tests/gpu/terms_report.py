@@ -13,12 +13,13 @@ from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import collected
 from weft.gpu.common.reduce_splits import KERNEL as REDUCTION
 from weft.gpu.terms.launch import KERNEL, TermsProduct
 from weft.planner.split_schemes import BF16X6, FP16X3, SplitScheme
 from weft.spec import Layout
+from weft_bench.kernels.instructions import instructions
 
 OTHERS = (KERNEL, REDUCTION)  # than the passes over operands
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.plans.kernels.machine_code import Instruction, read_sass, sass
+from weft_bench.kernels.machine_code import Instruction, read_sass, sass
 
 _REGISTERS = 64  # uniform ones of a warp
 _WRITES = ("R2UR", "S2UR", "REDUX", "VOTEU", "U")

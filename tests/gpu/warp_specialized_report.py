@@ -16,9 +16,10 @@ from uniform_registers import unwritten
 
 from weft.api.describe import hypothetical
 from weft.fn import trace
-from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.spec import Contraction, Layout
+from weft_bench.kernels.instructions import instructions
 
 FP8 = torch.float8_e4m3fn
 EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UnsupportedError
-from weft.machine.occupancy import LIMITS, find_sm, limits_of, occupancy, waves
+from weft.machine.processor import LIMITS, find_sm, limits_of
+from weft_bench.machine.occupancy import occupancy, waves
 
 PROGRAM = r"""
 #include <limits.h>

@@ -15,7 +15,7 @@ from triton.compiler import compile as compile_kernel
 from weft.api.describe import choice_for, hypothetical, kernels_for
 from weft.gpu.common.cubin import block_barriers
 from weft.gpu.common.inspect import TARGETS
-from weft.plans.kernels.text import code_text
+from weft_bench.kernels.text import code_text
 from weft_bench.micro.kernels import read_again_kernel, strided_copy_kernel
 
 EQUATION, EXTENTS = "ecbfa,fd->abcde", {"a": 16, "b": 16, "c": 16, "d": 64, "e": 16, "f": 256}

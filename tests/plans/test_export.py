@@ -19,7 +19,7 @@ from pathlib import Path
 import torch, weft
 from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
-from weft.plans.kernels.export import export
+from weft_bench.kernels.export import export
 
 extents = {"a": 20, "b": 6, "c": 40, "k": 48}
 for name, options in {
@@ -124,7 +124,7 @@ def test_the_example_tells_right_results_from_wrong_ones(written: Path) -> None:
     [("half", [1.0, 0.375, -2.5, 65504.0, 6e-8, 6.1e-5, 0.0]), ("bfloat16", [1.0, 0.375, -2.5, 3e38, 1e-38])],
 )
 def test_short_types_are_read(name: str, values: list[float], tmp_path: Path) -> None:
-    from weft.plans.kernels.export import _READING
+    from weft_bench.kernels.export import _READING
 
     stored = torch.tensor(values, dtype=getattr(torch, name))
     reader = {"half": "half", "bfloat16": "brain"}[name]

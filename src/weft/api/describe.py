@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.algebra import Algebra, find
+from weft.base.extensions import reader
 from weft.base.figures import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
-from weft.machine.occupancy import find_sm, plain_name
+from weft.machine.processor import find_sm, plain_name
 from weft.planner.options import Options
 from weft.planner.planner import Choice
 from weft.planner.registry import need_triton
@@ -24,14 +25,11 @@ from weft.plans.select import select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape
 
-if TYPE_CHECKING:
-    from weft.plans.kernels.kernel import Kernel
-
 Function = Callable[..., Any]
 
 _FARTHEST = 2**63  # bytes that no tensor has
 _WIDEST = 16  # bytes of a number
-# What drivers call the products of `machine.occupancy` that kernels are made for.
+# What drivers call the products of `machine.processor` that kernels are made for.
 _NAMES = {
     "a100": "NVIDIA A100-SXM4-80GB", "rtx3090": "NVIDIA GeForce RTX 3090", "a6000": "NVIDIA RTX A6000",
     "rtx4090": "NVIDIA GeForce RTX 4090", "rtx4080": "NVIDIA GeForce RTX 4080", "rtx4070": "NVIDIA GeForce RTX 4070",
@@ -133,13 +131,13 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
     return contraction, select(contraction, request.backend, request.target, limit, request.tune, request.schedule)
 
 
-def kernels_for(request: Request, choice: Choice | None) -> tuple[Kernel, ...]:
+def kernels_for(request: Request, choice: Choice | None) -> tuple[Any, ...]:
     """The kernels of a choice, for reading: nothing is loaded, so its GPU need not be here.
 
-    Raises `UnsupportedError` where Triton is missing, or is in its interpreter, which compiles nothing.
+    Raises `UnsupportedError` where Triton is missing, or is in its interpreter, which compiles nothing, and without
+    weft-bench, which reads them.
     """
     from weft.planner.target import interpreting
-    from weft.plans.kernels.kernel import kernels_of
 
     if choice is None or request.target.kind == "cpu":
         return ()
@@ -150,7 +148,8 @@ def kernels_for(request: Request, choice: Choice | None) -> tuple[Kernel, ...]:
 
     with collected():
         launch = choice.built()[1]
-        return kernels_of(launch, request.target)
+        found: tuple[Any, ...] = reader("kernel", "the code of kernels").kernels_of(launch, request.target)
+        return found
 
 
 def _strides(

@@ -1,11 +1,13 @@
 """Commands and public names that another distribution, weft-bench, adds to weft.
 
 It names them as entry points: ``weft.commands`` adds commands to the `weft` program, ``weft.names`` are attributes of
-the package `weft`, ``weft.tuning`` serves options of `weft tune`. weft itself never imports it.
+the package `weft`, ``weft.tuning`` serves options of `weft tune`. What reads the kernels of a plan is a folder of it,
+`weft_bench.kernels`, which weft asks for by name when a user does.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -34,6 +36,16 @@ def provided(group: str, name: str, what: str) -> Any:
     if (there := found(group, name)) is None:
         raise UnsupportedError(hint(what))
     return there
+
+
+def reader(module: str, what: str) -> Any:
+    """A module of `weft_bench.kernels`. `UnsupportedError` where weft-bench is not installed."""
+    try:
+        return import_module(f"weft_bench.kernels.{module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "weft_bench":
+            raise
+    raise UnsupportedError(hint(what))
 
 
 def public(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.base.extensions import COMMANDS, found, hint
+from weft.base.extensions import COMMANDS, found, hint, reader
 from weft.base.figures import counted
 from weft.base.version import __version__
 from weft.cli import cache as cache_commands
@@ -173,7 +173,6 @@ def explain(
         from weft.api.describe import choice_for, hypothetical, kernels_for
         from weft.plans.explain.data import report as data_of
         from weft.plans.explain.report import explain as text_of
-        from weft.plans.kernels.text import code_text
 
         request = hypothetical(
             equation,
@@ -207,7 +206,8 @@ def explain(
             typer.echo("\n".join(f"wrote {file}" for file in files))
             return
         if ptx or sass:
-            typer.echo(code_text(kernels, "sass" if sass else "ptx", lines))
+            text = reader("text", "weft explain --ptx")
+            typer.echo(text.code_text(kernels, "sass" if sass else "ptx", lines))
             return
         if as_json:
             typer.echo(json.dumps(data_of(request, contraction, choice).to_dict(), indent=1, allow_nan=False))
@@ -218,12 +218,12 @@ def explain(
 def _exported(request: Request, contraction: Contraction, choice: Choice | None, folder: Path) -> list[Path]:
     from weft.errors import UnsupportedError
     from weft.planner.registry import need_triton
-    from weft.plans.kernels.export import export
 
     if choice is None or request.target.kind != "cuda":
         raise UnsupportedError("kernels are exported for NVIDIA GPUs: --target names one")
     need_triton("kernels are compiled")
-    return export(request, contraction, choice, folder)
+    found: list[Path] = reader("export", "weft explain --export").export(request, contraction, choice, folder)
+    return found
 
 
 @app.command()

@@ -18,7 +18,7 @@ class Ranged:
 
     def __init__(self, launch: Any, name: str) -> None:
         self._launch, self._name = launch, name
-        self.kernels = (launch,)  # where `weft.plans.kernels` looks for what is launched
+        self.kernels = (launch,)  # where `weft_bench.kernels.kernel` looks for what is launched
 
     def __call__(self, *arguments: Any) -> None:
         with torch.cuda.nvtx.range(self._name):

@@ -25,7 +25,7 @@ MOST = 64  # kernels that are kept of a call, those with most warps
 
 
 def launched(call: Callable[..., Any], tensors: Sequence[Any], device: torch.device) -> list[dict[str, Any]]:
-    """The kernels of one call on an NVIDIA GPU, see `weft.plans.kernels.kernel.Kernel.to_dict`; else none.
+    """The kernels of one call on an NVIDIA GPU, see `weft_bench.kernels.kernel.Kernel.to_dict`; else none.
 
     A backward pass runs in the thread of the call meanwhile, for launches are noted by thread.
     """
@@ -41,7 +41,7 @@ def launched(call: Callable[..., Any], tensors: Sequence[Any], device: torch.dev
 
 def facts(launches: Sequence[DirectLaunch], target: Target) -> list[dict[str, Any]]:
     """Each kernel and grid once, in the order of their first launches, with the number of its launches."""
-    from weft.plans.kernels.kernel import Kernel
+    from weft_bench.kernels.kernel import Kernel
 
     first = {(each.function, each.programs): each for each in launches}
     times = Counter((each.function, each.programs) for each in launches)

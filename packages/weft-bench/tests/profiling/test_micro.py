@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from weft.cli.main import app
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.statistics import summarise
-from weft.plans.kernels import machine_code
 from weft_bench.environment import missing
+from weft_bench.kernels import machine_code
 from weft_bench.micro import cuda, launching, memory, numa, published
 from weft_bench.micro.cuda import SOURCES
 from weft_bench.micro.models import break_even, conflicts, fit_transfer, knee

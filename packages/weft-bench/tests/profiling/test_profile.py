@@ -202,7 +202,7 @@ def test_importing_weft_brings_nothing_of_it() -> None:
     code = (
         "import sys, weft; "
         "print([name for name in sys.modules if 'profiling' in name or 'kernels.machine_code' in name or name in"
-        " ('weft_bench.machine.energy', 'weft_bench.machine.sensors', 'weft.machine.occupancy', 'matplotlib')]); "
+        " ('weft_bench.machine.energy', 'weft_bench.machine.sensors', 'weft_bench.machine.occupancy', 'matplotlib')]); "
         "print(callable(weft.profile), callable(weft.energy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

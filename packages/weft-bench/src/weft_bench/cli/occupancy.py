@@ -14,7 +14,8 @@ from weft.cli.terminal import errors_in_a_line
 from weft.errors import NotationError
 
 if TYPE_CHECKING:
-    from weft.machine.occupancy import Occupancy, SmLimits
+    from weft.machine.processor import SmLimits
+    from weft_bench.machine.occupancy import Occupancy
 
 _FREE = ("registers", "warps", "shared", "blocks", "processors")  # what --limits may say
 _POWERS = {"": 0, "K": 1, "KB": 1, "KIB": 1, "M": 2, "MB": 2, "MIB": 2}
@@ -40,8 +41,9 @@ def occupancy(
 ) -> None:
     """Say how many blocks of a kernel an SM holds at once, what limits them, and how a grid falls into waves."""
     with errors_in_a_line():
-        from weft.machine.occupancy import find_sm, waves
-        from weft.machine.occupancy import occupancy as computed
+        from weft.machine.processor import find_sm
+        from weft_bench.machine.occupancy import occupancy as computed
+        from weft_bench.machine.occupancy import waves
 
         sm, processors = find_sm(target)
         if limits is not None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from weft.machine.occupancy import limits_of, occupancy
+from weft.machine.processor import limits_of
 from weft.machine.timing import measure
+from weft_bench.machine.occupancy import occupancy
 from weft_bench.micro import cuda, published
 from weft_bench.micro.record import Micro, Row
 

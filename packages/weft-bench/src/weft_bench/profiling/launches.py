@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from weft.machine.occupancy import SmLimits, occupancy, waves
+from weft.machine.processor import SmLimits
 from weft.machine.statistics import summarise
+from weft_bench.machine.occupancy import occupancy, waves
 
 CALLS = 5  # that are traced; each launch's time is the median over them
 

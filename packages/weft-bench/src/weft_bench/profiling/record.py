@@ -77,7 +77,7 @@ class Record:
     bytes: int = 0  # compulsory
     floor: dict[str, Any] = field(default_factory=dict)  # seconds by cause, what binds; empty without ceilings
     ceilings: dict[str, Any] = field(default_factory=dict)  # rates, and where they come from
-    kernels: list[dict[str, Any]] = field(default_factory=list)  # see `weft.plans.kernels.kernel.Kernel.to_dict`
+    kernels: list[dict[str, Any]] = field(default_factory=list)  # see `weft_bench.kernels.kernel.Kernel.to_dict`
     launches: list[Launch] = field(default_factory=list)
     counters: list[CounterSet] = field(default_factory=list)
     error_over_bound: float | None = None  # of the result, where it was checked

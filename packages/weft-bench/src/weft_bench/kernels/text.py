@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.base.figures import counted, si
-from weft.plans.kernels.kernel import Kernel
-from weft.plans.kernels.machine_code import listing
+from weft_bench.kernels.kernel import Kernel
+from weft_bench.kernels.machine_code import listing
 
 LINES_SHOWN = 80
 

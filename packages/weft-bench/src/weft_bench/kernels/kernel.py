@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from weft.base.cached import cached_property
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
-from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
+from weft.machine.processor import limits_of
 from weft.planner.registry import need_triton, supposed_fault
 from weft.planner.schedule import Target
-from weft.plans.kernels import machine_code
-from weft.plans.kernels.machine_code import KernelLoop, Resources
+from weft_bench.kernels import machine_code
+from weft_bench.kernels.machine_code import KernelLoop, Resources
+from weft_bench.machine.occupancy import Occupancy, Waves, occupancy, waves
 
 if TYPE_CHECKING:
     from weft.gpu.common.cubin import Cubin

@@ -1,1 +1,0 @@
-"""The kernels of a plan: what they take of an SM, and their machine code."""
