@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain as chain_of
 from typing import Any, overload
-
-import torch
 
 from weft.api.keywords import Equation, signed
 from weft.base.arrays import Array, as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import outside_graphs
-from weft.engine.calls import CALLS, present
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.networks.public import einsum
-from weft.plans.checks import check_storage
-from weft.plans.keywords import read_options
-from weft.spec import Notation, parse
-from weft.spec.contraction import mode_extents
+from weft.plans.keywords import refuse_unknown
+from weft.spec import parse
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.memory import share_memory
-from weft.spec.notation import expand, from_sequences, terms_of
+from weft.spec.notation import Term, expand, from_sequences, terms_of
 
 
 @overload
@@ -45,45 +41,36 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     >>> weft.chain("pq,bqc,cr->bpr", torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)).shape
     torch.Size([4, 2, 6])
     """
-    out = keywords.get("out")
-    with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
-        target = None if out is None else as_result(out)
+    with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=keywords.get("out"))):
+        tensors = [as_tensor(name, value) for name, value in (("g", g), ("x", x), ("m", m))]
+        for tensor in tensors:
+            if tensor.dtype in FP8:
+                kind = dtype_name(tensor.dtype)
+                raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
         if not isinstance(equation, str):
             equation = terms_of(equation)
-        said = read_options("chain", keywords, target).said()
-        words, given = present(("chain", equation, said), g, x, None, target, (m,))
-        checked, place = (None, None) if said is None else CALLS.find(words, given)
-        tensors = [g, x, m]
-        if checked is None:
-            tensors = [as_tensor(name, value) for name, value in (("g", g), ("x", x), ("m", m))]
-            _check(_read(equation), tensors)
-            CALLS.keep(place, given, True)
-        if target is not None and any(share_memory(target, tensor) for tensor in tensors):
-            raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
-        if target is not None:
-            keywords["out"] = target
+        *terms, output = _terms(equation, tuple([tensor.dim() for tensor in tensors]))
+        refuse_unknown("chain", keywords)
+        out = keywords.pop("out", None)
+        if out is not None:
+            target = keywords["out"] = as_result(out)
+            if any(share_memory(target, tensor) for tensor in tensors):
+                raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
         if isinstance(equation, str):
             result = einsum(equation, *tensors, **keywords)
         else:
-            *terms, output = equation
             result = einsum(*chain_of.from_iterable(zip(tensors, terms, strict=True)), output, **keywords)
     return returned(g, out, result, False)
 
 
-def _check(notation: Notation, tensors: list[torch.Tensor]) -> None:
-    """Raises for what is no chain, and for operands that do not fit one."""
-    for name, tensor in zip(("g", "x", "m"), tensors, strict=True):
-        check_storage(name, tensor)
-        if tensor.dtype in FP8:
-            kind = dtype_name(tensor.dtype)
-            raise DTypeError(f"a chain with {kind}: the product of two operands does not fit it; convert them")
-    notation = expand(notation, [tensor.dim() for tensor in tensors])
-    _check_labels(notation)
-    mode_extents(notation, [tensor.shape for tensor in tensors])
-
-
-def _check_labels(notation: Notation) -> None:
-    """Raises `NotationError` that names the label which no chain has."""
+@lru_cache(maxsize=256)
+def _terms(equation: Any, ranks: tuple[int, ...]) -> tuple[Term, ...]:
+    """The terms of a chain of operands of these ranks, the result's last; `NotationError` names the label which no
+    chain has."""
+    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
+    if len(notation.inputs) != 3:
+        raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
+    notation = expand(notation, ranks)
     first, middle, last = notation.inputs
     for label in notation.output:
         if (label in first or label in last) and (label in middle or (label in first and label in last)):
@@ -93,10 +80,4 @@ def _check_labels(notation: Notation) -> None:
     for label in (*summed, *middle):
         if (label in first) + (label in middle) + (label in last) + (label in kept) != 2:
             raise NotationError(f"label '{label}' of '{notation}' is neither summed between neighbours nor kept")
-
-
-def _read(equation: Any) -> Notation:
-    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
-    if len(notation.inputs) != 3:
-        raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
-    return notation
+    return (*notation.inputs, notation.output)
