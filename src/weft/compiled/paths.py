@@ -10,7 +10,6 @@ from weft.base.arrays import outside_tracing
 from weft.compiled.captured import constant_of_graph
 from weft.compiled.contraction import algebra_of
 from weft.compiled.letters import letters, spelled_equation
-from weft.errors import WeftError
 from weft.networks.many import Pair, path_of
 from weft.plans.keywords import read_options
 from weft.spec import Notation, parse
@@ -49,7 +48,7 @@ def steps_of_einsum(
             return (("permute", spelled_equation(notation, names), 0, 1),)
         return (("alone", spelled_equation(Notation((term, ()), output), names), 0, 1),)
     with outside_tracing():
-        steps = left_to_right(notation) if len(shapes) == 2 else along(notation, shapes, first, asked)
+        steps = [(0, 1, notation)] if len(shapes) == 2 else along(notation, shapes, first, asked)
     return tuple(("contract", spelled_equation(step, names), left, right) for left, right, step in steps)
 
 
@@ -57,7 +56,7 @@ def along(
     notation: Notation, shapes: tuple[Shape, ...], first: tuple[torch.dtype, str, int | None],
     asked: tuple[tuple[str, Any], ...],
 ) -> list[Pair]:  # fmt: skip
-    """The steps of the path that `weft.einsum` takes elsewhere; extents that do not fit are reported by the calls."""
+    """The steps of the path that `weft.einsum` takes elsewhere."""
     dtype, kind, index = first
     device = torch.device("cpu" if kind == "meta" else kind if index is None else f"{kind}:{index}")
     known = {
@@ -70,24 +69,5 @@ def along(
         tuple(known.get(label, OPEN) if extent is None else extent for label, extent in zip(term, shape, strict=True))
         for term, shape in zip(notation.inputs, shapes, strict=True)
     ]
-    try:
-        each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
-        return path_of(notation, filled, [dtype] * len(shapes), device, read_options("einsum", each))
-    except WeftError:
-        return left_to_right(notation)
-
-
-def left_to_right(notation: Notation) -> list[Pair]:
-    """Contractions of two operands: each of what came before with the next one."""
-    terms, steps = list(notation.inputs), []
-    left = 0
-    for right in range(1, len(terms)):
-        rest = (*terms[right + 1 : len(notation.inputs)], notation.output)
-        kept = {label for term in rest for label in term}
-        both = dict.fromkeys((*terms[left], *terms[right]))
-        last = right + 1 == len(notation.inputs)
-        middle = notation.output if last else tuple(label for label in both if label in kept)
-        steps.append((left, right, Notation((terms[left], terms[right]), middle)))
-        left = len(terms)
-        terms.append(middle)
-    return steps
+    each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
+    return path_of(notation, filled, [dtype] * len(shapes), device, read_options("einsum", each))
