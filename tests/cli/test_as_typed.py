@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from runs import case, result, run
 from weft.cli.main import app
-from weft.machine.statistics import two_groups
 from weft_bench.records import save
+from weft_bench.two_groups import two_groups
 
 PRODUCT = ("explain", "mk,kn->mn", "--extents", "m=64,n=48,k=32")
 

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from weft.machine.statistics import (
     Interval,
     bootstrap_medians,
-    geometric_mean,
-    gm1,
-    gm2,
     mean_ratio,
     relative_robust_spread,
     summarise,
@@ -90,32 +87,6 @@ def test_samples_that_are_none_are_refused(samples: list[float]) -> None:
 def test_no_resamples_are_refused() -> None:
     with pytest.raises(ValueError, match="0 bootstrap resamples"):
         bootstrap_medians([1.0], resamples=0)
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
-def test_geometric_mean_agrees_with_the_standard_library(values: list[float]) -> None:
-    assert geometric_mean(values) == pytest.approx(statistics.geometric_mean(values))
-
-
-def test_geometric_mean_does_not_overflow() -> None:
-    assert geometric_mean([1e300, 1e300, 1e300]) == pytest.approx(1e300)
-
-
-@pytest.mark.parametrize("values", [[1.0, 0.0], [-2.0]])
-def test_geometric_mean_refuses_what_is_not_positive(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        geometric_mean(values)
-
-
-def test_gm1_and_gm2_by_hand() -> None:
-    ratios = [4.0, 0.25, 1.0]
-    assert gm1(ratios) == pytest.approx(1.0)
-    assert gm2(ratios) == pytest.approx(4 ** (1 / 3))
-
-
-@given(st.lists(st.floats(1e-2, 1e2), min_size=1, max_size=48))
-def test_gm2_is_at_least_gm1_and_one(ratios: list[float]) -> None:
-    assert gm2(ratios) >= max(gm1(ratios), 1.0) * (1 - 1e-12)
 
 
 def test_mean_ratio_holds_its_value_and_follows_the_noise() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from weft.cli import main as cli
 from weft.errors import NotationError, UnsupportedError
 from weft.machine import ceilings as device
 from weft.machine.ceilings import Probe
-from weft.machine.statistics import geometric_mean
 from weft.testing import assert_close, expectation
 from weft_bench import cases, runner
 from weft_bench.cli import demo_job as demo

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -78,66 +79,6 @@ def percentile_interval(estimates: np.ndarray, confidence: float = CONFIDENCE) -
 
 
 @dataclass(frozen=True, slots=True)
-class TwoGroups:
-    """Samples that do not agree on one value: the medians of two groups, seconds, and the share of the slower one."""
-
-    low: float
-    high: float
-    share: float
-
-    def sentence(self) -> str:
-        return (
-            f"samples fall into two groups: {1e6 * self.low:.4g} us ({1 - self.share:.0%}) and "
-            f"{1e6 * self.high:.4g} us ({self.share:.0%})"
-        )
-
-
-def two_groups(samples: Sequence[float]) -> TwoGroups | None:
-    """The two groups that samples fall into, or None where they are one.
-
-    The split is where the variance within both groups is least (Otsu, "A threshold selection method from gray-level
-    histograms", 1979). It counts where each group has a fifth of at least ten samples, the medians lie 5 % apart or
-    more, and the gap between the groups is wider than either's own range of middle samples (their quartiles).
-    """
-    values = np.sort(_finite(samples))
-    count, least = values.size, max(2, math.ceil(values.size / 5))
-    if count < 10 or 2 * least > count:
-        return None
-    splits = range(least, count - least + 1)
-    at = min(splits, key=lambda split: float(values[:split].var() * split + values[split:].var() * (count - split)))
-    first, second = values[:at], values[at:]
-    low, high = float(np.median(first)), float(np.median(second))
-    widest = max(float(np.subtract(*np.quantile(group, [0.75, 0.25]))) for group in (first, second))
-    if high < 1.05 * low or second[0] - first[-1] <= widest:
-        return None
-    return TwoGroups(low, high, second.size / count)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The n-th root of the product of n positive values, through logarithms so that nothing overflows."""
-    numbers = _finite(values)
-    if (numbers <= 0).any():
-        raise ValueError(f"a geometric mean needs positive values, {float(numbers.min())} is among them")
-    return float(np.exp(np.log(numbers).mean()))
-
-
-def gm1(ratios: Sequence[float]) -> float:
-    """Geometric mean of the peer's time over ours, over all cases: ours instead of the peer, everywhere.
-
-    Flexible Performant Tensor Contractions on GPUs, section IV.
-    """
-    return geometric_mean(ratios)
-
-
-def gm2(ratios: Sequence[float]) -> float:
-    """Geometric mean of ``max(1, ratio)``: what a user gains who takes the faster of the two in every case.
-
-    Flexible Performant Tensor Contractions on GPUs, section IV.
-    """
-    return geometric_mean([max(1.0, ratio) for ratio in ratios])
-
-
-@dataclass(frozen=True, slots=True)
 class Interval:
     """A figure with its 95 % bootstrap interval."""
 
@@ -161,16 +102,18 @@ def mean_ratio(
     """Geometric mean over cases of median(peer) / median(ours), and how far the samples let it vary.
 
     `peer` and `ours` hold the samples of each case. Every bootstrap replicate draws each case's samples anew and forms
-    the mean from their medians. `at_least_one` gives GM2, else GM1 (with medians in the place of minima).
+    the mean from their medians. `at_least_one` takes ratios below 1 as 1: what a user gains who takes the faster of the
+    two in every case. They are GM2, and else GM1, of "Flexible Performant Tensor Contractions on GPUs", section IV,
+    with medians in the place of minima.
     """
-    mean = gm2 if at_least_one else gm1
     logarithms = np.zeros(resamples)
     for case, (theirs, mine) in enumerate(zip(peer, ours, strict=True)):
         ratios = bootstrap_medians(theirs, resamples=resamples, seed=seed + 2 * case) / bootstrap_medians(
             mine, resamples=resamples, seed=seed + 2 * case + 1
         )
         logarithms += np.log(np.maximum(ratios, 1.0) if at_least_one else ratios)
-    value = mean([float(np.median(t) / np.median(m)) for t, m in zip(peer, ours, strict=True)])
+    medians = [float(np.median(t) / np.median(m)) for t, m in zip(peer, ours, strict=True)]
+    value = geometric_mean([max(1.0, ratio) for ratio in medians] if at_least_one else medians)
     low, high = percentile_interval(np.exp(logarithms / len(peer)))
     return Interval(value, low, high)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import geometric_mean
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
 from weft.base.figures import duration, share, si
-from weft.machine.statistics import geometric_mean
 from weft.spec.dtypes import dtype_name
 from weft_bench.cli.demo_job import EXAMPLE, Settings
 from weft_bench.records import CaseRecord, Result, Run

@@ -13,7 +13,7 @@ from string import Template
 from typing import Any
 
 from weft.base.figures import counted
-from weft.machine.statistics import Interval, two_groups
+from weft.machine.statistics import Interval
 from weft_bench.records import CaseRecord, Run
 from weft_bench.report.figures import figures, group_figures, in_words, scopes
 from weft_bench.report.published import IN_WORDS as PUBLISHED_IN_WORDS
@@ -21,6 +21,7 @@ from weft_bench.report.published import PUBLISHED, published
 from weft_bench.report.scaling import scaling_rows
 from weft_bench.report.threats import TITLE, paragraphs, threats
 from weft_bench.scaling import SCALING, contender
+from weft_bench.two_groups import two_groups
 
 FIGURES_IN_WORDS = (
     "Each row is one figure over all cases of a group, in brackets the interval that holds it with 95 % confidence. "

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.base.figures import counted
-from weft.machine.statistics import two_groups
 from weft.machine.timing import ENOUGH_SAMPLES
 from weft_bench.records import Result, Run
+from weft_bench.two_groups import two_groups
 
 TITLE = "Threats to validity"
 OUT_OF_CACHE = "A time is that of a call with operands out of the cache."
