@@ -272,15 +272,14 @@ plan.frame.products.product = q.dtype  # as on a GPU
 values = dict(zip(plan.between.inputs[1:], plan.coordinates))
 if case != "backward":
     launch = CascadeLaunch(plan.program, plan.frame, plan._known, tile_of(plan.frame, 132, hopper=True))
-    call = launch.call(q, k, v.mT, values, False)
-    kernel, arguments, named = call.kernel, (*call.tensors, *call.numbers), call.constants
+    calls = launch.launches((q, k, v.mT), values, False).calls
 else:
     launch = BackwardLaunch(plan.program, plan.frame, plan._known, hopper=True)
     for node in (*launch.functions.stage.peaks, *(each.gives for each in launch.functions.sums)):
         values[node] = torch.empty(plan.frame.shape(plan.between.modes[node]))
     calls = launch.alone((q, k, v.mT), (True,) * 3, torch.empty_like(q), torch.empty_like(q), values).calls
-    (kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
-    named = {name: value for name, value in named.items() if name in kernel.arg_names}
+(kernel, _, arguments, named), = (each for each in calls if each.kernel.is_gluon())
+named = {name: value for name, value in named.items() if name in kernel.arg_names}
 types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
 given = dict(zip(kernel.arg_names, arguments))
 signature, constants, aligned = {}, dict(named), {}

@@ -160,6 +160,15 @@ def launched(kernel: Any, grid: tuple[int, ...], given: Sequence[Any], named: Ma
         return kernel[grid](*given, **named)
 
 
+class Launches(NamedTuple):
+    """Calls of kernels in order, memory besides their results, and those: D, peaks and sums, or gradients."""
+
+    calls: list[Call]
+    room: Sequence[Tensor]
+    found: Sequence[Tensor]
+    of_inputs: Mapping[fx.Node, Tensor] = {}
+
+
 def tensor_map(
     tensor: Tensor, outer: Outer, sides: tuple[int, int], step: int, tile: tuple[int, int], laid: bool,
     swizzle: int | None = None,

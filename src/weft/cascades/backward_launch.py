@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, Call, KernelArguments, Outer, size_of, tensor_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, size_of, tensor_map
 from weft.cascades.backward_kernel import BackwardForm, backward_text
 from weft.cascades.backward_rows import ROUNDED, KnownForm, known_text
 from weft.cascades.forward import Values
@@ -181,15 +181,6 @@ class _Kernel:
             tensor_map(c, given.outer[2], (n, e), given.steps[4], (ROWS, side), laid=True),
             tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
         ]
-
-
-class Launches(NamedTuple):
-    """Calls of kernels in order, memory that begins as zeros, and gradients of A, B and C as kernels write them."""
-
-    calls: list[Call]
-    room: list[Tensor]
-    found: tuple[Tensor, Tensor, Tensor]
-    of_inputs: Mapping[fx.Node, Tensor] = {}
 
 
 class BackwardLaunch:

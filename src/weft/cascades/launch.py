@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from weft.base.cached import cached_property
 from weft.base.kept import keep_if_captured
-from weft.cascades.arguments import BYTES, KernelArguments, Outer, launched, tensor_map
+from weft.cascades.arguments import BYTES, Call, KernelArguments, Launches, Outer, tensor_map
 from weft.cascades.forward import FINISHED, PRODUCT, Values, run_tail
 from weft.cascades.frame import Frame
 from weft.cascades.hopper import ROWS, hopper_text, namespace
@@ -23,7 +23,6 @@ from weft.cascades.hopper_sums import hopper_sums_text
 from weft.cascades.join import join_text
 from weft.cascades.kernel import KernelForm, kernel_text, names
 from weft.cascades.program import Program
-from weft.cascades.replay import Launched, Replay, Room, Slot, in_order
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
@@ -33,19 +32,6 @@ from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.release import FUSION
 from weft.spec import Label
-
-
-class KernelCall(NamedTuple):
-    """A kernel, its grid and arguments, and where results are; `finished` says whether D is to be rounded."""
-
-    kernel: Any
-    grid: tuple[int, ...]
-    tensors: tuple[Any, ...]
-    numbers: tuple[Any, ...]
-    constants: dict[str, Any]
-    states: tuple[Tensor, ...]
-    d: Tensor
-    finished: bool
 
 
 class _Made(NamedTuple):
@@ -98,88 +84,58 @@ class CascadeLaunch:
             return self._exact(a, b, c, given, raw)
         frame, values = self.frame, dict(given)
         run_tail(self.program, frame, self.program.prelude, values)
-        call = self.call(a, b, c, values, raw)
-        self._run(call)
-        states, d = self._joined(call, values) if self.tile.splits > 1 else (call.states, call.d)
+        made = self.launches((a, b, c), values, raw)
+        for call in made.calls:
+            call()
+        d, *states = made.found
         results = (*self.stage.peaks, *(target.gives for target in self.functions.sums))
         for node, state in zip(results, states, strict=True):
             values[node] = state.reshape(frame.shape(self.program.between.modes[node]))
         if self.functions.meets:
             assert frame.second is not None
             shape = [frame.extents[label] for label in frame.second.result]
-            values[FINISHED if call.finished else PRODUCT] = d.reshape(shape)
+            values[FINISHED if self._finishes(raw) else PRODUCT] = d.reshape(shape)
         run_tail(self.program, frame, self.stage.tail, values)
         return values
 
-    def _run(self, call: KernelCall) -> Any:
-        """Launch the kernel; what Triton has compiled."""
-        options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
-        if self.frame.device.type == "cuda":
-            options |= FUSION
-        return launched(call.kernel, call.grid, (*call.tensors, *call.numbers), {**call.constants, **options})
-
-    def prepare(self, tensors: Sequence[Tensor | None], values: Values) -> None:
-        """Compile the kernel for tensors without memory."""
+    def launches(self, tensors: Sequence[Tensor | None], values: Values, raw: bool) -> Launches:
+        """The kernel, and where columns are shared the one that joins; they find D, peaks and sums."""
         a, b, c = tensors
         assert a is not None
         assert b is not None
-        call = self.call(a, b, c, values, False)
-        self._run(call)
-        if self.tile.splits > 1:
-            self._join(call, values, *self._joint_room(call))
-
-    def replay(self, tensors: Sequence[Tensor], values: Values, places: Sequence[int], states: bool) -> Replay:
-        """Calls with D for a result, on operands of the layouts of A, B and C: those are at `places` in a call.
-
-        `states`: peaks and sums are results too.
-        """
-        a, b, c = tensors
-        call = self.call(a, b, c, values, False)
-        operands = range(3, 3 + len(self.arguments.operands(values)))
-        base = operands.stop
-        made, splits = self._made[True], self.tile.splits
-        maps = [each if hasattr(each, "base") else None for each in call.tensors[:3]]
-        of_tensors = [Slot(at, each) for at, each in zip(places, maps, strict=True)]
-        shares = [Slot(base + at) for at in range(1 + len(call.states))]
-        arguments = [*of_tensors, shares[0], *map(Slot, operands), *shares[1:], self._table, *call.numbers]
-        rooms = [Room(tuple(each.shape), each.dtype) for each in (call.d, *call.states)]
-        launched = [Launched(self._run(call), call.grid, (*arguments, *in_order(call.kernel, call.constants)))]
-        if splits > 1:
-            joined = [Slot(base + len(rooms) + at) for at in range(len(rooms))]
-            numbers = (splits, *self.arguments.sizes[:2], self.arguments.sizes[4])
-            arguments = [shares[0], joined[0], *shares[1:], *map(Slot, operands), *joined[1:], *numbers]
-            arguments += self.arguments.places(values, made.step)
-            compiled, grid = self._join(call, values, *self._joint_room(call))
-            launched.append(Launched(compiled, grid, (*arguments, *in_order(made.join, made.join_constants))))
-            rooms += [Room(each.shape[1:], each.dtype) for each in rooms]
-            rooms[len(rooms) // 2] = rooms[len(rooms) // 2]._replace(dtype=self.frame.stored)
-        result = 0 if splits == 1 else len(rooms) // 2
-        results = range(result, len(rooms) if states else result + 1)
-        return Replay(launched, rooms, self.frame.device, results)
-
-    def call(self, a: Tensor, b: Tensor, c: Tensor | None, values: Values, raw: bool) -> KernelCall:
-        """The kernel and all that it is given."""
-        frame, tile, arguments = self.frame, self.tile, self.arguments
-        splits, sums = tile.splits, frame.products.accumulate
-        finished = not raw and self.functions.factor is not None
+        tile, arguments, finished = self.tile, self.arguments, self._finishes(raw)
         batch, m, _, _, e = arguments.sizes
-        states = tuple(
-            torch.empty((splits, batch, m), dtype=sums, device=a.device)
-            for _ in (*self.stage.peaks, *self.functions.sums)
-        )
-        stored = frame.stored if finished and splits == 1 else sums
-        d = torch.empty((splits, batch, m, e) if self.functions.meets else (1, 1), dtype=stored, device=a.device)
+        sums = self.frame.products.accumulate
+        found = shared = self._room(a, (), self.frame.stored if finished else sums)
+        if tile.splits > 1:
+            shared = self._room(a, (tile.splits,), sums)
         outer, steps = arguments.outer((a, b, c)), arguments.steps(a, b, c)
         if finished not in self._made:
             self._made[finished] = self._compiled(self._form(values, finished, outer))
         made = self._made[finished]
         keep_if_captured(a.device, self._table)
         operands, numbers = self._operands(a, b, a if c is None else c, outer, steps)
-        tensors = (*operands, d, *arguments.operands(values), *states, self._table)
-        numbers += arguments.places(values, made.step)
+        beside, places = arguments.operands(values), arguments.places(values, made.step)
         rows = batch * -(-m // tile.m)
-        grid = (rows,) if tile.hopper else (rows, splits, -(-e // tile.e))
-        return KernelCall(made.kernel, grid, tensors, tuple(numbers), made.constants, states, d, finished)
+        grid = (rows,) if tile.hopper else (rows, tile.splits, -(-e // tile.e))
+        given = (*operands, shared[0], *beside, *shared[1:], self._table, *numbers, *places)
+        calls = [Call(made.kernel, grid, given, made.constants)]
+        if tile.splits == 1:
+            return Launches(calls, [], found)
+        given = (shared[0], found[0], *shared[1:], *beside, *found[1:], tile.splits, batch, m, e, *places)
+        calls.append(Call(made.join, (batch * m, -(-e // made.join_constants["BE"])), given, made.join_constants))
+        return Launches(calls, shared, found)
+
+    def _room(self, like: Tensor, shares: tuple[int, ...], stored: torch.dtype) -> list[Tensor]:
+        """Memory for D, and for peaks and sums, of all columns or of shares of them."""
+        batch, m, _, _, e = self.arguments.sizes
+        sums, count = self.frame.products.accumulate, len(self.stage.peaks) + len(self.functions.sums)
+        d = like.new_empty((*shares, batch, m, e) if self.functions.meets else (1,), dtype=stored)
+        return [d, *(like.new_empty((*shares, batch, m), dtype=sums) for _ in range(count))]
+
+    def _finishes(self, raw: bool) -> bool:
+        """Whether kernels multiply D with its factor and round it."""
+        return not raw and self.functions.factor is not None
 
     def _operands(
         self, a: Tensor, b: Tensor, c: Tensor, outer: Sequence[Outer], steps: tuple[int, ...]
@@ -215,29 +171,6 @@ class CascadeLaunch:
     def _table(self) -> Tensor:
         return self.stretches.shared(self.tile.splits)
 
-    def _joined(self, call: KernelCall, values: Values) -> tuple[list[Tensor], Tensor]:
-        """States and D of all shares of the columns together."""
-        d, states = self._joint_room(call)
-        self._join(call, values, d, states)
-        return states, d
-
-    def _joint_room(self, call: KernelCall) -> tuple[Tensor, list[Tensor]]:
-        """Memory for D and states."""
-        stored = self.frame.stored if call.finished else self.frame.products.accumulate
-        d = call.d.new_empty(call.d.shape[1:], dtype=stored)
-        return d, [each.new_empty(each.shape[1:]) for each in call.states]
-
-    def _join(
-        self, call: KernelCall, values: Values, d: Tensor, states: Sequence[Tensor]
-    ) -> tuple[Any, tuple[int, int]]:
-        """Launch the kernel that joins; what Triton has compiled, and its grid."""
-        made = self._made[call.finished]
-        batch, m, _, _, e = self.arguments.sizes
-        grid = (batch * m, -(-e // made.join_constants["BE"]))
-        given = (call.d, d, *call.states, *self.arguments.operands(values), *states, self.tile.splits, batch, m, e)
-        places = self.arguments.places(values, made.step)
-        return launched(made.join, grid, (*given, *places), {**made.join_constants, "num_warps": 4}), grid
-
     # -- what the kernel is told ------------------------------------------------------------------------------------
 
     def _compiled(self, form: KernelForm) -> _Made:
@@ -260,9 +193,13 @@ class CascadeLaunch:
             found |= {"TERMS": tile.terms, "STAGES": tile.stages}
         if not tile.hopper:
             found |= {"BM": tile.m, "PRECISION": types.as_they_are}
+        found |= {"num_warps": tile.warps, "num_stages": tile.stages}
+        if self.frame.device.type == "cuda":
+            found |= FUSION
         if tile.splits == 1:
             return _Made(kernel, found, form.step, None, {})
         join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "FACTOR": factor, "SUMS": sums}
+        join["num_warps"] = 4
         return _Made(kernel, found, form.step, jit_function(join_text(form)), join)
 
     def _form(self, values: Values, finished: bool, outer: Sequence[Outer]) -> KernelForm:

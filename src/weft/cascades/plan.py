@@ -360,7 +360,8 @@ class CascadePlan:
             ready, operands = self.arranged(without, kernel)
             a, b, c = (*ready, None)[:3]
             values: dict[fx.Node, Tensor] = dict(zip(between.inputs[1:], (*operands, *self.coordinates), strict=True))
-            kernel.prepare((a, b, c), values)
+            for call in kernel.launches((a, b, c), values, False).calls:
+                call()
             if grads and self.backward is not None:
                 self.backward.prepare((a, b, c), values, self.alone)  # type: ignore[arg-type]
             return kernel.tile, kernel

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from weft.autograd.graphs import Program
 from weft.cascades.differentiable import VIEWS, Differentiated
-from weft.cascades.replay import Replay, slotted
+from weft.cascades.replay import Replay
 from weft.machine.exactness import shortened
 from weft.spec import Label
 
@@ -53,7 +53,11 @@ class Repeated:
         if any(len(set(term)) < len(term) for term in (notation.a, notation.b, notation.c)):
             return None
         values = dict(zip(plan.between.inputs[1:], (*operands, *plan.coordinates), strict=True))
-        forward = plan.launch.replay(ready, values, places, states=grads)
+        a, b, c = (each.view_as(each) for each in ready)  # three, also where they are one tensor
+        calls, room, found, _ = plan.launch.launches((a, b, c), values, False)
+        results = found if grads else found[:1]
+        tensors = [*((a, b, c)[at] for at in places), *operands]
+        forward = Replay(calls, tensors, results, [*found[len(results) :], *room])
         return cls(plan, forward, [each.shape for each in ready], grads)
 
     def run(self, tensors: Sequence[Tensor]) -> Tensor | None:
@@ -104,9 +108,9 @@ class Repeated:
         sums = (target.gives for target in launch.functions.sums)
         values.update(zip((*launch.functions.stage.peaks, *sums), found[1:], strict=True))
         made = launch.alone((a, b, c), needs, grad, found[0], values)
-        calls = [(call(), call) for call in made.calls]
-        given = [(a, b, c)[self._places[at]] for at in range(3)]
-        self._replays[needs] = slotted(calls, [*given, *operands, *found, grad], made.found, made.room)
+        given = [(a, b, c)[at] for at in self._places]
+        tensors = [*given, *operands, *found, grad]
+        self._replays[needs] = Replay(made.calls, tensors, made.found, made.room, zeroed=True)
         return made.found
 
 
