@@ -59,8 +59,6 @@ class Boxes:
         """The extents of a block of compiled loops."""
         elements = math.prod(self.frame.extents[label] for label in self.frame.order)
         blocks, first = self._extents(min(self.limit, max(ROWS_LIMIT, elements // MOST_BOXES))), self.frame.first
-        if self.program.whole:
-            return blocks
         return nested(blocks, self.frame.extents, (first.batch, first.m, first.n))
 
     def _extents(self, limit: int) -> dict[Label, int]:
@@ -91,6 +89,8 @@ class Boxes:
         fault = jit.fault()
         if self.frame.device.type != "cpu" or fault is not None:
             return fault or "rows are for a CPU"
+        if any(self.rows_extents[label] < self.frame.extents[label] for label in self.program.whole):
+            return "blocks that have all of what is reduced are no matrices"
         try:
             return StageRows(self.program, stage, self.frame)
         except NotInRows as error:

@@ -24,11 +24,11 @@ from weft.fn.inliner import Held
 from weft.fn.numba.emit import inlined
 from weft.fn.numba.writer import NumbaWriter
 
-#: Words of a call: tasks are stretches of boxes; `MULTIPLY` is the address of BLAS, 0 where others make the products.
+#: Words of a call: tasks are stretches of boxes; `MULTIPLY` is the address of BLAS.
 COUNTER, TASKS, TABLE, BOXES, BOX_BYTES, CONSTANTS, BLOCK_BYTES, MULTIPLY, SHAPES, WORDS = range(10)
-#: Words of a box: its rows from the first to the last, columns and where they begin, S (0: the thread's own memory),
-#: then those of the products, extents along rows, and for each place its address and steps.
-FIRST, END, COLUMNS, START, S, PRODUCTS = range(6)
+#: Words of a box: its rows, columns and where they begin, then those of the products, extents along rows, and for each
+#: place its address and steps.
+ROWS, COLUMNS, START, PRODUCTS = range(4)
 EXTENTS = PRODUCTS + row_call.WORDS
 
 _SOURCE = HEAD + """\
@@ -44,16 +44,14 @@ def entry(frame):
     table, boxes, size = load_word(frame + 16), load_word(frame + 24), load_word(frame + 32)
     multiply, shapes = load_word(frame + 56), load_word(frame + 64)
     own = allocate(load_word(frame + 48) + 64)
-    memory, room = 0, 0
+    block, memory, room = (own + 63) // 64 * 64, 0, 0
     while True:
         task = fetch_add(frame)
         if task >= load_word(frame + 8):
             break
         for at in range(load_word(table + 16 * task), load_word(table + 16 * task + 8)):
             box = boxes + at * size
-            n, start, block = load_word(box + 16), load_word(box + 24), load_word(box + 32)
-            if block == 0:
-                block = (own + 63) // 64 * 64
+            n, start = load_word(box + 8), load_word(box + 16)
             if room < 8 * n:
                 if room > 0:
                     release(memory)
@@ -61,7 +59,7 @@ def entry(frame):
                 memory = allocate({count} * room + 64)
             {head}
             {first}
-            for row in range(load_word(box), load_word(box + 8)):
+            for row in range(load_word(box)):
                 {body}
             {second}
     if room > 0:
@@ -130,8 +128,8 @@ class RowText:
         return _SOURCE.format(
             memory=memory_functions([*body, *constants]), constants="\n    ".join(constants),
             head="\n            ".join(head), count=max(self._rooms, 1), body="\n                ".join(body),
-            first="" if self.terms else f"if multiply != 0:\n                first_product{arguments}",
-            second=f"if multiply != 0:\n                second_product{arguments}" if self.meets else "",
+            first="" if self.terms else f"first_product{arguments}",
+            second=f"second_product{arguments}" if self.meets else "",
         )  # fmt: skip
 
     @property

@@ -1,13 +1,12 @@
 """Running a stage by rows: compiled loops over boxes, products of matrices and sweeps, in torch's threads.
 
-One call runs all boxes of a stage. Those of the same rows are a task: one thread makes them, one after the other. Where
-torch's BLAS does not say where it is, or modes are not those of plain matrices, torch multiplies, box by box.
+One call runs all boxes of a stage. Those of the same rows are a task: one thread makes them, one after the other. The
+products of a box are matrices, and torch's BLAS makes them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -48,17 +47,12 @@ class Made(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Boxes, where they begin along S, their words as far as they follow from that, tasks, and the largest box.
+    """Where boxes begin along S, their words as far as those follow, tasks, and the elements of the largest box."""
 
-    `is_plain`: the loops make the products.
-    """
-
-    boxes: list[Box]
     starts: Words
     words: Words
     tasks: Words
     most: int
-    is_plain: bool
 
 
 class StageRows:
@@ -89,7 +83,9 @@ class StageRows:
             raise NotInRows(str(error)) from None
         constants = b"".join(each.content for each in self.text.writer.parameters)
         self._constants = ctypes.create_string_buffer(constants, max(len(constants), 1))
-        self._multiply = products.address(dtype) if self._plain() else 0
+        self._multiply = products.address(dtype)
+        if self._has_block and not (self._multiply and self._plain()):
+            raise NotInRows("products are not of matrices as they lie, or torch does not say where its BLAS is")
         self._address: int | None = None
         self._known: tuple[Sequence[Cut], Geometry] | None = None  # of the call before
 
@@ -111,6 +107,11 @@ class StageRows:
         same = (second.batch, second.m, second.k) == (first.batch, first.m, first.n)
         return same and self.sweeps.columns == first.n
 
+    @property
+    def _has_block(self) -> bool:
+        """Whether a block of S is in memory."""
+        return self.text.meets or not self.terms
+
     def compile(self) -> None:
         """Have the code at hand."""
         self._address = jit.compiled(self.text.source)
@@ -120,15 +121,12 @@ class StageRows:
         if self._known is None or self._known[0] is not cuts:
             self._known = cuts, self._geometry([each.box for each in cuts if all(self.frame.box_shape(each.box))])
         found = self._known[1]
-        if not found.boxes:
+        if not len(found.tasks):
             return
         places = [self._tensor(place, made) for place in self.text.places]  # held until the loops have ended
         words = self._words(found, places)
-        if found.is_plain:
-            self._point(words, found, made)
-            self._call(words, found.tasks, self._shapes(*made.tensors), found.most)
-        else:
-            self._one_by_one(words, found.boxes, made)
+        self._point(words, found, made)
+        self._call(words, found.tasks, self._shapes(*made.tensors), found.most)
 
     def _geometry(self, boxes: list[Box]) -> Geometry:
         """All that follows from boxes alone."""
@@ -138,7 +136,7 @@ class StageRows:
             for at in range(2)
         )
         words = np.zeros((len(boxes), at.EXTENTS + dims + len(self.text.places) * (1 + dims)), np.int64)
-        words[:, at.END], words[:, at.COLUMNS] = sizes[:, :dims].prod(1), sizes[:, dims:].prod(1)
+        words[:, at.ROWS], words[:, at.COLUMNS] = sizes[:, :dims].prod(1), sizes[:, dims:].prod(1)
         words[:, at.START] = starts[:, dims]
         words[:, at.EXTENTS : at.EXTENTS + dims] = sizes[:, :dims]
         groups = [[order.index(label) for label in labels] for labels in (first.batch, first.m, first.n)]
@@ -146,16 +144,8 @@ class StageRows:
             words[:, at.PRODUCTS + place] = sizes[:, group].prod(1)
         cuts = [at for at in range(len(boxes)) if at == 0 or (starts[at, :dims] != starts[at - 1, :dims]).any()]
         tasks = np.array([cuts, [*cuts[1:], len(boxes)][: len(cuts)]], np.int64).T.copy()
-        has_block = self.text.meets or not self.terms
-        most = int(sizes.prod(1).max()) if has_block and boxes else 0
-        return Geometry(boxes, starts, words, tasks, most, not has_block or self._lie(sizes, groups))
-
-    def _lie(self, sizes: Words, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether the loops make the products: modes of each group lie as one in a box."""
-        extents = [self.frame.extents[label] for label in self.frame.order]
-        pairs = [pair for group in groups for pair in itertools.pairwise(group)]
-        cut = any(((sizes[:, outer] > 1) & (sizes[:, inner] < extents[inner])).any() for outer, inner in pairs)
-        return bool(self._multiply) and not cut
+        most = int(sizes.prod(1).max()) if self._has_block and boxes else 0
+        return Geometry(starts, words, tasks, most)
 
     # -- what the code is told ---------------------------------------------------------------------------------------
 
@@ -261,38 +251,12 @@ class StageRows:
             0, len(tasks), tasks.ctypes.data, words.ctypes.data, 8 * words.shape[1],
             ctypes.addressof(self._constants), elements * item, self._multiply, ctypes.addressof(shapes),
         )  # fmt: skip
-        whole = int((words[:, at.END] * words[:, at.COLUMNS]).sum())
+        whole = int((words[:, at.ROWS] * words[:, at.COLUMNS]).sum())
         threads = min(torch.get_num_threads(), len(tasks)) if whole >= _SHARED else 1
         if threads == 1:
             callback(self._address)(frame)
         else:
             together(self._address, frame, threads)
-
-    # -- products by torch -----------------------------------------------------------------------------------------
-
-    def _one_by_one(self, words: Words, boxes: Sequence[Box], made: Made) -> None:
-        """Boxes in turn, whose rows threads share."""
-        (a, b, c), frame = made.tensors, self.frame
-        shapes = (ctypes.c_uint64 * products.SHAPE_WORDS)()
-        if self.text.meets:
-            assert frame.second is not None
-            shapes[products.E] = math.prod(frame.extents[label] for label in frame.second.n)
-        for box, own in zip(boxes, words, strict=True):
-            if self.terms:
-                scores = torch.empty(frame.box_shape(box), dtype=frame.products.accumulate, device="cpu")
-            else:
-                scores = frame.scores(a, b, box).contiguous()
-            rows = int(own[at.END])
-            cuts = [rows * part // 8 for part in range(9)] if scores.numel() >= _SHARED else [0, rows]
-            several = np.repeat(own[None], len(cuts) - 1, 0)
-            several[:, at.FIRST], several[:, at.END], several[:, at.S] = cuts[:-1], cuts[1:], scores.data_ptr()
-            tasks = np.array([[part, part + 1] for part in range(len(several))], np.int64)
-            kept, self._multiply = self._multiply, 0
-            self._call(several, tasks, shapes, 0)
-            self._multiply = kept
-            if self.text.meets:
-                assert self.sweeps.product is not None
-                made.states[self.sweeps.product].add(scores, c, box, None)
 
 
 def _steps(tensor: Tensor) -> Words:
