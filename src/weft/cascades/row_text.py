@@ -71,16 +71,16 @@ def entry(frame):
 class Place(NamedTuple):
     """Memory that a row reads or writes: its role, its type, and the node, target or number that it is for."""
 
-    role: str  # "given", "x", "y", "c", "d", "state", "best", "store"
+    role: str  # "given", "x", "y", "d", "state", "best", "store"
     dtype: torch.dtype
     which: object = None
 
 
 class RowText:
-    """The source of a stage's sweeps. `terms` of S are multiplied here and `singles` columns of C, where not 0."""
+    """The source of a stage's sweeps. `outer`: S is no sum, and multiplied here."""
 
-    def __init__(self, between: Between, frame: Frame, sweeps: Sweeps, terms: int, singles: int) -> None:
-        self.between, self.frame, self.sweeps, self.terms, self.singles = between, frame, sweeps, terms, singles
+    def __init__(self, between: Between, frame: Frame, sweeps: Sweeps, outer: bool) -> None:
+        self.between, self.frame, self.sweeps, self.outer = between, frame, sweeps, outer
         self.dims = len(frame.order) - len(sweeps.columns)
         self._reduced = {each.source for sweep in sweeps.sweeps for each in sweep.reductions}
         self.s, self.wide = between.inputs[0], set(sweeps.columns)
@@ -113,9 +113,8 @@ class RowText:
                 self._known[node] = Held(f"{pointer}_value", node.meta["dtype"])
         loads = [f"{held.name} = load_{_name(held.dtype)}({held.name.partition('_')[0]}, 0)"
                  for held in self._known.values()]  # fmt: skip
-        if self.terms:
-            loads += [f"x{at} = load_{_name(self.dtype)}({self._place('x', self.dtype, at)}, 0)"
-                      for at in range(self.terms)]  # fmt: skip
+        if self.outer:
+            loads.append(f"x = load_{_name(self.dtype)}({self._place('x', self.dtype)}, 0)")
         for sweep in self.sweeps.sweeps:
             self._sweep(sweep)
         for each in self.sweeps.stores:
@@ -128,14 +127,9 @@ class RowText:
         return _SOURCE.format(
             memory=memory_functions([*body, *constants]), constants="\n    ".join(constants),
             head="\n            ".join(head), count=max(self._rooms, 1), body="\n                ".join(body),
-            first="" if self.terms else f"first_product{arguments}",
-            second=f"second_product{arguments}" if self.meets else "",
+            first="" if self.outer else f"first_product{arguments}",
+            second="" if self.sweeps.product is None else f"second_product{arguments}",
         )  # fmt: skip
-
-    @property
-    def meets(self) -> bool:
-        """Whether there is a product of matrices with C."""
-        return self.sweeps.product is not None and not self.singles
 
     # -- a row -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +168,7 @@ class RowText:
         if sweep.numbers:
             values = self._values(sweep.numbers, self._known)
             self._known.update(zip(sweep.numbers, values, strict=True))
-        of_s = [each for each in sweep.reductions if each.source is self.s and not self.terms]
+        of_s = [each for each in sweep.reductions if each.source is self.s and not self.outer]
         for each in of_s:  # before what meets C takes its place
             self._reduce(each)
         loads: dict[fx.Node, Held] = dict(self._known)
@@ -182,16 +176,13 @@ class RowText:
         for node in self._reads(sweep.stored):
             loads[node] = self._load(node)
         stores: list[str] = []
-        singles: list[str] = []
         for node, held in zip(sweep.stored, self._values(sweep.stored, loads), strict=True):
-            stores += self._stores(node, held, singles)
+            stores += self._stores(node, held)
         loop = [*self._body[before:], *stores]
         self._body[before:] = ["for j in range(n):", *(f"    {line}" for line in loop)] if stores else []
         for each in sweep.reductions:
             if each not in of_s:
                 self._reduce(each)
-        for at, room in enumerate(singles):
-            self._sum_into(self._place("d", self.dtype, at), self.dtype, room, self._scale_of_product())
 
     def _reads(self, results: Sequence[fx.Node]) -> list[fx.Node]:
         """The wide values that results are made of."""
@@ -213,8 +204,10 @@ class RowText:
 
     def _load(self, node: fx.Node) -> Held:
         """A wide value of a column."""
-        if node is self.s and self.terms:
-            return self._dot()
+        if node is self.s and self.outer:
+            name = self.writer.let(f"x * load_{_name(self.dtype)}({self._place('y', self.dtype)}, j)")
+            self._body.append(self.writer.lines[-1])
+            return Held(name, self.dtype)
         if node is self.s:
             if self._taken and node not in self._kept:
                 raise NotInRows("S is read after what meets C has taken its place")
@@ -227,37 +220,24 @@ class RowText:
         self._body.append(self.writer.lines[-1])
         return Held(self._cast(name, dtype, node.meta["dtype"]), node.meta["dtype"])
 
-    def _dot(self) -> Held:
-        """An element of S as a sum of few products."""
-        terms = [f"x{at} * load_{_name(self.dtype)}({self._place('y', self.dtype, at)}, j)" for at in range(self.terms)]
-        name = self.writer.let(" + ".join(terms))
-        self._body.append(self.writer.lines[-1])
-        return Held(name, self.dtype)
-
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
         before = len(self.writer.lines)
         found = self.writer.cast(name, held, dtype)
         self._body += self.writer.lines[before:]
         return found
 
-    def _stores(self, node: fx.Node, held: Held, singles: list[str]) -> list[str]:
+    def _stores(self, node: fx.Node, held: Held) -> list[str]:
         """Lines that store a wide value wherever it goes."""
         found, product = [], self.sweeps.product
-        meets = product is not None and node is product.node
-        if meets and self.singles:
-            for at in range(self.singles):
-                singles.append(self._room())
-                factor = f"load_{_name(self.dtype)}({self._place('c', self.dtype, at)}, j)"
-                found.append(f"store_{_name(self.dtype)}({singles[-1]}, j, {held.name} * {factor})")
-        elif meets:
+        if product is not None and node is product.node:
             self._taken, self._kept[node] = True, ("s", self.dtype)
-            found += [f"store_{_name(self.dtype)}(s, j, {held.name})"] if node is not self.s or self.terms else []
+            found += [] if node is self.s else [f"store_{_name(self.dtype)}(s, j, {held.name})"]
         for each in self.sweeps.stores:
             if each.node is node:
                 dtype = stored_type(each, self.between, self.frame)
                 name = self._cast(held.name, held.dtype, dtype)
                 found.append(f"store_{_name(dtype)}({self._place('store', dtype, each)}, j, {name})")
-        if node in self._reduced and node not in self._kept and (node is not self.s or self.terms):
+        if node in self._reduced and node not in self._kept and (node is not self.s or self.outer):
             room, dtype = self._room(), memory_type(node.meta["dtype"])
             self._kept[node] = room, dtype
             found.append(f"store_{_name(dtype)}({room}, j, {self._cast(held.name, held.dtype, dtype)})")
@@ -271,7 +251,7 @@ class RowText:
     # -- reductions ------------------------------------------------------------------------------------------------
 
     def _reduce(self, each: RowReduction) -> None:
-        if each.source is self.s and not self.terms:
+        if each.source is self.s and not self.outer:
             where, dtype = "s", self.dtype
         else:
             where, dtype = self._kept[each.source]
@@ -334,17 +314,13 @@ class RowText:
         scale = self._line(f"{zero} if {old} == -np.inf else {kind}(vector.{power}({before} - {safe}))")
         self._scales[each.node] = scale
         product = self.sweeps.product
-        if self.meets and product is not None and product.scale is each.node:
-            d = self._place("d", self.dtype, -1)
+        if product is not None and product.scale is each.node:
+            d = self._place("d", self.dtype)
             self._body += [
                 f"if {scale} != {kind}(1):",
                 f"    for j in range(load_word(shapes + {8 * row_call.E})):",
                 f"        store_{kind}({d}, j, load_{kind}({d}, j) * {scale})",
             ]
-
-    def _scale_of_product(self) -> str | None:
-        product = self.sweeps.product
-        return None if product is None or product.scale is None else self._scales[product.scale]
 
     def _sum_into(self, pointer: str, result: torch.dtype, where: str, scale: str | None) -> None:
         kind = _name(memory_type(result))

@@ -31,7 +31,6 @@ from weft.errors import UnsupportedError
 
 LIMIT = 1 << 17  # elements of a block: it stays in a core's cache
 MOST_BOXES = 4096  # whose words Python writes
-_FEW = 4  # terms of S that are multiplied in the sweeps, and columns of C
 _SHARED = 1 << 15  # elements of S that threads share
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -68,49 +67,34 @@ class StageRows:
             raise NotInRows("an extent is 0")
         if any(frame.extents[label] > 1 and label not in (*frame.first.x, *frame.first.y) for label in frame.order):
             raise NotInRows("S has a mode that neither A nor B has")
-        self.terms = _few([frame.extents[label] for label in frame.first.k])
-        self.sweeps = sweeps_of(program, stage, frame, not self.terms)
-        if self.terms and not set(self.sweeps.columns) <= set(frame.first.n):  # A is no number of a row
-            self.terms, self.sweeps = 0, sweeps_of(program, stage, frame, True)
+        meets = any(each.kind == "product" for each in stage.targets)
+        self.outer = not (frame.first.k or meets)
+        self.sweeps = sweeps_of(program, stage, frame, not self.outer)
+        if self.outer and not set(self.sweeps.columns) <= set(frame.first.n):  # A is no number of a row
+            self.outer, self.sweeps = False, sweeps_of(program, stage, frame, True)
         wide = [each for each in self.sweeps.stores if each.node in program.between.elementwise]
         if len(self.sweeps.columns) > 1 and wide:
             raise NotInRows("what is stored has several modes of columns")
         self.dims = len(frame.order) - len(self.sweeps.columns)
-        self.singles = self._singles()
         try:
-            self.text = RowText(program.between, frame, self.sweeps, self.terms, self.singles)
+            self.text = RowText(program.between, frame, self.sweeps, self.outer)
         except UnsupportedError as error:
             raise NotInRows(str(error)) from None
         constants = b"".join(each.content for each in self.text.writer.parameters)
         self._constants = ctypes.create_string_buffer(constants, max(len(constants), 1))
         self._multiply = products.address(dtype)
-        if self._has_block and not (self._multiply and self._plain()):
+        if not (self.outer or (self._multiply and self._plain())):
             raise NotInRows("products are not of matrices as they lie, or torch does not say where its BLAS is")
         self._address: int | None = None
         self._known: tuple[Sequence[Cut], Geometry] | None = None  # of the call before
 
-    def _singles(self) -> int:
-        """Columns of C that sweeps multiply with; 0 where that is a product of matrices."""
-        second = self.frame.second
-        if second is None or self.sweeps.product is None:
-            return 0
-        rows = set(self.frame.order[: self.dims])
-        if set(second.k) != set(self.sweeps.columns) or {*second.batch, *second.m} != rows:
-            raise NotInRows("the second contraction does not sum the columns alone")
-        return _few([self.frame.extents[label] for label in second.n]) if second.k == self.sweeps.columns else 0
-
     def _plain(self) -> bool:
         """Whether products are of matrices as they lie in a box."""
         first, second = self.frame.first, self.frame.second
-        if not self.text.meets or second is None:
+        if self.sweeps.product is None or second is None:
             return True
         same = (second.batch, second.m, second.k) == (first.batch, first.m, first.n)
         return same and self.sweeps.columns == first.n
-
-    @property
-    def _has_block(self) -> bool:
-        """Whether a block of S is in memory."""
-        return self.text.meets or not self.terms
 
     def compile(self) -> None:
         """Have the code at hand."""
@@ -144,14 +128,14 @@ class StageRows:
             words[:, at.PRODUCTS + place] = sizes[:, group].prod(1)
         cuts = [at for at in range(len(boxes)) if at == 0 or (starts[at, :dims] != starts[at - 1, :dims]).any()]
         tasks = np.array([cuts, [*cuts[1:], len(boxes)][: len(cuts)]], np.int64).T.copy()
-        most = int(sizes.prod(1).max()) if self._has_block and boxes else 0
+        most = 0 if self.outer or not boxes else int(sizes.prod(1).max())
         return Geometry(starts, words, tasks, most)
 
     # -- what the code is told ---------------------------------------------------------------------------------------
 
     def _tensor(self, place: Place, made: Made) -> Tensor:
         """The tensor of a place, whole, along S; columns lie side by side."""
-        frame, (a, b, c) = self.frame, made.tensors
+        frame, (a, b, _) = self.frame, made.tensors
         first, which = frame.first, place.which
         tensor: Tensor
         match place.role:
@@ -161,20 +145,14 @@ class StageRows:
                     columns = [frame.extents[label] for label in self.sweeps.columns]
                     tensor = tensor.expand(*tensor.shape[: self.dims], *columns)
             case "x":
-                tensor = turned(_planes(a, len(first.k))[which] * frame.alpha, (*first.batch, *first.m), frame.order)  # type: ignore[call-overload]
+                tensor = turned(a * frame.alpha, first.x, frame.order)
             case "y":
-                tensor = turned(_planes(b, len(first.k))[which], (*first.batch, *first.n), frame.order)  # type: ignore[call-overload]
-            case "c":
-                assert c is not None
-                assert frame.second is not None
-                batch, n = len(frame.second.batch), len(frame.second.n)
-                moved = c.movedim(tuple(range(batch, batch + n)), tuple(range(-n, 0)))
-                tensor = turned(_planes(moved, n)[which], (*frame.second.batch, *frame.second.k), frame.order)  # type: ignore[call-overload]
+                tensor = turned(b, first.y, frame.order)
             case "d":
                 assert frame.second is not None
-                d = made.states[self.sweeps.product].total  # type: ignore[index]
-                d = d.flatten(d.dim() - len(frame.second.n)) if frame.second.n else d.unsqueeze(-1)
-                return turned(d[..., max(which, 0)], (*frame.second.batch, *frame.second.m), frame.order)  # type: ignore[call-overload]
+                second, d = frame.second, made.states[self.sweeps.product].total  # type: ignore[index]
+                d = d.flatten(d.dim() - len(second.n)) if second.n else d.unsqueeze(-1)
+                return turned(d[..., 0], (*second.batch, *second.m), frame.order)
             case "best":
                 tensor = made.states[which].best  # type: ignore[index,assignment]
             case _:
@@ -209,11 +187,11 @@ class StageRows:
     def _point(self, words: Words, found: Geometry, made: Made) -> None:
         """Where the products begin, and the step from a matrix of theirs to the next."""
         (a, b, c), first, second = made.tensors, self.frame.first, self.frame.second
-        operands = [(products.A, a, first.x), (products.B, b, first.y)] if not self.terms else []
-        if self.text.meets:
+        operands = [] if self.outer else [(products.A, a, first.x), (products.B, b, first.y)]
+        if self.sweeps.product is not None:
             assert second is not None
             assert c is not None
-            d = made.states[self.sweeps.product].total  # type: ignore[index]
+            d = made.states[self.sweeps.product].total
             operands += [(products.C, c, second.y), (products.D, d, second.result)]
         for place, tensor, labels in operands:
             steps = dict(zip(labels, _steps(tensor), strict=True))
@@ -226,14 +204,14 @@ class StageRows:
         frame, first, second = self.frame, self.frame.first, self.frame.second
         batch, numbers = len(first.batch), [0] * products.SHAPE_WORDS
         numbers[products.K] = math.prod(frame.extents[label] for label in first.k)
-        if not self.terms:
+        if not self.outer:
             for tensor, rows, lies, pitch in (
                 (a, len(first.m), products.A_LIES, products.A_PITCH),
                 (b, len(first.n), products.B_LIES, products.B_PITCH),
             ):
                 by_rows, numbers[pitch] = _lie(tensor, batch, rows)
                 numbers[lies] = products.AS_STORED if by_rows == (lies == products.A_LIES) else products.TURNED
-        if self.text.meets:
+        if self.sweeps.product is not None:
             assert second is not None
             assert c is not None
             by_rows, numbers[products.C_PITCH] = _lie(c, batch, len(second.n))
@@ -282,14 +260,3 @@ def _lie(tensor: Tensor, batch: int, rows: int) -> tuple[bool, int]:
     if width == 1 or across == 1:
         return True, max(down, width)
     return False, max(across, height)
-
-
-def _few(extents: Sequence[int]) -> int:
-    size = math.prod(extents)
-    return size if size <= _FEW else 0
-
-
-def _planes(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
-    """A tensor at each index of its last dimensions."""
-    flat = tensor.flatten(tensor.dim() - count) if count else tensor.unsqueeze(-1)
-    return flat.movedim(-1, 0).contiguous().unbind()
