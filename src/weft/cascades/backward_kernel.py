@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import digest, indented, mask, offsets, outer_parameters
+from weft.cascades.kernel import indented, jit_text, mask, offsets, outer_parameters
 from weft.cascades.step import StepForm, Words
 
 
@@ -39,17 +39,14 @@ CONSTANTS = ("BM", "BN", "BK", "BE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SET
 
 def backward_text(form: BackwardForm) -> str:
     """The source of one `@triton.jit` function, named by a digest of itself."""
-    body = "".join(f"    {line}\n" for line in (_columns(form) if form.columns else _rows(form)))
-    return f"@triton.jit\ndef {digest(body)}({', '.join(_parameters(form))}):\n{body}"
+    return jit_text(_parameters(form), CONSTANTS, _columns(form) if form.columns else _rows(form))
 
 
 def _parameters(form: BackwardForm) -> list[str]:
     found = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
-    found += [*(f"{each}_of" for each in vectors(form.step))]
-    found += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
-    found += ["stretches", "alpha", "B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
-    found += [*outer_parameters(form.outer), *step.parameters(form.step)]
-    return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
+    found += [*(f"{each}_of" for each in vectors(form.step)), *step.operands(form.step), "stretches", "alpha"]
+    found += ["B", "M", "N", "K", "E", "sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
+    return [*found, *outer_parameters(form.outer), *step.parameters(form.step)]
 
 
 def vectors(form: StepForm) -> list[str]:

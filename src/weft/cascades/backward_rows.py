@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.cascades import step
-from weft.cascades.kernel import digest, indented, place
+from weft.cascades.kernel import indented, jit_text, place
 from weft.cascades.step import TRITON, StepForm
 
 KNOWN_CONSTANTS = ("BM", "BE", "FACTOR", "OF_SUMS", "SUMS")
@@ -43,24 +43,22 @@ class KnownForm(NamedTuple):
 
 def known_text(form: KnownForm) -> str:
     """The source of one `@triton.jit` function, named by a digest of itself."""
-    body = "".join(f"    {line}\n" for line in _lines(form))
-    return f"@triton.jit\ndef {digest(body)}({', '.join(_parameters(form))}):\n{body}"
+    given = ["d", "out", *step.operands(form.step), *(f"{name}_of" for name in step.kept(form.step))]
+    given += [*(f"{name}_out" for name in _found(form)), "B", "M", "E", *step.parameters(form.step)]
+    return jit_text(given, KNOWN_CONSTANTS, _lines(form))
 
 
-def _parameters(form: KnownForm) -> list[str]:
-    peaks, sums = range(len(form.step.peaks)), range(len(form.step.sums))
-    found = ["d", "out", *(f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate)]
-    found += [*(f"peak{at}_of" for at in peaks), *(f"sum{at}_of" for at in sums)]
-    found += [*(f"shift{at}_out" for at in peaks if form.folded), *(f"grad{at}_out" for at in sums)]
-    found += [*([] if form.folded else ["factor_out"]), "B", "M", "E", *step.parameters(form.step)]
-    return [*found, *(f"{name}: tl.constexpr" for name in KNOWN_CONSTANTS)]
+def _found(form: KnownForm) -> list[str]:
+    """Names of what is known of each row then."""
+    shifts = [f"shift{at}" for at in range(len(form.step.peaks)) if form.folded]
+    return [*shifts, *(f"grad{at}" for at in range(len(form.step.sums))), *([] if form.folded else ["factor"])]
 
 
 def _lines(form: KnownForm) -> list[str]:
     peaks, sums = range(len(form.step.peaks)), range(len(form.step.sums))
     lines = [*place(), "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "row = batch * M + m"]
     lines += [line for at, each in enumerate(form.step.inputs) for line in step.input_lines(at, each, TRITON)]
-    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=1.0)" for name in _states(form)]
+    lines += [f"{name} = tl.load({name}_of + row, mask=m_in, other=1.0)" for name in step.kept(form.step)]
     lines += ["total = tl.zeros([BM], SUMS)", "for e0 in tl.range(0, E, BE):"]
     lines += indented([
         "e = e0 + tl.arange(0, BE)", "there = m_in[:, None] & (e < E)[None, :]",
@@ -68,7 +66,7 @@ def _lines(form: KnownForm) -> list[str]:
         "one = tl.load(d + at, mask=there, other=0.0).to(SUMS)",
         "total += tl.sum(one * tl.load(out + at, mask=there, other=0.0).to(SUMS), 1)",
     ])  # fmt: skip
-    given = [f"v{at}" for at in range(len(form.step.inputs))] + [f"{name}[:, None]" for name in _states(form)]
+    given = [f"v{at}" for at in range(len(form.step.inputs))] + [f"{name}[:, None]" for name in step.kept(form.step)]
     lines += [
         f"factor = tl.broadcast(FACTOR({', '.join(given)}), total[:, None])[0]",
         "of_factor = tl.where(factor == 0, 0.0, total[:, None] / factor)",
@@ -82,10 +80,4 @@ def _lines(form: KnownForm) -> list[str]:
             f"shift{at} = tl.where(live, peak{at}[:, None] - libdevice.log(factor), float('inf'))" for at in peaks
         ]
         lines += [f"grad{at} = tl.where(live, grad{at} / factor, 0.0)" for at in sums]
-    stored = [*(f"shift{at}" for at in peaks if form.folded), *(f"grad{at}" for at in sums)]
-    stored += [] if form.folded else ["factor"]
-    return [*lines, *(f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in stored)]
-
-
-def _states(form: KnownForm) -> list[str]:
-    return [*(f"peak{at}" for at in range(len(form.step.peaks))), *(f"sum{at}" for at in range(len(form.step.sums)))]
+    return [*lines, *(f"tl.store({name}_out + row[:, None], {name}, mask=m_in[:, None])" for name in _found(form))]

@@ -18,15 +18,24 @@ from __future__ import annotations
 
 from weft.cascades import step
 from weft.cascades.backward_kernel import BackwardForm, vectors
-from weft.cascades.hopper import CONSUMER_REGISTERS, GROUPS, PRODUCER_REGISTERS, ROWS, STAGES, WARPS, outer_place
-from weft.cascades.kernel import digest, indented, outer_parameters
+from weft.cascades.hopper import (
+    CONSUMER_REGISTERS,
+    GROUPS,
+    PRODUCER_REGISTERS,
+    ROWS,
+    STAGES,
+    STRETCHES,
+    WARPS,
+    assembled,
+    outer_place,
+)
+from weft.cascades.kernel import indented, outer_parameters
 from weft.cascades.step import Words
 
 HEADS = 8  # indices of the batch whose tiles take turns
 CONSTANTS = ("MOVING", "SIDE", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS", "PRODUCT")
 _SHARED = (
-    "xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "turn", "added", "batch",
-    "tile",
+    "xs", "ys", "moving_xs", "moving_ys", "known", "slopes", "stays", "full", "empty", "both", "turn", "added",
 )  # fmt: skip
 _WORDS = Words("gl", "MOVING", str(ROWS), "S", across=True)
 
@@ -81,13 +90,16 @@ def {{name}}_gives(STAGE: gl.constexpr, {{parameters}}):
         give_turn(turns + batch * gl.cdiv(M, MOVING) + at0 // MOVING + count - 1 - number)
 """
 
+#: The tile of columns and the index of the batch of a program.
+_PLACE = (
+    f"tiles = gl.cdiv(N, {GROUPS * ROWS})",
+    f"group = gl.program_id(0) // ({HEADS} * tiles)",
+    f"heads = gl.minimum(B - group * {HEADS}, {HEADS})",
+    f"place = gl.program_id(0) - group * {HEADS} * tiles",
+    "tile = place // heads",
+    f"batch = group * {HEADS} + place % heads",
+)
 _KERNEL = f"""\
-    tiles = gl.cdiv(N, {GROUPS * ROWS})
-    group = gl.program_id(0) // ({HEADS} * tiles)
-    heads = gl.minimum(B - group * {HEADS}, {HEADS})
-    place = gl.program_id(0) - group * {HEADS} * tiles
-    tile = place // heads
-    batch = group * {HEADS} + place % heads
     HALVES: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=SIDE, element_bitwidth=16, rank=2)
     STAYS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{ROWS}, SIDE], PRODUCT)
     MOVES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([MOVING, SIDE], PRODUCT)
@@ -117,34 +129,22 @@ _KERNEL = f"""\
 
 def hopper_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    given = _parameters(form)
-    constants = [f"{name}: gl.constexpr" for name in CONSTANTS]
-    stretches = [f"at{at} = gl.load(stretches + tile * 4 + {at})" for at in range(4)]
-    parameters = ", ".join([*_SHARED, *given, *constants])
-    places = {f"of_{name}": outer_place(name, count) for name, count in zip("abc", form.outer, strict=True)}
     names = _of_rows(form)
-    producer = _PRODUCER.format(
-        name="{name}", parameters=parameters, stretches="\n    ".join(stretches), **places,
-        loaded="\n        ".join(f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names),
-        kept="\n        ".join(f"{_kept(form, name)}.store({name})" for name in names),
-    )  # fmt: skip
-    kernel = _KERNEL.format(
-        name="{name}", arguments=", ".join([*_SHARED, *given, *CONSTANTS]), known=STAGES * max(len(names), 1)
-    )
-    consumer = "\n".join(indented([*stretches, *_consumer(form)]))
-    text = "\n\n".join((
-        f"@gluon.jit\ndef {{name}}({', '.join([*given, *constants])}):\n{kernel}",
-        f"@gluon.jit\ndef {{name}}_consumer(CONSUMER: gl.constexpr, {parameters}):\n{consumer}\n", producer,
-        _TURNS.format(name="{name}", parameters=parameters, stretches="\n    ".join(stretches)),
-    ))  # fmt: skip
-    return text.replace("{name}", digest(text))
+    loaded = [f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names]
+    producer = _PRODUCER.replace("{loaded}", "\n        ".join(loaded))
+    producer = producer.replace("{kept}", "\n        ".join(f"{_kept(form, name)}.store({name})" for name in names))
+    for name, count in zip("abc", form.outer, strict=True):
+        producer = producer.replace(f"{{of_{name}}}", outer_place(name, count))
+    kernel = _KERNEL.replace("{known}", str(STAGES * max(len(names), 1)))
+    parts = f"{producer}\n\n{_TURNS}", kernel, [*STRETCHES, *_consumer(form)]
+    return assembled(_parameters(form), CONSTANTS, _SHARED, _PLACE, parts)
 
 
 def _parameters(form: BackwardForm) -> list[str]:
     found = ["a", "b", "c", "d", "da", "db", "dc", "turns", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
-    found += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
     outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
-    return [*found, "before", "stretches", "alpha", "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
+    found += [*step.operands(form.step), "before", "stretches", "alpha"]
+    return [*found, "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
 
 
 def _of_rows(form: BackwardForm) -> list[str]:

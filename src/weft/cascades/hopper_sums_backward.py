@@ -26,8 +26,7 @@ CONSTANTS = ("BN", "BK", "FIRST", "FIRST_SETTLED", "PULL", "PULL_SETTLED", "SUMS
 def hopper_sums_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
     given = ["a", "b", "c", "d", "da", "db", "dc", *(f"dx{at}_to" for at in form.wanted), "factor_of"]
-    given += [*(f"{each}_of" for each in vectors(form.step))]
-    given += [f"x{at}" for at, each in enumerate(form.step.inputs) if not each.coordinate]
+    given += [*(f"{each}_of" for each in vectors(form.step)), *step.operands(form.step)]
     given += ["stretches", "factor_of_s", "B", "M", "N", "K", "sc_n", *step.parameters(form.step)]
     extent = "N" if form.columns else "M"
     at = [f"tile = tl.cdiv({extent}, BM) - 1 - tl.program_id(0)", "batch = tl.to_tensor(0)"]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from weft.cascades import step
-from weft.cascades.kernel import KernelForm, digest
+from weft.cascades.kernel import KernelForm, jit_text
 from weft.cascades.step import Words
 
 _WORDS = Words("tl", "1", "1", "")
@@ -15,8 +15,8 @@ CONSTANTS = ("SHARES", "BE", "FACTOR", "SUMS")
 
 def join_text(form: KernelForm) -> str:
     """The source of one `@triton.jit` function, for one row each and some columns of D; arguments as the kernel's."""
-    pairs = [*((f"peak{at}", "float('-inf')") for at in range(len(form.step.peaks)))]
-    pairs += [(f"sum{at}", each.start) for at, each in enumerate(form.step.sums)]
+    starts = [*("float('-inf')" for _ in form.step.peaks), *(each.start for each in form.step.sums)]
+    pairs = zip(step.kept(form.step), starts, strict=True)
     lines = [
         "row = tl.program_id(0).to(tl.int64)",
         "batch = row // M",
@@ -42,8 +42,8 @@ def join_text(form: KernelForm) -> str:
         lines.append(f"tl.store(sum{at}_out + row + tl.arange(0, 1), sum{at})")
     if form.product != -2:
         lines += _of_d(form)
-    body = "".join(f"    {line}\n" for line in lines)
-    return f"@triton.jit\ndef {digest(body)}({', '.join(_parameters(form))}):\n{body}"
+    given = ["d_in", "d", *(f"{name}_in" for name in step.kept(form.step)), *step.pointers(form.step)]
+    return jit_text([*given, "shares", "B", "M", "E", *step.parameters(form.step)], CONSTANTS, lines)
 
 
 def _of_d(form: KernelForm) -> list[str]:
@@ -60,9 +60,3 @@ def _of_d(form: KernelForm) -> list[str]:
                 lines += step.input_lines(at, each, _WORDS)
         lines.append(f"acc = acc * {step.factor(form.step)}")
     return [*lines, "tl.store(d + row * E + e[None, :], acc.to(d.dtype.element_ty), mask=e[None, :] < E)"]
-
-
-def _parameters(form: KernelForm) -> list[str]:
-    states = [*(f"peak{at}" for at in range(len(form.step.peaks))), *(f"sum{at}" for at in range(len(form.step.sums)))]
-    found = ["d_in", "d", *(f"{name}_in" for name in states), *step.pointers(form.step), "shares", "B", "M", "E"]
-    return [*found, *step.parameters(form.step), *(f"{name}: tl.constexpr" for name in CONSTANTS)]

@@ -49,8 +49,14 @@ CONSTANTS = (
 
 def kernel_text(form: KernelForm) -> str:
     """The source of one `@triton.jit` function, named by a digest of itself."""
-    body = _body(form)
-    return f"@triton.jit\ndef {digest(body)}({', '.join(_parameters(form))}):\n{body}"
+    return jit_text(_parameters(form), CONSTANTS, _lines(form))
+
+
+def jit_text(parameters: Sequence[str], constants: Sequence[str], lines: Sequence[str]) -> str:
+    """A `@triton.jit` function of these lines, named by a digest of them."""
+    body = "".join(f"    {line}\n" for line in lines)
+    typed = [*parameters, *(f"{name}: tl.constexpr" for name in constants)]
+    return f"@triton.jit\ndef {digest(body)}({', '.join(typed)}):\n{body}"
 
 
 def digest(body: str) -> str:
@@ -62,8 +68,7 @@ def _parameters(form: KernelForm) -> list[str]:
     alpha = "ALPHA: tl.constexpr" if form.step.wide else "alpha"  # a float is passed in single precision
     found = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", alpha, "B", "M", "N", "K", "E"]
     found += ["sa_m", "sa_k", "sb_n", "sb_k", "sc_n", "sc_e"]
-    found += [*outer_parameters(form.outer), *step.parameters(form.step)]
-    return [*found, *(f"{name}: tl.constexpr" for name in CONSTANTS)]
+    return [*found, *outer_parameters(form.outer), *step.parameters(form.step)]
 
 
 def outer_parameters(outer: Sequence[int]) -> list[str]:
@@ -98,7 +103,7 @@ def place(program: int = 0) -> list[str]:
     ]
 
 
-def _body(form: KernelForm) -> str:
+def _lines(form: KernelForm) -> list[str]:
     lines = [*place(), "m = tile * BM + tl.arange(0, BM)", "m_in = m < M", "k = tl.arange(0, BK)"]
     lines.append("e = tl.program_id(2) * BE + tl.arange(0, BE)")
     lines += offsets(form.outer)
@@ -116,8 +121,7 @@ def _body(form: KernelForm) -> str:
         if form.stretches[at]:
             lines.append(f"for n0 in tl.range(at{at}, at{at + 1}, BN):")
             lines += indented(_tile(form, inside))
-    lines += _stores(form)
-    return "".join(f"    {line}\n" for line in lines)
+    return [*lines, *_stores(form)]
 
 
 def _rows_of_a(form: KernelForm) -> list[str]:

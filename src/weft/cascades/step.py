@@ -149,11 +149,19 @@ def words_of(label: LabelText, coordinate: bool) -> list[str]:
     return [word for word, needed in pairs if needed]
 
 
+def operands(form: StepForm) -> list[str]:
+    """The pointers of operands."""
+    return [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
+
+
+def kept(form: StepForm) -> list[str]:
+    """The names of peaks and sums."""
+    return [*(f"peak{at}" for at in range(len(form.peaks))), *(f"sum{at}" for at in range(len(form.sums)))]
+
+
 def pointers(form: StepForm) -> list[str]:
     """The pointers of operands, peaks and sums."""
-    found = [f"x{at}" for at, each in enumerate(form.inputs) if not each.coordinate]
-    found += [f"peak{at}_out" for at in range(len(form.peaks))]
-    return found + [f"sum{at}_out" for at in range(len(form.sums))]
+    return [*operands(form), *(f"{name}_out" for name in kept(form))]
 
 
 def beginning(form: StepForm, words: Words) -> list[str]:
@@ -337,6 +345,4 @@ def ending(form: StepForm, words: Words, row: str, splits: bool) -> list[str]:
 def factor(form: StepForm) -> str:
     """The factor of D, of small inputs and states."""
     small = [f"v{at}" for at, each in enumerate(form.inputs) if each.small]
-    small += [f"peak{at}[:, None]" for at in range(len(form.peaks))]
-    small += [f"sum{at}[:, None]" for at in range(len(form.sums))]
-    return f"FACTOR({', '.join(small)})"
+    return f"FACTOR({', '.join([*small, *(f'{name}[:, None]' for name in kept(form))])})"
