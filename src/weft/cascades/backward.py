@@ -16,7 +16,6 @@ from weft.base.arrays import grad_mode
 from weft.cascades.forward import FINISHED, PRODUCT, Cutting, Values, inputs_of, run_block, run_tail
 from weft.cascades.frame import Box, Frame, flipped, transposed
 from weft.cascades.lowering import PEAK
-from weft.cascades.masks import Cut
 from weft.cascades.product import narrowed
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.states import idle_labels
@@ -80,9 +79,8 @@ class Gradients:
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
-    def through_block(self, stage: Stage, cut: Cut, d: Tensor | None) -> None:
+    def through_block(self, stage: Stage, box: Box, d: Tensor | None) -> None:
         """Pull back through a block, made again; `d` is the gradient of D."""
-        box = cut.box
         a, b, c = self.tensors
         frame, program = self.frame, self.program
         scores = frame.scores(a, b, box).requires_grad_()
@@ -90,7 +88,7 @@ class Gradients:
             node: self._leaf(node, each) for node, each in inputs_of(program, stage, frame, self.values, box).items()
         }
         with grad_mode(True):
-            found = run_block(program, stage, frame, scores, leaves, cut)
+            found = run_block(program, stage, frame, scores, leaves)
         pairs = []
         for target in stage.targets:
             value = found[target.node]
@@ -146,12 +144,11 @@ class Gradients:
             return torch.where(value == total, grad / self.frame.place(self.counts[target.gives], box), 0.0)
         return None
 
-    def count(self, stage: Stage, cut: Cut) -> None:
+    def count(self, stage: Stage, box: Box) -> None:
         """Count the equal values that share the gradient of the largest or smallest."""
-        box = cut.box
         a, b, _ = self.tensors
         inputs = inputs_of(self.program, stage, self.frame, self.values, box)
-        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs, cut)
+        found = run_block(self.program, stage, self.frame, self.frame.scores(a, b, box), inputs)
         for target in self.selecting(stage):
             labels = self.program.between.reduced(target.gives)
             value = found[target.node]
@@ -247,12 +244,12 @@ def gradients(
                 found.of_nodes[node] = grad if known is None else known + grad
             if not aux:
                 break
-        cuts = cut(stage)
+        boxes = cut(stage)
         if found.selecting(stage):
-            for each in cuts:
-                found.count(stage, each)
-        for each in cuts:
-            found.through_block(stage, each, before)
+            for box in boxes:
+                found.count(stage, box)
+        for box in boxes:
+            found.through_block(stage, box, before)
     found.through_tail(program.prelude)
     found.sums = sums
     return found

@@ -12,9 +12,9 @@ from torch import Tensor, fx
 from weft.base.cached import cached_property
 from weft.cascades.between import Between
 from weft.cascades.forward import columns_of
-from weft.cascades.frame import Frame
+from weft.cascades.frame import Box, Frame
 from weft.cascades.grid import LIMIT, block_extents, nested
-from weft.cascades.masks import Cut, kept
+from weft.cascades.masks import kept
 from weft.cascades.program import Program, Stage
 from weft.cascades.rows import LIMIT as ROWS_LIMIT
 from weft.cascades.rows import MOST_BOXES, StageRows
@@ -47,7 +47,7 @@ class Boxes:
     ) -> None:
         self.program, self.frame, self.known, self.limit = program, frame, known, limit
         self._columns = columns_of(written, frame)
-        self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Cut]] = {}
+        self._cuts: dict[tuple[Stage, tuple[int, ...]], list[Box]] = {}
 
     @cached_property
     def extents(self) -> dict[Label, int]:
@@ -65,7 +65,7 @@ class Boxes:
         frame = self.frame
         return block_extents(frame.order, frame.extents, self.program.whole, self._columns, limit, bool(self.known))
 
-    def cut(self, stage: Stage, in_rows: bool = False, operands: Sequence[Tensor] = ()) -> Sequence[Cut]:
+    def cut(self, stage: Stage, in_rows: bool = False, operands: Sequence[Tensor] = ()) -> Sequence[Box]:
         """The boxes of a stage, but for those that are masked out by coordinates, and by whole numbers on the CPU."""
         known: dict[fx.Node, Any] = {
             node: each.numpy()
@@ -75,10 +75,10 @@ class Boxes:
         blocks = self.rows_extents if in_rows else self.extents
         if known:
             known.update(self.known)
-            return kept(self.program, stage, self.frame, blocks, known)
+            return [box for box, _ in kept(self.program, stage, self.frame, blocks, known)]
         place = stage, tuple(blocks.values())
         if place not in self._cuts:
-            self._cuts[place] = kept(self.program, stage, self.frame, blocks, self.known)
+            self._cuts[place] = [box for box, _ in kept(self.program, stage, self.frame, blocks, self.known)]
         return self._cuts[place]
 
     def in_rows(self) -> dict[Stage, StageRows | str]:

@@ -22,38 +22,25 @@ from weft.fn.reductions import is_reduction
 class Recipe:
     """Operations as one program of torch's, for those of `kept`; each value is dropped once it is read no more.
 
-    `settled` are choices by `where` that are their first alternative: that stands in their place, and what only they
-    need is not made. What is reduced here has all indices of the reduced modes.
+    What is reduced here has all indices of the reduced modes.
     """
 
-    def __init__(
-        self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], between: Between, frame: Frame,
-        settled: Collection[fx.Node] = (),
-    ) -> None:  # fmt: skip
-        graph, instead = fx.Graph(), dict[fx.Node, fx.Node]()
-        for node in nodes:
-            if node in settled:
-                first: Any = node.args[1]
-                instead[node] = instead.get(first, first)
-        read = {instead.get(node, node) for node in kept}
-        for node in reversed(nodes):
-            if node in read:
-                read.update(instead.get(each, each) for each in node.all_input_nodes)
-        made = [node for node in nodes if node in read and node not in instead]
-        self._given = [node for node in read if node not in made]
+    def __init__(self, nodes: Sequence[fx.Node], kept: Collection[fx.Node], between: Between, frame: Frame) -> None:
+        graph, made = fx.Graph(), set(nodes)
+        self._given = [*dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in made)]
         values = {node: graph.placeholder(f"x{at}") for at, node in enumerate(self._given)}
-        for node in made:
+        for node in nodes:
             if is_reduction(node):
-                source: Any = node.args[0]
-                value, labels = values[instead.get(source, source)], between.reduced(node)
+                labels = between.reduced(node)
                 shape = [frame.extents[label] if label in labels else -1 for label in frame.order]
                 count = math.prod([frame.extents[each] for each in labels])
-                value = graph.call_method("expand", (value, shape))
+                value = graph.call_method("expand", (values[node.all_input_nodes[0]], shape))
                 values[node] = graph.call_function(reduce_whole, (node.args[1], value, frame.dims(labels), count))
             else:
-                values[node] = operation(graph, node, lambda each: values[instead.get(each, each)], frame)
-        self._kept = [node for node in kept if node in made or node in instead]
-        graph.output(tuple(values[instead.get(node, node)] for node in self._kept))
+                values[node] = operation(graph, node, values.__getitem__, frame)
+        self._kept = [node for node in kept if node in made]
+        graph.output(tuple(values[node] for node in self._kept))
+        graph.eliminate_dead_code()
         self._program = fx.GraphModule(torch.nn.Module(), graph).forward
 
     def run(self, values: dict[fx.Node, Tensor]) -> None:

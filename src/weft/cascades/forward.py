@@ -10,7 +10,6 @@ from torch import Tensor, fx
 from weft.cascades.between import Between
 from weft.cascades.evaluate import Recipe
 from weft.cascades.frame import Box, Frame
-from weft.cascades.masks import Cut
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.rows import Made, StageRows
 from weft.cascades.states import PeakState, State
@@ -18,7 +17,7 @@ from weft.spec import Label
 
 Values = dict[fx.Node, Tensor]
 #: The boxes of a stage, in blocks of torch's operations or of compiled rows.
-Cutting = Callable[..., Sequence[Cut]]
+Cutting = Callable[..., Sequence[Box]]
 
 #: What D stands under among values: the value that meets C may be a result itself. D is without the factor then.
 PRODUCT = fx.Graph().placeholder("product")
@@ -45,12 +44,11 @@ def run(
             _take(values, states, peaks)
             run_tail(program, frame, stage.tail, values)
             continue
-        for each in cut(stage):
-            box = each.box
+        for box in cut(stage):
             inputs = inputs_of(program, stage, frame, values, box)
             scores = frame.scores(a, b, box)
-            scales = _grow(program, stage, frame, scores, inputs, peaks, each)
-            found = run_block(program, stage, frame, scores, inputs, each)
+            scales = _grow(program, stage, frame, scores, inputs, peaks, box)
+            found = run_block(program, stage, frame, scores, inputs)
             for target, state in states.items():
                 state.add(found[target.node], c, box, None if target.scale is None else scales[target.scale])
         _take(values, states, peaks)
@@ -74,17 +72,17 @@ def run_tail(program: Program, frame: Frame, nodes: tuple[fx.Node, ...], values:
 
 def _grow(
     program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, peaks: Mapping[fx.Node, PeakState],
-    cut: Cut,
+    box: Box,
 ) -> dict[fx.Node, Tensor | None]:  # fmt: skip
     """Take a block into the peaks, which join its inputs; the factors that sums over them are rescaled by."""
     if not peaks:
         return {}
     found = {**inputs, program.between.inputs[0]: scores}
     sources = tuple(node.all_input_nodes[0] for node in stage.peaks)
-    recipe_of(stage.first, frozenset(sources), program.between, frame, cut.settled).run(found)
+    recipe_of(stage.first, frozenset(sources), program.between, frame).run(found)
     scales = {}
     for node, source in zip(stage.peaks, sources, strict=True):
-        inputs[node], scales[node] = peaks[node].add(found[source], cut.box)
+        inputs[node], scales[node] = peaks[node].add(found[source], box)
         if source in stage.first:  # it is there for the block's own operations
             inputs[source] = found[source]
     return scales
@@ -96,22 +94,19 @@ def inputs_of(program: Program, stage: Stage, frame: Frame, values: Mapping[fx.N
     return {node: frame.place(values[node], box) for node in nodes if node in values}
 
 
-def run_block(program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values, cut: Cut) -> Values:
+def run_block(program: Program, stage: Stage, frame: Frame, scores: Tensor, inputs: Values) -> Values:
     """The values of a block of the stage's targets, from a block of S."""
     found = {**inputs, program.between.inputs[0]: scores}
     nodes = tuple(node for node in stage.nodes if node not in inputs)
     targets = frozenset(target.node for target in stage.targets)
-    recipe_of(nodes, targets, program.between, frame, cut.settled).run(found)
+    recipe_of(nodes, targets, program.between, frame).run(found)
     return found
 
 
 @lru_cache(maxsize=1024)
-def recipe_of(
-    nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: Frame,
-    settled: frozenset[fx.Node] = frozenset(),
-) -> Recipe:  # fmt: skip
+def recipe_of(nodes: tuple[fx.Node, ...], kept: frozenset[fx.Node], between: Between, frame: Frame) -> Recipe:
     """The recipe of operations, made once."""
-    return Recipe(nodes, kept, between, frame, settled)
+    return Recipe(nodes, kept, between, frame)
 
 
 def columns_of(between: Between, frame: Frame) -> frozenset[Label]:

@@ -4,8 +4,8 @@ The function is run on intervals, once for all blocks (`weft.cascades.bounds`): 
 the last of a block, an element of S anything, and ``where(j <= i, s, -inf)`` is -inf in a block where no j is at most
 any i.
 
-Where a condition holds in a whole block the choice by it is made beforehand. A block is left out where it adds nothing
-to any target: 0 to sums and products, -inf to peaks and largest values, inf to smallest ones.
+A block is left out where it adds nothing to any target: 0 to sums and products, -inf to peaks and largest values, inf
+to smallest ones. Where a condition holds in a whole block, kernels make the choice by it beforehand.
 """
 
 from __future__ import annotations
@@ -68,29 +68,21 @@ def cuts_of(frame: Frame, blocks: Mapping[Label, int]) -> Cuts:
     return Cuts(tuple(starts), tuple(sizes))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A box, and the choices by `where` that are the first alternative in all of it."""
-
-    box: Box
-    settled: frozenset[fx.Node] = frozenset()
-
-
 def kept(
     program: Program, stage: Stage, frame: Frame, blocks: Mapping[Label, int], known: Known
-) -> list[Cut]:
-    """The boxes of a stage that add something, in order.
+) -> list[tuple[Box, frozenset[fx.Node]]]:
+    """The boxes of a stage that add something, in order; the choices by `where` that are the first alternative in each.
 
     `known` has the label of each coordinate, and the values along S of operands that are looked at.
     """
     cuts = cuts_of(frame, blocks)
     shape = [len(each) for each in cuts.starts]
     if not known or not shape:
-        return [Cut(_box(frame, cuts, place)) for place in np.ndindex(*shape)]
+        return [(_box(frame, cuts, place), frozenset()) for place in np.ndindex(*shape)]
     values = _values(stage, frame, cuts, known)
     settled, idle = _settled(stage, values, shape), _idle(program, stage, frame, values)
     busy = ~np.broadcast_to(np.asarray(False) if idle is None else idle, shape)
-    return [Cut(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
+    return [(_box(frame, cuts, place), settled(place)) for place in map(tuple, np.argwhere(busy))]
 
 
 def _values(stage: Stage, frame: Frame, cuts: Cuts, known: Known) -> dict[fx.Node, Bounds | None]:

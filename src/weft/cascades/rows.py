@@ -18,7 +18,6 @@ from torch import Tensor, fx
 
 from weft.cascades import row_text as at
 from weft.cascades.frame import Box, Frame
-from weft.cascades.masks import Cut
 from weft.cascades.product import turned
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.row_text import Place, RowText
@@ -86,7 +85,7 @@ class StageRows:
         if not (self.outer or (self._multiply and self._plain())):
             raise NotInRows("products are not of matrices as they lie, or torch does not say where its BLAS is")
         self._address: int | None = None
-        self._known: tuple[Sequence[Cut], Geometry] | None = None  # of the call before
+        self._known: tuple[Sequence[Box], Geometry] | None = None  # of the call before
 
     def _plain(self) -> bool:
         """Whether products are of matrices as they lie in a box."""
@@ -100,10 +99,10 @@ class StageRows:
         """Have the code at hand."""
         self._address = jit.compiled(self.text.source)
 
-    def run(self, made: Made, cuts: Sequence[Cut]) -> None:
+    def run(self, made: Made, boxes: Sequence[Box]) -> None:
         """Take all boxes into the states."""
-        if self._known is None or self._known[0] is not cuts:
-            self._known = cuts, self._geometry([each.box for each in cuts if all(self.frame.box_shape(each.box))])
+        if self._known is None or self._known[0] is not boxes:
+            self._known = boxes, self._geometry([box for box in boxes if all(self.frame.box_shape(box))])
         found = self._known[1]
         if not len(found.tasks):
             return

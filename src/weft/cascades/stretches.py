@@ -44,9 +44,8 @@ class Stretches:
         blocks = {label: self.frame.extents[label] for label in self.frame.order}
         blocks |= {rows[0]: self.tile[0], columns[0]: self.tile[1]}
         found: dict[int, list[tuple[int, frozenset[fx.Node]]]] = {}
-        for cut in kept(self.program, self.program.stages[0], self.frame, blocks, self.known):
-            row = cut.box[rows[0]][0] // self.tile[0]
-            found.setdefault(row, []).append((cut.box[columns[0]][0], cut.settled))
+        for box, settled in kept(self.program, self.program.stages[0], self.frame, blocks, self.known):
+            found.setdefault(box[rows[0]][0] // self.tile[0], []).append((box[columns[0]][0], settled))
         return found
 
     @cached_property

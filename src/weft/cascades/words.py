@@ -25,7 +25,7 @@ def explained(plan: Any) -> str:
         f"blocks      {cut}: {block} elements, {every} blocks",
     ]
     for at, stage in enumerate(plan.program.stages):
-        left = sum(math.prod(extent for _, extent in cut.box.values()) for cut in plan.cut(stage))
+        left = sum(math.prod(extent for _, extent in box.values()) for box in plan.cut(stage))
         if left < elements:
             lines.append(f"masks       pass {at + 1} computes {share(left / elements)} of S")
     if plan.few is not None:
