@@ -15,8 +15,11 @@ from weft.cascades.forward import Values
 from weft.cascades.frame import Frame
 from weft.cascades.program import Program
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
+from weft.cascades.terms import TYPES
+from weft.fn.pointwise import Pointwise
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.driver import aside_of_capture
+from weft.gpu.common.release import FUSION
 from weft.spec import Label
 
 BYTES = 16  # that a tensor map's strides are multiples of
@@ -62,6 +65,17 @@ class KernelArguments:
         outer = len(self.sides.batch) if at == 0 else len(self.frame.first.batch)
         inner = (self.sides.m, self.sides.n, self.sides.e)[at]
         return *(1,) * outer, len(inner), len(self.sides.n if at == 2 else self.sides.k)
+
+    def constants(self, written: Mapping[str, Pointwise | None], tile: Any) -> dict[str, Any]:
+        """Constants and options of a kernel: functions, types, warps and stages of loads."""
+        types = self.frame.products
+        found: dict[str, Any] = {name: None if each is None else each.jit for name, each in written.items()}
+        found["SUMS"] = TRITON_TYPES[types.accumulate].meant
+        found["PRODUCT"] = TRITON_TYPES[TYPES.get(tile.terms, types.product)].meant
+        if not tile.hopper:
+            found["PRECISION"] = types.as_they_are
+        fusion = FUSION if self.frame.device.type == "cuda" else {}
+        return {**found, "num_warps": tile.warps, "num_stages": tile.stages, **fusion}
 
     def outer(self, tensors: Sequence[Tensor | None]) -> list[Outer]:
         """For A, B and C each: divisor in the batch's index, extent and stride of the labels that it moves along."""

@@ -22,11 +22,10 @@ from weft.cascades.program import Program
 from weft.cascades.serving import LEAST, LEAST_E, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
-from weft.cascades.terms import BOUND, TYPES, held, terms_of
+from weft.cascades.terms import BOUND, held, terms_of
 from weft.fn.triton.device_code import jit_function
 from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
-from weft.gpu.common.release import FUSION
 from weft.spec import Label
 
 _LONGEST = 256  # of K and E: a tile has all of both
@@ -121,13 +120,7 @@ class _Kernel:
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(stretches.conditions),
             "PULL": functions.pull((), wanted), "PULL_SETTLED": functions.pull(stretches.conditions, wanted),
         }  # fmt: skip
-        types = frame.products
-        self.constants: dict[str, Any] = dict(sides_of)
-        self.constants |= {name: None if each is None else each.jit for name, each in written.items()}
-        product = TYPES.get(tile.terms, types.product)
-        self.constants |= {"SUMS": TRITON_TYPES[types.accumulate].meant, "PRODUCT": TRITON_TYPES[product].meant}
-        if not tile.hopper:
-            self.constants["PRECISION"] = types.as_they_are
+        self.constants = {**arguments.constants(written, tile), **sides_of}
         of_a, of_b, of_c = map(len, outer)
         whole = (True, k == tile_k, e == tile_e)
         if tile.terms:
@@ -149,13 +142,8 @@ class _Kernel:
         else:
             numbers += [*given.steps, *(part for each in given.outer for label in each for part in label)]
         keep_if_captured(self.arguments.frame.device, *self._tables)
-        options: dict[str, Any] = {"num_warps": self.tile.warps, "num_stages": self.tile.stages}
-        if self.arguments.frame.device.type == "cuda":
-            options |= FUSION
         grid = (self.arguments.sizes[0] * self._tiles,)
-        return Call(
-            self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), {**self.constants, **options}
-        )
+        return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), self.constants)
 
     def _term_maps(self, given: _Given) -> list[Any]:
         """Tensor maps of the terms of what stays, and of what moves."""

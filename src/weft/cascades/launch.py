@@ -26,11 +26,9 @@ from weft.cascades.program import Program
 from weft.cascades.serving import FEW, CascadeTile
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
-from weft.cascades.terms import TYPES, held, terms_of
+from weft.cascades.terms import held, terms_of
 from weft.fn.triton.device_code import jit_function
-from weft.gpu.common.constants import TRITON_TYPES
 from weft.gpu.common.constraints import power_of_two
-from weft.gpu.common.release import FUSION
 from weft.spec import Label
 
 
@@ -175,31 +173,25 @@ class CascadeLaunch:
 
     def _compiled(self, form: KernelForm) -> _Made:
         """The kernel of a form; where columns are shared it leaves the factor of D to the one that joins."""
-        tile, functions, settled, types = self.tile, self.functions, self.stretches.conditions, self.frame.products
-        factor = None if functions.factor is None or not form.fused else functions.factor.jit
+        tile, functions, settled = self.tile, self.functions, self.stretches.conditions
         own = form._replace(fused=form.fused and tile.splits == 1)
         text = kernel_text if not tile.hopper else hopper_sums_text if tile.terms else hopper_text
         kernel = jit_function(text(own), namespace if tile.hopper else names)
+        factor = functions.factor if form.fused else None
         written = {
             "FIRST": functions.first(), "FIRST_SETTLED": functions.first(settled), "REST": functions.rest(),
-            "SETTLED": functions.rest(settled),
+            "SETTLED": functions.rest(settled), "FACTOR": factor if own.fused else None,
         }  # fmt: skip
-        sums = TRITON_TYPES[types.accumulate].meant
-        found = {"BN": tile.n, "BK": tile.k, "BE": tile.e, "FACTOR": factor if own.fused else None, "SUMS": sums}
-        found |= {name: None if function is None else function.jit for name, function in written.items()}
-        found["PRODUCT"] = TRITON_TYPES[TYPES.get(tile.terms, types.product)].meant
+        found = {**self.arguments.constants(written, tile), "BN": tile.n, "BK": tile.k, "BE": tile.e}
         if tile.hopper and tile.terms:
             del found["BE"]
             found |= {"TERMS": tile.terms, "STAGES": tile.stages}
         if not tile.hopper:
-            found |= {"BM": tile.m, "PRECISION": types.as_they_are}
-        found |= {"num_warps": tile.warps, "num_stages": tile.stages}
-        if self.frame.device.type == "cuda":
-            found |= FUSION
+            found["BM"] = tile.m
         if tile.splits == 1:
             return _Made(kernel, found, form.step, None, {})
-        join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "FACTOR": factor, "SUMS": sums}
-        join["num_warps"] = 4
+        join = {"SHARES": power_of_two(tile.splits), "BE": min(tile.e, 128), "SUMS": found["SUMS"], "num_warps": 4}
+        join["FACTOR"] = None if factor is None else factor.jit
         return _Made(kernel, found, form.step, jit_function(join_text(form)), join)
 
     def _form(self, values: Values, finished: bool, outer: Sequence[Outer]) -> KernelForm:
