@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from weft.base.cached import cached_property
 from weft.cascades.frame import Frame
+from weft.cascades.lowering import number_of
 from weft.cascades.program import Program
 from weft.cascades.step import PeakText, SumText
 from weft.fn.derivative import pull, recorded
@@ -150,7 +151,7 @@ class ElementFunctions:
         if node.target is not aten.where.self or not isinstance(node.args[1], fx.Node):
             return False
         free = s not in self.between.ancestors([node.args[0]], frozenset())  # type: ignore[list-item]
-        return free and _number(node.args[2]) == -torch.inf and self._is_plain(node.args[1])
+        return free and number_of(node.args[2]) == -torch.inf and self._is_plain(node.args[1])
 
 
 def _one(given: Sequence[fx.Node]) -> RecordedFunction:
@@ -215,7 +216,7 @@ def _shortened(function: RecordedFunction) -> RecordedFunction:
 def _times(value: Any, factor: float) -> tuple[Any, float]:
     """The two factors of a value times a number, a number that the value is a multiple of taken in."""
     if isinstance(value, fx.Node) and value.target is aten.mul.Tensor and value.meta["dtype"] == torch.float32:
-        number = _number(value.args[1])
+        number = number_of(value.args[1])
         if number is not None and 2.0**-100 < abs(number) < 2.0**100:
             return value.args[0], number * factor
     return value, factor
@@ -223,7 +224,7 @@ def _times(value: Any, factor: float) -> tuple[Any, float]:
 
 def _inverse(divisor: Any) -> float | None:
     """1 / a number; None where either is none, or far from 1."""
-    number = _number(divisor)
+    number = number_of(divisor)
     return 1 / number if number is not None and 2.0**-100 < abs(number) < 2.0**100 else None
 
 
@@ -242,7 +243,7 @@ def _is_weight(node: fx.Node, peak: fx.Node, source: fx.Node) -> bool:
 
 def _is_positive(value: Any) -> bool:
     """Whether a value is known to be positive, or a sum of nothing."""
-    number = _number(value)
+    number = number_of(value)
     if number is not None:
         return number > 0
     if value.target in (aten.exp.default, aten.exp2.default, aten.sigmoid.default):
@@ -254,14 +255,3 @@ def _is_positive(value: Any) -> bool:
     if value.target in (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.reciprocal.default):
         return not value.kwargs and all(map(_is_positive, value.args))
     return False
-
-
-def _number(value: Any) -> float | None:
-    """The number that a value is everywhere."""
-    if isinstance(value, fx.Node):
-        name = value.target
-        if name is aten.full_like.default:
-            value = value.args[1]
-        elif name is aten.scalar_tensor.default:
-            value = value.args[0]
-    return float(value) if isinstance(value, (bool, int, float)) else None

@@ -105,3 +105,14 @@ def _exponentials(made: Rewriting, node: fx.Node, kind: str) -> fx.Node:
         return made.call(aten.div.Tensor, weights, safe, like=node)
     logarithm = made.call(aten.add.Tensor, made.call(aten.log.default, safe, like=node), peak, like=node)
     return made.call(aten.where.self, nothing, made.number(-math.inf, node), logarithm, like=node)
+
+
+def number_of(value: Any) -> float | None:
+    """The number that a value is everywhere."""
+    if isinstance(value, fx.Node):
+        name = value.target
+        if name is aten.full_like.default:
+            value = value.args[1]
+        elif name is aten.scalar_tensor.default:
+            value = value.args[0]
+    return float(value) if isinstance(value, (bool, int, float)) else None

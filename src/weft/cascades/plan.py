@@ -37,7 +37,7 @@ from weft.cascades.second import SecondAlgebra
 from weft.cascades.serving import is_hopper, tiles_for
 from weft.cascades.takeover import Loops, Takeover
 from weft.cascades.transforms import transformed
-from weft.cascades.whole import arranging, whole
+from weft.cascades.whole import Writer
 from weft.cascades.words import explained
 from weft.cpu import jit
 from weft.engine.calls import Calls
@@ -112,16 +112,6 @@ class CascadePlan:
     def several(self) -> bool:
         """Whether results come as a tuple."""
         return len(self.between.outputs) > 1 or (self.between.several and not self.meets)
-
-    @property
-    def described_results(self) -> list[tuple[tuple[Label, ...], torch.dtype]]:
-        """The labels and types of the results."""
-        outputs = [] if self.notation.d is None else [(self.notation.d, self.result_type)]
-        for node in self.between.outputs[self.meets :]:
-            dtype = node.meta["dtype"]
-            kept = tuple(label for label in self.notation.s if label in self.between.modes[node])
-            outputs.append((kept, self.frame.stored_as(dtype) if node in self.between.elementwise else dtype))
-        return outputs
 
     def _framed(self) -> Frame:
         """Labels by role."""
@@ -242,14 +232,20 @@ class CascadePlan:
                 name: as_tensor(f"operand '{name}'", each).resolve_neg() for name, each in (operands or {}).items()
             }
             self.said.check(read, named)
-            beside = [named[name] for name in self.said.operands]
-            plan = self._now((*read, *beside))
-            if is_transforming():
-                return transformed(plan, read, named)
-            found, known = plan.called(read, named)
-            if all(one is other for one, other in zip(given, (*read, *beside), strict=False)):
-                self._calls.keep(place, given, known)
-        return returned(source_of(*tensors), None, found, False) if tensors else found
+            plan = self._now((*read, *[named[name] for name in self.said.operands]))
+            return plan.answer(read, named, self._calls, place, given)
+
+    def answer(
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], calls: Calls, place: Any, given: Sequence[Any]
+    ) -> Any:
+        """Results of tensors that are read, as the kind that was `given`; later calls that are alike are known."""
+        if is_transforming():
+            return transformed(self, tensors, operands)
+        found, known = self.called(tensors, operands)
+        read = (*tensors, *[operands[name] for name in self.said.operands])
+        if all(one is other for one, other in zip(given, read, strict=False)):
+            calls.keep(place, given, known)
+        return returned(source_of(*given[: self.count]), None, found, False)
 
     def _words(self, tensors: Sequence[Any], operands: Any) -> tuple[Any, Sequence[Any]]:
         """All that a call says, and its tensors; None for one that must be read."""
@@ -257,7 +253,7 @@ class CascadePlan:
         if operands is None and not self.said.operands:
             return print_of, tensors
         if type(operands) is not dict or operands.keys() != self.said.operands.keys():
-            return None, ()
+            return None, tensors
         return print_of, (*tensors, *[operands[name] for name in self.said.operands])
 
     def _now(self, given: Sequence[Tensor]) -> CascadePlan:
@@ -320,7 +316,7 @@ class CascadePlan:
 
     def whole(self, wide: torch.dtype) -> TorchProgram:
         """The call as one program of torch's operations, computed in a type, of A, B, C, operands and coordinates."""
-        return whole(self, *self._laid, wide)
+        return Writer(self, wide).whole(*self._laid)
 
     @cached_property
     def few(self) -> TorchProgram | None:
@@ -348,7 +344,8 @@ class CascadePlan:
         first, second = self.frame.first, self.frame.second
         orders = [first.y, first.x] if self.frame.swapped else [first.x, first.y]
         tensors, operands = self._laid
-        return arranging(self, tensors, orders if second is None else [*orders, second.y], operands)
+        orders += [] if second is None else [second.y]
+        return Writer(self, self.frame.products.accumulate).arranging(tensors, orders, operands)
 
     def _preparing(self, given: Sequence[Tensor], grads: bool) -> Callable[[], tuple[Any, Any]]:
         """The kernel and that of gradients compiled, for tensors like these."""

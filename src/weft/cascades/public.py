@@ -10,7 +10,7 @@ import torch
 
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import as_key, said_options
-from weft.base.arrays import as_tensor, is_transforming, outside_transforms, returned, source_of
+from weft.base.arrays import as_tensor, outside_transforms
 from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside_graphs
 from weft.engine.calls import CALLS
@@ -86,16 +86,9 @@ def cascade(equation: Equation, a: Any, b: Any, c: Any = None, **keywords: Any) 
         return found
     if is_traced(given):
         return as_operation("traced cascade")(equation, a, b, c, keywords)
-    from weft.cascades.transforms import transformed
-
     with call_context(lambda: describe_many("cascade", equation, given)):
         plan, tensors, operands = _planned("cascade", equation, given, keywords)
-        if is_transforming():
-            return transformed(plan, tensors, operands)
-        found, known = plan.called(tensors, operands)
-        if all(one is other for one, other in zip((*given, *beside), (*tensors, *operands.values()), strict=False)):
-            CALLS.keep(place, (*given, *beside), known)
-        return returned(source_of(*given), None, found, False)
+        return plan.answer(tensors, operands, CALLS, place, (*given, *beside))
 
 
 @signed("plan_cascade", ("equation", "a", "b", "c"), "CascadePlan")

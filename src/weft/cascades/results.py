@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from weft.spec import Label
@@ -13,21 +14,26 @@ Labels = tuple[Label, ...]
 
 
 class Results:
-    """The labels of a plan's results in both orders: D with those that were asked for, others with theirs in S's."""
+    """The labels of a plan's results in both orders: D with those that were asked for, others with theirs in S's.
+
+    `described` are the labels and types that the caller has.
+    """
 
     def __init__(self, plan: Any) -> None:
-        self._frame, self._meets = plan.frame, plan.meets
-        modes = [plan.between.modes[node] for node in plan.between.outputs[plan.meets :]]
-        self._orders: list[tuple[Labels, Labels]] = [
-            (_kept(plan.frame.order, each), _kept(plan.notation.s, each)) for each in modes
-        ]
-        if plan.meets:
-            self._orders.insert(0, (plan.frame.second.result, plan.notation.d))
+        frame, between = plan.frame, plan.between
+        self._frame, self._meets = frame, plan.meets
+        self._own: list[Labels] = [frame.second.result] if plan.meets else []
+        self.described: list[tuple[Labels, torch.dtype]] = [(plan.notation.d, plan.result_type)] if plan.meets else []
+        for node in between.outputs[plan.meets :]:
+            dtype, modes = node.meta["dtype"], between.modes[node]
+            self._own.append(_kept(frame.order, modes))
+            stored = frame.stored_as(dtype) if node in between.elementwise else dtype
+            self.described.append((_kept(plan.notation.s, modes), stored))
 
     def laid_out(self, found: Sequence[Tensor]) -> list[Tensor]:
         """Results as the caller has them."""
         results = []
-        for value, (own, asked) in zip(found, self._orders, strict=True):
+        for value, own, (asked, _) in zip(found, self._own, self.described, strict=True):
             value = value.reshape([self._frame.extents[label] for label in own])
             results.append(value.permute([own.index(label) for label in asked]))
         return results
@@ -35,7 +41,7 @@ class Results:
     def along_s(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Gradients of results, or the first results, as `laid_out` was given them."""
         found: list[Tensor | None] = []
-        for at, (grad, (own, asked)) in enumerate(zip(grads, self._orders, strict=False)):
+        for at, (grad, own, (asked, _)) in enumerate(zip(grads, self._own, self.described, strict=False)):
             if grad is not None:
                 grad = grad.permute([asked.index(label) for label in own])
                 grad = grad if self._meets and at == 0 else grad.reshape(self._frame.shape(frozenset(own)))

@@ -12,6 +12,7 @@ this form. What is not says here why.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from torch import fx
 
 from weft.cascades.between import Between
-from weft.cascades.lowering import Rewriting, lowered
+from weft.cascades.lowering import Rewriting, lowered, number_of
 from weft.fn.reductions import REDUCE, is_reduction
 from weft.spec import Label
 
@@ -70,9 +71,7 @@ def running(written: Between, meets: bool, columns: Collection[Label], extents: 
             if product is not None and product not in free:
                 met, factor = _run(made, product, free, sorted(map(str, columns)))
                 results = (met, *results[1:]) if isinstance(results, tuple) else met
-            kept = results if factor is None else _with(results, factor)
-            found = made.finished(kept)
-            return _checked(found, factor is not None)
+            return _finished(made, results, factor)
         if between.large(node) and node.args[0] not in free:
             if node.args[1] != "sum":
                 raise NotRunning(f"weft.{node.args[1]} of a value that was reduced before")
@@ -84,19 +83,16 @@ def running(written: Between, meets: bool, columns: Collection[Label], extents: 
     raise AssertionError("a graph has an output")
 
 
-def _with(results: Any, factor: fx.Node) -> tuple[fx.Node, ...]:
-    return (*results, factor) if isinstance(results, tuple) else (results, factor)
-
-
-def _checked(found: Between, has_factor: bool) -> Running:
-    """The factor, which stands last, taken off the results."""
-    factor = None
-    if has_factor:
-        *results, factor = found.outputs
-        found.outputs, found.several = tuple(results), found.several and len(results) > 1
-        if factor in found.elementwise:
-            raise NotRunning("the factor behind the sum has modes that none of its parts has all of")
-    return Running(found, factor)
+def _finished(made: Rewriting, results: Any, factor: fx.Node | None) -> Running:
+    """The new function, and its node of the factor, which is none of the results."""
+    if factor is None:
+        return Running(made.finished(results), None)
+    found = made.finished((*results, factor) if isinstance(results, tuple) else (results, factor))
+    *outputs, behind = found.outputs
+    found.outputs, found.several = tuple(outputs), len(outputs) > 1
+    if behind in found.elementwise:
+        raise NotRunning("the factor behind the sum has modes that none of its parts has all of")
+    return Running(found, behind)
 
 
 def _free(between: Between) -> set[fx.Node]:
@@ -168,7 +164,7 @@ def _split(between: Between, node: fx.Node, free: Collection[fx.Node], into: _Fa
     elif name == "neg":
         into.number = -into.number
         _split(between, node.args[0], free, into, power)  # type: ignore[arg-type]
-    elif name == "where" and power > 0 and node.args[0] in free and _is_zero(node.args[2]):
+    elif name == "where" and power > 0 and node.args[0] in free and number_of(node.args[2]) == 0:
         into.masks.append(node.args[0])  # type: ignore[arg-type]
         _split(between, node.args[1], free, into, power)  # type: ignore[arg-type]
     else:
@@ -189,14 +185,6 @@ def _split_exponent(between: Between, node: fx.Node, free: Collection[fx.Node], 
         _split_exponent(between, node.args[0], free, into, -sign)  # type: ignore[arg-type]
     else:
         raise NotRunning(_reason(node))
-
-
-def _is_zero(value: Any) -> bool:
-    """Whether a value is the number 0."""
-    if isinstance(value, fx.Node):
-        name = _name(value)
-        value = value.args[1] if name == "full_like" else value.args[0] if name == "scalar_tensor" else None
-    return isinstance(value, (bool, int, float)) and value == 0
 
 
 def _reason(node: fx.Node) -> str:
@@ -237,7 +225,4 @@ def _sum(made: Rewriting, terms: list[tuple[fx.Node, int]], like: fx.Node) -> fx
 
 
 def _joined(made: Rewriting, target: Any, nodes: list[fx.Node], like: fx.Node) -> fx.Node | None:
-    found: fx.Node | None = None
-    for node in nodes:
-        found = node if found is None else made.call(target, found, node, like=like)
-    return found
+    return functools.reduce(lambda x, y: made.call(target, x, y, like=like), nodes) if nodes else None

@@ -23,19 +23,7 @@ Shape = tuple[int, ...]
 Laid = tuple[Sequence[Label], Sequence[int]]  # a tensor's labels and its shape
 
 
-def arranging(
-    plan: Any, tensors: Sequence[Laid], orders: Sequence[Sequence[Label]], operands: Sequence[Laid]
-) -> Program:
-    """Tensors with the dimensions of their orders, missing ones of extent 1, in the type of products; operands as S."""
-    return _Writer(plan, plan.frame.products.accumulate).arranging(tensors, orders, operands)
-
-
-def whole(plan: Any, tensors: Sequence[Laid], operands: Sequence[Laid], wide: torch.dtype) -> Program:
-    """The results of a plan, a tuple, as the caller has them, of tensors, operands and coordinates that lie so."""
-    return _Writer(plan, wide).written(tensors, operands)
-
-
-class _Writer(GraphWriter):
+class Writer(GraphWriter):
     """Writes a plan's two contractions and the function between them, computed in a type; a term has letters."""
 
     def __init__(self, plan: Any, wide: torch.dtype) -> None:
@@ -49,7 +37,8 @@ class _Writer(GraphWriter):
     def _term(self, labels: Sequence[Label]) -> str:
         return "".join(self._letters[label] for label in labels)
 
-    def written(self, tensors: Sequence[Laid], operands: Sequence[Laid]) -> Program:
+    def whole(self, tensors: Sequence[Laid], operands: Sequence[Laid]) -> Program:
+        """The results of a plan, a tuple, as the caller has them, of tensors, operands and coordinates that lie so."""
         a, b, *c = [(self.graph.placeholder(f"tensor_{at}"), *each) for at, each in enumerate(tensors)]
         inputs = self.between.inputs
         for node, (labels, shape) in zip(inputs[1:], operands, strict=False):
@@ -69,6 +58,7 @@ class _Writer(GraphWriter):
     def arranging(
         self, tensors: Sequence[Laid], orders: Sequence[Sequence[Label]], operands: Sequence[Laid]
     ) -> Program:
+        """Tensors with the dimensions of orders, missing ones of extent 1, in the type of products; operands as S."""
         places = [self.graph.placeholder(f"tensor_{at}") for at in range(len(tensors) + len(operands))]
         results = []
         for x, laid, order in zip(places, tensors, orders, strict=False):

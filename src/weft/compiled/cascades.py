@@ -212,7 +212,7 @@ def plan_text(plan: CascadePlan, options: Options, alpha: float) -> str:
     given = plan.notation
     terms = [texts(term) for term in (given.a, given.b, given.s, given.c, given.d) if term is not None]
     between = RecordedFunction(written.graph, ("value", *written.names))
-    outputs = tuple([(texts(labels), dtype) for labels, dtype in plan.described_results])
+    outputs = tuple([(texts(labels), dtype) for labels, dtype in plan.results.described])
     return text_of(CascadeCall(CascadeNotation(*terms), between, asked, alpha, outputs))
 
 
