@@ -154,6 +154,24 @@ def test_exponents_reuse_and_constants() -> None:
     torch.testing.assert_close(fixed(*tensors[3:]), 2 * expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("net", [chain(6), comb()], ids=["chain", "comb"])
+def test_exponents_are_stripped_in_replayed_steps(net: Net, dtype: torch.dtype) -> None:
+    """On new values, of other magnitudes, in the same memory and in other memory."""
+    tensors, expected = on_gpu(net, dtype)
+    planned = weft.network(net.equation, *tensors, strip_exponent=True, cuda_graph=True)
+    loose = {torch.float16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
+    for factor in (1.0, 1.0, 2.0, 2.0**-6, 3.0):
+        for given in ([tensor * factor for tensor in tensors], tensors):
+            scale = factor ** len(tensors) if given is not tensors else 1.0
+            mantissa, exponent = planned(*given)
+            assert mantissa.abs().max() <= 1
+            torch.testing.assert_close(
+                mantissa.double() * 10**exponent / scale, expected, rtol=loose, atol=loose * expected.abs().max().item()
+            )
+    assert planned.latest.replay is not None
+
+
 def test_memory_stays_under_what_is_said() -> None:
     tensors = [torch.randn(1024, 1024, device="cuda") for _ in range(6)]
     planned = weft.network("ab,bc,cd,de,ef,fg->ag", *tensors)

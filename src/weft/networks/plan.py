@@ -178,7 +178,7 @@ def _places(
     items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     apart = SMALL if limit is None else apart_within(limit - memory.bytes(tree))
     found = arena(tree, items, once, keep=settings.reuse, apart=apart)
-    replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
+    replays = settings.device.type == "cuda" and not settings.check_finite
     if replays and may_replay(tree, once, price, settings.cuda_graph):
         gathered = gathered_bytes(tree, once, dtypes)
     if limit is None:

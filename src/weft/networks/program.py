@@ -78,10 +78,9 @@ class NetworkProgram:
         self._plain: list[ContractionCall] = []
         self._stream: Any = None
         self.replay: Replay | None = None
-        if self._strips_exponents or self.device.type != "cuda":
-            return
-        if graphs and (graphs is True or is_worth_while(self.each, plan.gathered)):
-            self.replay = Replay(self.each, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
+        wanted = graphs is True or (graphs and is_worth_while(self.each, plan.gathered))
+        if wanted and self.device.type == "cuda":
+            self.replay = Replay(self.each, self._run, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | None:
         """The result of a plain call, in memory of its own; None where none is left, which is reported in full."""
@@ -318,23 +317,25 @@ class NetworkProgram:
         """The last step of a slice: the first one of a sum writes, the others add."""
         _run_last(self.last_call(values, place.into, place.added, place.last, whole), values, place)
         values[self._root.node] = place.into
-        self._made(self._root, values, watch, where)
+        if self._strips_exponents:
+            find_peaks(values, (self._root.node,), self._first_peak)
+        if watch is not None:
+            watch(self._root, values, where)
 
     def _calls(
         self, calls: Iterable[ContractionCall], values: list[Any], watch: Watch | None,
         where: Mapping[int, int],
     ) -> None:  # fmt: skip
         for call in calls:
-            call.run(values)
-            if watch is not None or self._strips_exponents:
-                self._made(TreeStep(call.node, call.left, call.right), values, watch, where)
+            self._run(call, values)
+            if watch is not None:
+                watch(TreeStep(call.node, call.left, call.right), values, where)
 
-    def _made(self, step: TreeStep, values: list[Any], watch: Watch | None, where: Mapping[int, int]) -> None:
-        """What follows a step: the peak of its result, and the look at it."""
+    def _run(self, call: ContractionCall, values: list[Any]) -> None:
+        """A step, and the peak of its result where exponents are stripped."""
+        call.run(values)
         if self._strips_exponents:
-            find_peaks(values, (step.node,), self._first_peak)
-        if watch is not None:
-            watch(step, values, where)
+            find_peaks(values, (call.node,), self._first_peak)
 
     def _above(
         self, calls: Sequence[ContractionCall], changed: Collection[int] | None

@@ -11,7 +11,7 @@ that takes an arena in which nothing shares a place.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ _SELDOM = 1.5  # times of the runs so far after which better kernels are looked 
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
 Calls = Sequence[ContractionCall]
+Run = Callable[[ContractionCall, list[Any]], None]
 
 
 def is_worth_while(calls: Calls, gathered: int) -> bool:
@@ -57,10 +58,10 @@ def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | s
 class Replay:
     """Graphs of the same steps, on operands of the caller's or gathered ones."""
 
-    def __init__(self, calls: Calls, leaves: int, *, apart: bool, most: float = math.inf) -> None:
-        """`apart`: no intermediate shares a place with another, so steps may run side by side. `most`: bytes that
-        gathered operands may take; where they take more the steps are launched one by one."""
-        self._calls, self._most = calls, most
+    def __init__(self, calls: Calls, run: Run, leaves: int, *, apart: bool, most: float = math.inf) -> None:
+        """`run` runs one of the steps. `apart`: no intermediate shares a place with another, so steps may run side by
+        side. `most`: bytes that gathered operands may take; where they take more the steps are launched one by one."""
+        self._calls, self._run, self._most = calls, run, most
         self._taken = sorted({node for call in calls for node in (call.left, call.right) if node < leaves})
         self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
         self._promoting = [call.launch for call in calls if isinstance(call.launch, PromotingLaunch)]
@@ -139,7 +140,7 @@ class Replay:
 
     def _launched(self, values: list[Any]) -> None:
         for call in self._calls:
-            call.run(values)
+            self._run(call, values)
 
     def _side_by_side(self, values: list[Any]) -> None:
         """Each step on the stream of one that it needs, behind the other; those that need none on any."""
@@ -161,7 +162,7 @@ class Replay:
                 if of_node[node] is not stream:
                     stream.wait_event(done[node])
             with torch.cuda.stream(stream):
-                call.run(values)
+                self._run(call, values)
             of_node[call.node], done[call.node] = stream, stream.record_event()
         for stream in streams[1:]:
             main.wait_stream(stream)
