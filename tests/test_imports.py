@@ -159,7 +159,7 @@ def test_networks_without_cotengra() -> None:
 #: What each raises or prints says what to install.
 NOT_INSTALLED = {
     "import weft; weft.profile(None)": "weft.profile comes with the distribution weft-bench",
-    "from weft.base.extensions import reader; reader('kernel', 'plan.kernels')": "plan.kernels comes with the "
+    "from weft.base.extensions import reader; reader('kernels.kernel', 'plan.kernels')": "plan.kernels comes with the "
     "distribution weft-bench",
     "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
     "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",

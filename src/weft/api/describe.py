@@ -148,7 +148,7 @@ def kernels_for(request: Request, choice: Choice | None) -> tuple[Any, ...]:
 
     with collected():
         launch = choice.built()[1]
-        found: tuple[Any, ...] = reader("kernel", "the code of kernels").kernels_of(launch, request.target)
+        found: tuple[Any, ...] = reader("kernels.kernel", "the code of kernels").kernels_of(launch, request.target)
         return found
 
 

@@ -1,8 +1,8 @@
 """Commands and public names that another distribution, weft-bench, adds to weft.
 
 It names them as entry points: ``weft.commands`` adds commands to the `weft` program, ``weft.names`` are attributes of
-the package `weft`, ``weft.tuning`` serves options of `weft tune`. What reads the kernels of a plan is a folder of it,
-`weft_bench.kernels`, which weft asks for by name when a user does.
+the package `weft`, ``weft.tuning`` serves options of `weft tune`. What reads the kernels of a plan, and draws networks,
+weft asks for by the name of a module when a user does.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def provided(group: str, name: str, what: str) -> Any:
 
 
 def reader(module: str, what: str) -> Any:
-    """A module of `weft_bench.kernels`. `UnsupportedError` where weft-bench is not installed."""
+    """A module of `weft_bench`, by its name there. `UnsupportedError` where weft-bench is not installed."""
     try:
-        return import_module(f"weft_bench.kernels.{module}")
+        return import_module(f"weft_bench.{module}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "weft_bench":
             raise

@@ -206,7 +206,7 @@ def explain(
             typer.echo("\n".join(f"wrote {file}" for file in files))
             return
         if ptx or sass:
-            text = reader("text", "weft explain --ptx")
+            text = reader("kernels.text", "weft explain --ptx")
             typer.echo(text.code_text(kernels, "sass" if sass else "ptx", lines))
             return
         if as_json:
@@ -222,7 +222,7 @@ def _exported(request: Request, contraction: Contraction, choice: Choice | None,
     if choice is None or request.target.kind != "cuda":
         raise UnsupportedError("kernels are exported for NVIDIA GPUs: --target names one")
     need_triton("kernels are compiled")
-    found: list[Path] = reader("export", "weft explain --export").export(request, contraction, choice, folder)
+    found: list[Path] = reader("kernels.export", "weft explain --export").export(request, contraction, choice, folder)
     return found
 
 

@@ -11,6 +11,7 @@ import torch
 from weft.base.arrays import Array, One, Returned, Scaled, like, outside_transforms
 from weft.base.describe import describe_operands
 from weft.base.dispatch import as_operation, is_traced, outside_graphs
+from weft.base.extensions import reader
 from weft.base.figures import counted
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, UnsupportedError, call_context
@@ -34,8 +35,9 @@ NONE: Mapping[int, torch.Tensor] = MappingProxyType({})
 class Network(Generic[Returned]):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
-    Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()` and `report()` say what
-    was planned; `error_bound(*tensors)` how far a result may be off.
+    Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
+    `draw()` and `to_html()` say what was planned, the last three where weft-bench is installed; `error_bound(*tensors)`
+    how far a result may be off.
     """
 
     def __init__(self, plan: NetworkPlan, constants: Mapping[int, torch.Tensor] = NONE, reduce: Any = None) -> None:
@@ -359,6 +361,20 @@ class Network(Generic[Returned]):
         from weft.networks.report import report
 
         return report(self.plan, self.latest)
+
+    def to_graph(self) -> Any:
+        """The contraction tree as a `networkx.DiGraph`: see `weft_bench.report.trees.to_graph`."""
+        return reader("report.trees", "Network.to_graph()").to_graph(self)
+
+    def draw(self, file: Any = None) -> Any:
+        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
+        are predicted seconds."""
+        return reader("report.trees", "Network.draw()").draw(self, file)
+
+    def to_html(self, file: Any = None) -> str:
+        """The text of `explain` and the tree as one HTML page; saved where `file` is a path."""
+        page: str = reader("report.trees", "Network.to_html()").to_html(self, file)
+        return page
 
     def _repr_html_(self) -> str:
         """HTML for a notebook: figures, and the text of `explain` behind a click."""

@@ -103,7 +103,8 @@ class PlanBase:
         """
         if self._request.target.kind == "cpu":
             return ()
-        found: tuple[Any, ...] = reader("kernel", "plan.kernels").kernels_of(self._first().launch, self._request.target)
+        kernels_of = reader("kernels.kernel", "plan.kernels").kernels_of
+        found: tuple[Any, ...] = kernels_of(self._first().launch, self._request.target)
         return found
 
     def warm(self) -> Self:

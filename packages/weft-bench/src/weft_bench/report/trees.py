@@ -7,8 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from weft.base.figures import counted
 from weft.networks.network import Network
 from weft.networks.plan import NetworkPlan
@@ -62,9 +60,11 @@ def positions(network: NetworkPlan) -> dict[int, tuple[float, float]]:
     return found
 
 
-def draw(network: Network[Any], file: Any = None) -> Figure:
+def draw(network: Network[Any], file: Any = None) -> Any:
     """The tree as a figure, saved where `file` is a path: circles grow with the tensors' bytes, colours are predicted
     seconds of the step that makes them."""
+    from matplotlib.figure import Figure
+
     at, graph = positions(network.plan), to_graph(network)
     figure = Figure(figsize=(max(4.0, min(24.0, 0.16 * len(at))), 5.0), layout="constrained")
     axes = figure.add_subplot()
