@@ -54,7 +54,7 @@ def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target)
         "COMPUTE": TRITON_TYPES[real(permutation.compute)],
         "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
         "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
-        "AUX": AuxParams._make((*(tuple(every[at] for at in each) for each in taken), -1)),
+        "AUX": AuxParams._make(tuple(every[at] for at in each) for each in taken),
     }
     layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
     pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
