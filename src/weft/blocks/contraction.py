@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast, overload
 
-import torch
-
 from weft.api.autocast import cast_by_autocast
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
@@ -102,13 +100,6 @@ def _of_charges(notation: Notation, a: ChargedTensor, b: ChargedTensor) -> Produ
 
 def _charge(a: ChargedTensor, b: ChargedTensor) -> Charge:
     return a.symmetry.sum([(1, a.charge), (1, b.charge)])
-
-
-def _over(tensor: Blocked, buffer: torch.Tensor) -> Blocked:
-    """A tensor with its blocks over another buffer."""
-    if isinstance(tensor, BlockTensor):
-        return BlockTensor.over(tensor.structure, buffer)
-    return ChargedTensor.over(tensor.legs, tensor.charge, tensor.structure, buffer)
 
 
 def _check(notation: Notation, a: Blocked, b: Blocked) -> None:
