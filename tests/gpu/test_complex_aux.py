@@ -14,7 +14,6 @@ from weft import reference
 from weft.gpu.blas import family as blas
 from weft.gpu.complex.real_forms import family as real_forms
 from weft.planner.schedule import Target
-from weft.plans.passed import in_order
 from weft.spec import Layout
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
@@ -99,7 +98,7 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
     contraction = plan._request.contraction(Layout.of(c) if added else None, layouts[0], tuple(layouts[1:]))
     contraction = weft.spec.canonical(contraction)
     outputs = [result.tensor for result in results[1:]]
-    aux = in_order(contraction.aux, tensors, outputs)
+    aux = [*(tensors.get(each.name) for each in contraction.aux if each.kind != "output"), *outputs]
     ways: dict[Any, Any] = {}
     for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
         ways.setdefault((schedule.form, *(step and step.transfer.form for step in schedule.steps)), schedule)

@@ -25,6 +25,7 @@ from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16, split_bytes
 from weft.planner.target import target_of
 from weft.spec import Layout
+ATEN = torch.ops.aten
 
 
 class Allocations(TorchDispatchMode):
@@ -36,7 +37,7 @@ class Allocations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not func.is_view and isinstance(result, Tensor):
+        if func in (ATEN.empty.memory_format, ATEN.empty_strided.default, ATEN.new_empty.default):
             self.found.append(result)
         return result
 
