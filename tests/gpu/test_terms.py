@@ -25,6 +25,7 @@ from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16, split_bytes
 from weft.planner.target import target_of
 from weft.spec import Layout
+
 ATEN = torch.ops.aten
 
 
