@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -19,7 +19,7 @@ from weft.cascades.hopper_backward import hopper_backward_text
 from weft.cascades.hopper_sums_backward import hopper_sums_backward_text
 from weft.cascades.kernel import names
 from weft.cascades.program import Program
-from weft.cascades.serving import LEAST, LEAST_E, unserved
+from weft.cascades.serving import LEAST, LEAST_E, CascadeTile, unserved
 from weft.cascades.step import StepForm
 from weft.cascades.stretches import Stretches
 from weft.cascades.terms import BOUND, held, terms_of
@@ -32,17 +32,6 @@ _LONGEST = 256  # of K and E: a tile has all of both
 _HOPPER_LONGEST = 128  # that registers of the warp-specialised kernels hold
 
 
-class BackwardTile(NamedTuple):
-    """Rows and columns of a tile of S, warps, and stages of loads; `hopper`: a warp-specialised kernel."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-    hopper: bool = False
-    terms: int = 0  # of float32 values; then the kernel is `hopper_sums_backward`'s
-
-
 def differentiates(program: Program, frame: Frame) -> bool:
     """Whether kernels make the gradients of A, B and C."""
     if unserved(program, frame) is not None or frame.products.accumulate != torch.float32:
@@ -53,29 +42,29 @@ def differentiates(program: Program, frame: Frame) -> bool:
     return stored and sums and all(size_of(frame, labels) <= _LONGEST for labels in sides)
 
 
-def hopper_tile(frame: Frame, widest: int) -> BackwardTile | None:
+def hopper_tile(frame: Frame, widest: int) -> CascadeTile | None:
     """The tile of the warp-specialised kernel, which makes all gradients; None for what it does not serve."""
     if frame.second is None or frame.products.product.itemsize > 2 or widest > _HOPPER_LONGEST:
         return None
-    return BackwardTile(ROWS, GROUPS * ROWS, WARPS, STAGES, True)
+    return CascadeTile(ROWS, GROUPS * ROWS, WARPS, STAGES, hopper=True)
 
 
-def backward_tiles(frame: Frame, widest: int) -> tuple[BackwardTile, BackwardTile]:
+def backward_tiles(frame: Frame, widest: int) -> tuple[CascadeTile, CascadeTile]:
     """The tiles of the kernel of the rows, and of that of the columns."""
     if frame.products.product.itemsize > 2:
         side = 32 if widest > 64 else 64
-        return BackwardTile(side, 32, 4, 2), BackwardTile(32, side, 4, 2)
+        return CascadeTile(side, 32, 4, 2), CascadeTile(32, side, 4, 2)
     if widest > 128:
-        return BackwardTile(64, 32, 8, 2), BackwardTile(32, 64, 8, 2)
+        return CascadeTile(64, 32, 8, 2), CascadeTile(32, 64, 8, 2)
     if widest > 64:
-        return BackwardTile(128, 64, 8, 2), BackwardTile(64, 128, 8, 2)
-    return BackwardTile(128, 128, 8, 2), BackwardTile(64, 128, 8, 3)
+        return CascadeTile(128, 64, 8, 2), CascadeTile(64, 128, 8, 2)
+    return CascadeTile(128, 128, 8, 2), CascadeTile(64, 128, 8, 3)
 
 
-def sums_tiles(k: int) -> tuple[BackwardTile, BackwardTile]:
+def sums_tiles(k: int) -> tuple[CascadeTile, CascadeTile]:
     """The tiles of the kernels of terms."""
-    stays, moves = GROUPS * ROWS, 64 if k <= 64 else 32
-    return BackwardTile(stays, moves, WARPS, 4, True, BOUND), BackwardTile(moves, stays, WARPS, 4, True, BOUND)
+    rows = CascadeTile(GROUPS * ROWS, 64 if k <= 64 else 32, WARPS, 4, hopper=True, terms=BOUND)
+    return rows, rows._replace(m=rows.n, n=rows.m)
 
 
 def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
@@ -84,20 +73,11 @@ def _sides(frame: Frame, k: int, e: int) -> tuple[int, int]:
     return max(power_of_two(k), least), max(power_of_two(e), least)
 
 
-class _Given(NamedTuple):
-    """The arguments of the kernels: A, B, C, dD, results, vectors; labels of the batch, strides, places of inputs."""
-
-    tensors: tuple[Any, ...]
-    outer: list[Outer]
-    steps: tuple[int, ...]
-    places: list[int]
-
-
 class _Kernel:
     """The kernel of the rows, or of the columns."""
 
     def __init__(
-        self, arguments: KernelArguments, factor: bool, tile: BackwardTile, columns: bool, step: StepForm,
+        self, arguments: KernelArguments, factor: bool, tile: CascadeTile, columns: bool, step: StepForm,
         outer: Sequence[Outer], wanted: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.arguments, self.tile, self.columns = arguments, tile, columns
@@ -131,23 +111,26 @@ class _Kernel:
         self._tables = [stretches.first()] if both else []
         self._tables.append(stretches.shared(1))
 
-    def __call__(self, given: _Given) -> Call:
-        tensors, numbers = list(given.tensors), [float(self.arguments.frame.alpha), *self.arguments.sizes]
+    def __call__(
+        self, given: Sequence[Any], outer: Sequence[Outer], steps: Sequence[int], places: Sequence[int]
+    ) -> Call:
+        """The call of A, B, C, dD, results and vectors, of the labels of their batch, strides and places of inputs."""
+        tensors, numbers = list(given), [float(self.arguments.frame.alpha), *self.arguments.sizes]
         if self.tile.terms:
             tensors[:2] = self._term_maps(given)
-            numbers = [*numbers[:-1], given.steps[4]]
+            numbers = [*numbers[:-1], steps[4]]
         elif self.tile.hopper:
-            tensors[:4] = self._maps(given)
-            numbers += [part for each in given.outer for label in each for part in label[:2]]
+            tensors[:4] = self._maps(given, outer, steps)
+            numbers += [part for each in outer for label in each for part in label[:2]]
         else:
-            numbers += [*given.steps, *(part for each in given.outer for label in each for part in label)]
+            numbers += [*steps, *(part for each in outer for label in each for part in label)]
         keep_if_captured(self.arguments.frame.device, *self._tables)
         grid = (self.arguments.sizes[0] * self._tiles,)
-        return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *given.places), self.constants)
+        return Call(self.kernel, grid, (*tensors, *self._tables, *numbers, *places), self.constants)
 
-    def _term_maps(self, given: _Given) -> list[Any]:
+    def _term_maps(self, given: Sequence[Any]) -> list[Any]:
         """Tensor maps of the terms of what stays, and of what moves."""
-        sides = list(zip(given.tensors[:2], self.arguments.sizes[1:3], strict=True))
+        sides = list(zip(given[:2], self.arguments.sizes[1:3], strict=True))
         made = []
         tiles = (ROWS, self.constants["BN"])
         for (tensor, rows), of_tile in zip(sides[::-1] if self.columns else sides, tiles, strict=True):
@@ -157,16 +140,16 @@ class _Kernel:
             made.append(tensor_map(terms, outer, shape, terms.shape[2], block, laid=True))
         return made
 
-    def _maps(self, given: _Given) -> list[Any]:
+    def _maps(self, given: Sequence[Any], outer: Sequence[Outer], steps: Sequence[int]) -> list[Any]:
         """Tensor maps of A, B, C and dD; a consumer has half of the tiles of B and C."""
         batch, m, n, k, e = self.arguments.sizes
         rows, side = self.tile.m, self.constants["SIDE"]
-        a, b, c, d = given.tensors[:4]
+        a, b, c, d = given[:4]
         of_d: Outer = [(1, batch, m * e)]
         return [
-            tensor_map(a, given.outer[0], (m, k), given.steps[0], (rows, side), laid=True),
-            tensor_map(b, given.outer[1], (n, k), given.steps[2], (ROWS, side), laid=True, swizzle=side),
-            tensor_map(c, given.outer[2], (n, e), given.steps[4], (ROWS, side), laid=True),
+            tensor_map(a, outer[0], (m, k), steps[0], (rows, side), laid=True),
+            tensor_map(b, outer[1], (n, k), steps[2], (ROWS, side), laid=True, swizzle=side),
+            tensor_map(c, outer[2], (n, e), steps[4], (ROWS, side), laid=True),
             tensor_map(d, of_d, (m, e), e, (rows, side), laid=True),
         ]
 
@@ -298,8 +281,8 @@ class BackwardLaunch:
                 of_both = sums_tiles(k) if terms else backward_tiles(self.frame, max(k, e))
                 made = _Kernel(arguments, bool(factor), tile or of_both[columns], columns, step, outer, key[2])
                 self._kernels[key] = made
-            called = _Given((*given, *(of_inputs[node] for node in own), *behind), outer, steps, places)
-            calls.append(self._kernels[key](called))
+            called = (*given, *(of_inputs[node] for node in own), *behind)
+            calls.append(self._kernels[key](called, outer, steps, places))
         if tile is not None and needs[0]:
             numbers = (float(self.frame.alpha), m, k)
             named = {"SIDE": room[0].shape[-1], "BM": tile.m, "num_warps": 8}
@@ -343,7 +326,7 @@ class BackwardLaunch:
         call = Call(kernel, (batch * -(-m // rows),), given, named)
         return [call], room if folds else [*peaks, *room], room
 
-    def _sums_of_rows(self, tile: BackwardTile, like: Tensor) -> list[Tensor]:
+    def _sums_of_rows(self, tile: CascadeTile, like: Tensor) -> list[Tensor]:
         """Sums of dA over tiles of columns, as `ROUNDED` reads them, and how many turns each tile of rows has had."""
         batch, m, _, k, e = self.arguments.sizes
         tiles, side = -(-m // tile.m), max(_sides(self.frame, k, e))

@@ -80,10 +80,7 @@ _KERNEL = f"""\
 
 def hopper_text(form: KernelForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
-    outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
-    producer = _PRODUCER
-    for name, count in zip("abc", form.outer, strict=True):
-        producer = producer.replace(f"{{of_{name}}}", outer_place(name, count))
+    producer, outer = of_batch(_PRODUCER, form.outer)
     given = ["a", "b", "c", "d", *step.pointers(form.step), "stretches", "alpha", "B", "M", "N", "E"]
     given += [*outer, *step.parameters(form.step)]
     parts = producer, _KERNEL, [*_LAYOUTS, *STRETCHES, *_consumer(form)]
@@ -116,9 +113,12 @@ def assembled(
     return text.replace("{name}", digest(text))
 
 
-def outer_place(name: str, count: int) -> str:
-    """The coordinates of an operand's tile along the batch."""
-    return "".join(f"batch // {name}_div{at} % {name}_ext{at}, " for at in range(count))
+def of_batch(producer: str, outer: Sequence[int]) -> tuple[str, list[str]]:
+    """A producer with the coordinates of tiles along the batch, and the parameters that these are of."""
+    for name, count in zip("abc", outer, strict=True):
+        along = "".join(f"batch // {name}_div{at} % {name}_ext{at}, " for at in range(count))
+        producer = producer.replace(f"{{of_{name}}}", along)
+    return producer, [name for name in outer_parameters(outer) if "_step" not in name]
 
 
 def _consumer(form: KernelForm) -> list[str]:

@@ -16,6 +16,8 @@ run. A program waits for others only that began before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.cascades import step
 from weft.cascades.backward_kernel import BackwardForm, vectors
 from weft.cascades.hopper import (
@@ -27,9 +29,9 @@ from weft.cascades.hopper import (
     STRETCHES,
     WARPS,
     assembled,
-    outer_place,
+    of_batch,
 )
-from weft.cascades.kernel import indented, outer_parameters
+from weft.cascades.kernel import indented
 from weft.cascades.step import Words
 
 HEADS = 8  # indices of the batch whose tiles take turns
@@ -131,18 +133,16 @@ def hopper_backward_text(form: BackwardForm) -> str:
     """The source of a `@gluon.jit` kernel and of its roles; the kernel's name is a digest of them."""
     names = _of_rows(form)
     loaded = [f"{name} = gl.load({name}_of + row, mask=m < M, other=0.0)" for name in names]
-    producer = _PRODUCER.replace("{loaded}", "\n        ".join(loaded))
+    producer, outer = of_batch(_PRODUCER, form.outer)
+    producer = producer.replace("{loaded}", "\n        ".join(loaded))
     producer = producer.replace("{kept}", "\n        ".join(f"{_kept(form, name)}.store({name})" for name in names))
-    for name, count in zip("abc", form.outer, strict=True):
-        producer = producer.replace(f"{{of_{name}}}", outer_place(name, count))
     kernel = _KERNEL.replace("{known}", str(STAGES * max(len(names), 1)))
     parts = f"{producer}\n\n{_TURNS}", kernel, [*STRETCHES, *_consumer(form)]
-    return assembled(_parameters(form), CONSTANTS, _SHARED, _PLACE, parts)
+    return assembled(_parameters(form, outer), CONSTANTS, _SHARED, _PLACE, parts)
 
 
-def _parameters(form: BackwardForm) -> list[str]:
+def _parameters(form: BackwardForm, outer: Sequence[str]) -> list[str]:
     found = ["a", "b", "c", "d", "da", "db", "dc", "turns", "factor_of", *(f"{each}_of" for each in vectors(form.step))]
-    outer = [name for name in outer_parameters(form.outer) if "_step" not in name]
     found += [*step.operands(form.step), "before", "stretches", "alpha"]
     return [*found, "B", "M", "N", "K", "E", *outer, *step.parameters(form.step)]
 

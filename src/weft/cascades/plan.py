@@ -39,7 +39,6 @@ from weft.cascades.takeover import Loops, Takeover
 from weft.cascades.transforms import transformed
 from weft.cascades.whole import Writer
 from weft.cascades.words import explained
-from weft.cpu import jit
 from weft.engine.calls import Calls
 from weft.errors import ArgumentError, DTypeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprint
@@ -91,12 +90,13 @@ class CascadePlan:
             raise ArgumentError("algebra is that of the second contraction, which the equation does not have")
         self.written = between
         self.frame = self._framed()
-        if said.device.type == "cpu":
+        on_cpu = said.device.type == "cpu"
+        if on_cpu:
             computing()
-        in_rows = said.device.type == "cpu" and jit.fault() is None
         limit = most_elements(said.device.type, types.accumulate, options.workspace_limit)
-        self.program: Program = program_of(between, self.meets, self.frame.columns, said.extents, limit, in_rows,
-                                           None if options.algebra is None else options.algebra.name)  # fmt: skip
+        algebra = None if options.algebra is None else options.algebra.name
+        columns = self.frame.columns
+        self.program: Program = program_of(between, self.meets, columns, said.extents, limit, on_cpu, algebra)
         self.between = self.program.between
         self.boxes = Boxes(self.program, self.frame, between, self._known, limit)
         self.cut = self.boxes.cut
