@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from torch import Tensor, fx
 
 from weft.cascades.elements import ElementFunctions
 from weft.cascades.forward import Values
-from weft.cascades.frame import Frame
+from weft.cascades.frame import Frame, size_of
 from weft.cascades.program import Program
 from weft.cascades.step import InputText, LabelText, StepForm, words_of
 from weft.cascades.terms import TYPES
@@ -43,10 +42,6 @@ class Sides(NamedTuple):
         e = () if frame.second is None else frame.second.n
         outer = len(first.m) - 1 if len(first.m) > 1 and frame.extents[first.m[-1]] >= LEAST_ROWS else 0
         return cls((*first.batch, *first.m[:outer]), first.m[outer:], first.n, first.k, e)
-
-
-def size_of(frame: Frame, labels: Sequence[Label]) -> int:
-    return math.prod(frame.extents[label] for label in labels)
 
 
 class KernelArguments:

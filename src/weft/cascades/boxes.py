@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, fx
 from weft.base.cached import cached_property
 from weft.cascades.between import Between
 from weft.cascades.forward import columns_of
-from weft.cascades.frame import Box, Frame
+from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.grid import LIMIT, block_extents, nested
 from weft.cascades.masks import kept
 from weft.cascades.program import Program, Stage
@@ -57,7 +56,7 @@ class Boxes:
     @cached_property
     def rows_extents(self) -> dict[Label, int]:
         """The extents of a block of compiled loops."""
-        elements = math.prod(self.frame.extents[label] for label in self.frame.order)
+        elements = size_of(self.frame, self.frame.order)
         blocks, first = self._extents(min(self.limit, max(ROWS_LIMIT, elements // MOST_BOXES))), self.frame.first
         return nested(blocks, self.frame.extents, (first.batch, first.m, first.n))
 

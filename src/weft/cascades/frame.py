@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -102,6 +103,10 @@ class Frame:
         """The gradient of a block of what meets C, along S again."""
         assert self.second is not None
         return turned(grad, self.second.x, self.order).expand(self.box_shape(box))
+
+
+def size_of(frame: Frame, labels: Sequence[Label]) -> int:
+    return prod(frame.extents[label] for label in labels)
 
 
 def transposed(roles: ProductRoles, role: str) -> ProductRoles:

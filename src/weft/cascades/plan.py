@@ -25,7 +25,7 @@ from weft.cascades.between import Between, check_reductions, recorded, traced
 from weft.cascades.boxes import Boxes, most_elements
 from weft.cascades.described import Described
 from weft.cascades.differentiable import differentiated
-from weft.cascades.frame import Frame, frame_of
+from weft.cascades.frame import Frame, frame_of, size_of
 from weft.cascades.launch import CascadeLaunch
 from weft.cascades.notation import CascadeNotation
 from weft.cascades.product import BlockProducts, apart, as_it_lies
@@ -100,7 +100,7 @@ class CascadePlan:
         self.between = self.program.between
         self.boxes = Boxes(self.program, self.frame, between, self._known, limit)
         self.cut = self.boxes.cut
-        elements = math.prod(said.extents[label] for label in said.notation.s)
+        elements = size_of(self.frame, said.notation.s)
         self.loops = Loops(self.boxes.in_rows, Target(said.device.type), elements, options.specialize)
 
     @property
@@ -148,7 +148,7 @@ class CascadePlan:
         at_once = self.options.backend == "triton" or self.options.specialize == "now"
         if self.kernel is None or at_once or not begins_with_library(self.said.device.type):
             return None
-        elements = math.prod(self.extents[label] for label in self.notation.s)
+        elements = size_of(self.frame, self.notation.s)
         return Takeover.of_kernel(target_of("triton", self.said.device), elements)
 
     @cached_property

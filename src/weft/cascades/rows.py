@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.cascades import row_text as at
-from weft.cascades.frame import Box, Frame
+from weft.cascades.frame import Box, Frame, size_of
 from weft.cascades.product import turned
 from weft.cascades.program import Program, Stage, Target
 from weft.cascades.row_text import Place, RowText
@@ -202,7 +202,7 @@ class StageRows:
         """How matrices lie, in BLAS's words."""
         frame, first, second = self.frame, self.frame.first, self.frame.second
         batch, numbers = len(first.batch), [0] * products.SHAPE_WORDS
-        numbers[products.K] = math.prod(frame.extents[label] for label in first.k)
+        numbers[products.K] = size_of(frame, first.k)
         if not self.outer:
             for tensor, rows, lies, pitch in (
                 (a, len(first.m), products.A_LIES, products.A_PITCH),
@@ -215,7 +215,7 @@ class StageRows:
             assert c is not None
             by_rows, numbers[products.C_PITCH] = _lie(c, batch, len(second.n))
             numbers[products.C_LIES] = products.TURNED if by_rows else products.AS_STORED
-            numbers[products.E] = numbers[products.D_PITCH] = math.prod(frame.extents[label] for label in second.n)
+            numbers[products.E] = numbers[products.D_PITCH] = size_of(frame, second.n)
         kind = "f" if frame.products.accumulate == torch.float32 else "d"
         for place, value in ((products.ALPHA, frame.alpha), (products.ONE, 1.0), (products.ZERO, 0.0)):
             numbers[place] = int.from_bytes(struct.pack(kind, value), "little")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides, size_of
-from weft.cascades.frame import Frame
+from weft.cascades.arguments import BYTES, LEAST_ROWS, Sides
+from weft.cascades.frame import Frame, size_of
 from weft.cascades.hopper import GROUPS, ROWS, STAGES, WARPS
 from weft.cascades.program import Program
 from weft.cascades.terms import BOUND, terms_for

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.base.cached import cached_property
-from weft.cascades.frame import Frame
+from weft.cascades.frame import Frame, size_of
 from weft.cascades.masks import kept
 from weft.cascades.program import Program
 from weft.gpu.common.driver import made_aside
@@ -58,7 +58,7 @@ class Stretches:
     @cached_property
     def whole(self) -> Table:
         """(tiles, 4): where the columns of a tile begin, where conditions hold from and until, and where they end."""
-        m, n = (self._size(labels) for labels in self.along)
+        m, n = (size_of(self.frame, labels) for labels in self.along)
         step = self.tile[1]
         table = np.zeros((-(-m // self.tile[0]), 4), np.int32)
         if self._cuts is None:
@@ -78,19 +78,13 @@ class Stretches:
 
     def first(self) -> Tensor:
         """The first tile of rows that goes along each tile of columns."""
-        return self._placed(_covered(self.whole, self.tile[1], self._size(self.along[1])).argmax(0))
+        return self._placed(_covered(self.whole, self.tile[1], size_of(self.frame, self.along[1])).argmax(0))
 
     @property
     def present(self) -> tuple[bool, bool, bool]:
         """Which of the three stretches some tile has."""
         first, second, third = (bool(each.any()) for each in np.diff(self.whole, axis=1).T > 0)
         return first, second, third
-
-    def _size(self, labels: Sequence[Label]) -> int:
-        found = 1
-        for label in labels:
-            found *= self.frame.extents[label]
-        return found
 
     def shared(self, shares: int) -> Tensor:
         """(shares, tiles, 4): the stretches of each share of the columns, whole tiles but for the last."""

@@ -8,7 +8,8 @@ bit, and nobody waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -78,6 +79,7 @@ class Loops:
     def __init__(self, make: Callable[[], Rows], target: Target, elements: int, specialize: str) -> None:
         self._make, self._target, self._elements = make, target, elements
         self._serves, self._calls = False, 0
+        self._takeover: Takeover | None = None
         self._never = specialize in ("never", "library")
         self._at_once = specialize == "now" or not begins_with_library("cpu")
 
@@ -86,25 +88,21 @@ class Loops:
         """The loops of each stage, or why it has none."""
         return self._make()
 
-    @cached_property
-    def _takeover(self) -> Takeover:
-        return Takeover.of_loops(self._target, self._elements, len(self._wanted))
-
-    @cached_property
-    def _wanted(self) -> list[StageRows]:
-        return [each for each in self.rows.values() if isinstance(each, StageRows)]
-
     def __call__(self) -> bool:
         self._calls += 1
         if self._serves or self._never or (self._calls == 1 and not self._at_once):
             return self._serves
-        if self._at_once or all(jit.at_hand(each.text.source) for each in self._wanted):
-            self._compile()
+        wanted = [each for each in self.rows.values() if isinstance(each, StageRows)]
+        if self._at_once or all(jit.at_hand(each.text.source) for each in wanted):
+            _compile(wanted)
             self._serves = True
-        else:
-            self._serves = self._takeover(self._compile)
+            return True
+        if self._takeover is None:
+            self._takeover = Takeover.of_loops(self._target, self._elements, len(wanted))
+        self._serves = self._takeover(partial(_compile, wanted))
         return self._serves
 
-    def _compile(self) -> None:
-        for each in self._wanted:
-            each.compile()
+
+def _compile(wanted: Sequence[StageRows]) -> None:
+    for each in wanted:
+        each.compile()
