@@ -63,13 +63,13 @@ def test_every_step_is_measured_stored_and_right_afterwards(
     report = net.tune(*tensors, budget=60)
     assert report.measured == len(report.steps) == len(measured) == stored() > 0
     assert 0 < report.after <= 1.5 * report.before
-    assert set(served(net)) == {step.schedule for step in report.steps}
     torch.testing.assert_close(net(*tensors), before, rtol=1e-3, atol=1e-3)
+    assert set(served(net)) == {step.schedule for step in report.steps}
     again = net.tune(*tensors, budget=60)
     assert (again.measured, again.changed) == (0, 0)
 
 
-def test_the_program_goes_on_with_other_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_serves_the_calls_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate that the model likes least is made to win, so that it is told from the one that serves."""
     monkeypatch.setattr(tuner, "NEAR", (1e9, 1e9))
 
@@ -83,13 +83,11 @@ def test_the_program_goes_on_with_other_launches(monkeypatch: pytest.MonkeyPatch
     tensors = operands()
     net = weft.network(EQUATION, *tensors)
     net(*tensors)
-    program = net.latest
     before = served(net)
     report = net.tune(*tensors)
     assert report.changed > 0
-    assert served(net) != before
     assert is_right(net, tensors)
-    assert net.latest is program, "no step is planned anew"
+    assert served(net) != before
     assert is_right(net, operands(1))
 
 

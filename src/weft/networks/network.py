@@ -218,14 +218,9 @@ class Network(Generic[Returned]):
         if measured and self.plan.settings.options.tune == "measure":
             from weft.networks.tuning import first_tuned
 
-            first_tuned(self, program, read)
-        else:
-            self._calls.keep(place, read, program)
+            return first_tuned(self, program, read)
+        self._calls.keep(place, read, program)
         return program
-
-    def retain(self, read: Sequence[torch.Tensor], program: NetworkProgram) -> None:
-        """Go on with a program for operands like these, though plans are outdated since it was made."""
-        self._calls.keep(self._calls.find("program", read)[1], read, program)
 
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked as there, and after them those made of constants."""

@@ -190,18 +190,6 @@ class NetworkProgram:
         yield from ((call, slices) for call in self.each)
         yield from ((call, slices) for call in self._last.values())
 
-    def exchange(self, launches: Mapping[int, Callable[..., None]]) -> None:
-        """Run steps by other launches from now on: `launches` by the `id` of those in whose place they are."""
-        with self.lock:
-            for calls in (self.once, self.each):
-                calls[:] = [call.exchanged(launches) for call in calls]
-            kept: list[dict[Any, Any]] = [self.calls, self._last]
-            for known in kept:
-                known.update({place: call.exchanged(launches) for place, call in known.items()})
-            self._plain = []
-            if self.replay is not None:
-                self.replay.forget()
-
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
         return {leaf: values[leaf] for leaf in self._cut}

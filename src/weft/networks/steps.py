@@ -54,10 +54,6 @@ class ContractionCall(NamedTuple):
         """The call with the kernels that serve now, which are not exchanged for others."""
         return self._replace(launch=self.launch.now) if isinstance(self.launch, PromotingLaunch) else self
 
-    def exchanged(self, launches: Mapping[int, Callable[..., None]]) -> ContractionCall:
-        """The call with another launch, where `launches` has one by the `id` of this one's."""
-        return self._replace(launch=launches.get(id(self.launch), self.launch))
-
     def run(self, values: Sequence[Any]) -> None:
         """The step on the values of its nodes."""
         if self.aux:

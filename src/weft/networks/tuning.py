@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,10 @@ from weft.errors import call_context
 from weft.networks.program import NetworkProgram
 from weft.networks.steps import ContractionCall
 from weft.networks.work import work_of
-from weft.planner.planner import Choice
 from weft.planner.target import target_of
+from weft.planner.validity import outdate
 from weft.plans.promoting import PromotingLaunch
 from weft.plans.side_by_side import compiled
-from weft.plans.tiers import ServiceRequest, tuned_service
 from weft.tune.many import BUDGET, TuningReport, TuningTask, read_effort, tune_many
 
 
@@ -44,43 +43,38 @@ def tune(network: Any, tensors: Sequence[Any], budget: Any, workers: Any) -> Tun
     read = operands[: len(tensors)]
     program = network.program(read, measured=False)
     with call_context(lambda: "network.tune"):
-        _tuned(network, program, operands, report, compilers)
-    network.retain(read, program)
+        _measure(network, program, operands, report, compilers)
+    network.program(read, measured=False)
     return report
 
 
-def first_tuned(network: Any, program: NetworkProgram, read: Sequence[torch.Tensor]) -> None:
-    """Tune a program that was just made, for a network with ``tune="measure"``."""
+def first_tuned(network: Any, program: NetworkProgram, read: Sequence[torch.Tensor]) -> NetworkProgram:
+    """The program in the place of one that was just made, for a network with ``tune="measure"``: of steps that were
+    measured."""
     operands = [operand.detach() for operand in network.operands(read)]
-    _tuned(network, program, operands, TuningReport("network", BUDGET), None)
-    network.retain(read, program)
+    _measure(network, program, operands, TuningReport("network", BUDGET), None)
+    found: NetworkProgram = network.program(read, measured=False)
+    return found
 
 
-def _tuned(
+def _measure(
     network: Any, program: NetworkProgram, operands: Sequence[torch.Tensor], report: TuningReport, workers: int | None
 ) -> None:
-    """Measure what could serve the steps of a program, and let the fastest serve."""
+    """Measure what could serve the steps of a program; the fastest is stored, and taken by what is planned anew."""
     with program.lock:
         work = work_of(program, operands, network.place(), ())
         work.begin()
         work.slice(len(program.slices) - 1)  # all steps are prepared then, the last one as it adds to a sum
-    calls: dict[tuple[Any, int | None], list[ContractionCall]] = {}
+    steps: dict[tuple[Any, int | None], ContractionCall] = {}
     times: dict[tuple[Any, int | None], int] = {}
     for step, count in program.prepared_calls():
         if step.variant.choice is not None:  # the reference backend chooses nothing
             place = step.variant.description, step.plan.request.workspace_limit
-            calls.setdefault(place, []).append(step)
+            steps.setdefault(place, step)
             times[place] = times.get(place, 0) + count
-    tasks = {place: _task(steps[0], times[place]) for place, steps in calls.items()}
-    try:
-        tune_many(list(tasks.values()), report, workers)
-    finally:
-        launches: dict[int, Callable[..., None]] = {}
-        for place, task in tasks.items():
-            if (choice := report.found.get(task)) is not None:
-                for step in calls[place]:
-                    _take(step, choice, launches)
-        program.exchange(launches)
+    tune_many([_task(step, times[place]) for place, step in steps.items()], report, workers)
+    if report.changed:
+        outdate()  # so that steps are planned anew, by what was measured now or earlier
 
 
 def _task(step: ContractionCall, times: int) -> TuningTask:
@@ -88,19 +82,3 @@ def _task(step: ContractionCall, times: int) -> TuningTask:
     return TuningTask(
         step.variant.description, request.backend, request.target, request.workspace_limit, step.variant.choice, times
     )
-
-
-def _take(step: ContractionCall, choice: Choice, launches: dict[int, Callable[..., None]]) -> None:
-    """Let the fastest choice serve a step; launches that do not change by themselves go into `launches`."""
-    if step.variant.choice.best.schedule == choice.best.schedule or id(step.launch) in launches:
-        return
-    if isinstance(step.launch, PromotingLaunch):
-        step.launch.take(choice)
-        return
-    request, variant = step.plan.request, step.variant
-    asked = ServiceRequest(
-        variant.description, request.backend, request.target, request.workspace_limit, None, request.schedule
-    )
-    by = tuned_service(asked, choice)
-    variant.served(by)
-    variant.launch = launches[id(step.launch)] = by.launch

@@ -32,7 +32,7 @@ from weft.planner.schedule import Make, NewTensor, is_invariant
 from weft.plans import guard
 from weft.plans.arrival import Arrival
 from weft.plans.guard import Guard
-from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offered, tuned_service
+from weft.plans.tiers import Offer, Served, ServiceRequest, Wanted, corrected, made, offered
 
 _CORRECTIONS = 3  # of one plan: a model that is wrong so often does not know better
 
@@ -129,12 +129,6 @@ class PromotingLaunch:
             else:
                 tier = Tier(self._serving.tier.name, "no specialised kernel would be a tenth faster")
                 self._say(self._serving._replace(tier=tier))
-
-    def take(self, tuned: Choice) -> None:
-        """Serve by a choice from now on that was measured to be the fastest, whatever it takes to prepare."""
-        with self._lock:
-            self._arrival = self._offer = None
-            self._settle(tuned_service(self._asked, tuned), 0)
 
     def _arm(self, *, due: float | None = None, sample: float | None = None) -> None:
         """Say at which call a change of kernels is due, or a timing."""

@@ -89,7 +89,6 @@ class TuningReport:
     budget: float
     steps: list[TunedStep] = field(default_factory=list)
     seconds: float = 0.0  # spent
-    found: dict[TuningTask, Choice] = field(default_factory=dict, repr=False)  # the fastest, measured now or earlier
 
     @property
     def measured(self) -> int:
@@ -254,7 +253,6 @@ class _Run:
 
     def _noted(self, task: TuningTask, choice: Choice, outcome: Outcome | None) -> TunedStep:
         """The report's line for a task whose fastest schedule is known."""
-        self._report.found[task] = choice
         served, best = task.serving.best.schedule, choice.best
         before = _seconds_of(outcome, served)
         if outcome is None and best.schedule == served:
