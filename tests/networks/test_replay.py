@@ -95,7 +95,7 @@ def test_operands_are_gathered_where_memory_is_left_for_copies(graphs: list[Grap
     program = planned.latest
     assert program is not None
     tree, dtypes = planned.plan.tree, program.plan.dtypes
-    copies = gathered_bytes(tree, frozenset(), dtypes)
+    copies = gathered_bytes(tree, dtypes)
     assert copies == 5 * 4 * 4 * 8
     others = [[scale * tensor for tensor in net.tensors] for scale in (2, 3)]
     for most, count in ((copies, 1), (copies - 1, 0)):
@@ -118,7 +118,7 @@ def test_copies_of_parts_take_as_much_as_is_said(graphs: list[Graph]) -> None:
     planned(*net.tensors)
     assert replay._gathering is not None
     held = sum(place.untyped_storage().nbytes() for place in replay._gathering[1])
-    assert held == gathered_bytes(planned.plan.tree, planned.plan.once, planned.plan.dtypes)
+    assert held == gathered_bytes(planned.plan.tree, planned.plan.dtypes)
 
 
 def test_slices_are_gathered_one_by_one(graphs: list[Graph]) -> None:

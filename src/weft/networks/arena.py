@@ -11,7 +11,7 @@ operands and intermediates a call holds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import torch
 
 from weft.base.lifetimes import Placed, aligned, gaps, most_alive, place, place_by_size
 from weft.networks.tree import Tree, TreeStep
+from weft.plans.intermediates import WIDER
 
 _SHARE = 64  # part of the whole from which an intermediate is large
 SMALL = 1 << 20  # bytes up to which nothing shares a place: then steps may run side by side
@@ -41,19 +42,19 @@ class Arena:
 
 
 def arena(
-    tree: Tree, item: Mapping[int, int], once: Collection[int], *, keep: bool = False, apart: int = SMALL
+    tree: Tree, dtypes: Mapping[int, torch.dtype], *, keep: bool = False, apart: int = SMALL
 ) -> Arena:
-    """The arena of a tree. `item` has the bytes of an element of each node.
+    """The arena of a tree whose nodes have these types.
 
-    Nodes in `once` are made before the first slice and kept for all, where a step of each slice takes them. `keep`:
-    every intermediate is kept, for the next call. Up to `apart` bytes in all nothing shares a place.
+    Nodes that are the same in every slice are made before the first one and kept for all, where a step of each slice
+    takes them. `keep`: every intermediate is kept, for the next call. Up to `apart` bytes nothing shares a place.
     """
-    sizes = _sizes(tree, item)
+    sizes = _sizes(tree, dtypes)
     total = sum(sizes.values())
     if keep or total <= apart:
         return _in_turn(sizes)
-    lives = _lives(tree, sizes, once)
-    capacity = least(tree, item, once)
+    lives = _lives(tree, sizes)
+    capacity = most_alive(sizes, lives)
     found = _by_size(sizes, lives)
     if found.size > capacity:
         other = _from_both_ends(tree, sizes, lives, capacity)
@@ -95,10 +96,10 @@ def _from_both_ends(
     return _by_size(sizes, lives, placed, places)
 
 
-def least(tree: Tree, item: Mapping[int, int], once: Collection[int]) -> int:
+def least(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
     """Bytes that are alive at once, at most: what an arena takes at least."""
-    sizes = _sizes(tree, item)
-    return most_alive(sizes, _lives(tree, sizes, once))
+    sizes = _sizes(tree, dtypes)
+    return most_alive(sizes, _lives(tree, sizes))
 
 
 def _in_turn(sizes: Mapping[int, int]) -> Arena:
@@ -109,9 +110,9 @@ def _in_turn(sizes: Mapping[int, int]) -> Arena:
     return Arena(places, end, False)
 
 
-def _lives(tree: Tree, sizes: Mapping[int, int], once: Collection[int]) -> dict[int, tuple[int, int]]:
+def _lives(tree: Tree, sizes: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """The first and the last step at which each intermediate must be there; steps in the order in which they run."""
-    order = ordered(tree, once)
+    order, once = tree.ordered, tree.once
     at = {step.node: place for place, step in enumerate(order)}
     taken = tree.consumers()
     lives = {}
@@ -123,22 +124,16 @@ def _lives(tree: Tree, sizes: Mapping[int, int], once: Collection[int]) -> dict[
     return lives
 
 
-def ordered(tree: Tree, once: Collection[int]) -> list[TreeStep]:
-    """Steps as they run: first those of no slice."""
-    return [step for step in tree.steps if step.node in once] + [step for step in tree.steps if step.node not in once]
-
-
-def _sizes(tree: Tree, item: Mapping[int, int]) -> dict[int, int]:
+def _sizes(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> dict[int, int]:
     """Bytes of each intermediate."""
     steps = [step.node for step in tree.steps if step.node != tree.root]
-    return {node: aligned(tree.size(node) * item[node]) for node in steps}
+    return {node: aligned(tree.size(node) * dtypes[node].itemsize) for node in steps}
 
 
 class ResultMemory(NamedTuple):
     """The memory that a call needs for a result of this type."""
 
     dtype: torch.dtype  # of the result
-    wider: torch.dtype | None = None  # of sums of slices that are not added up in the result
     scaled: bool = False  # `strip_exponent`
 
     def bytes(self, tree: Tree) -> int:
@@ -153,22 +148,22 @@ class ResultMemory(NamedTuple):
 
     def sum_type(self, tree: Tree) -> torch.dtype:
         """The type in which slices of this tree are added up."""
-        return self.dtype if self.wider is None or tree.summed < 2 else self.wider
+        return self.dtype if tree.summed < 2 else WIDER.get(self.dtype, self.dtype)
 
 
-def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch.dtype]) -> int:
+def gathered_bytes(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
     """Copies of the operands that the steps of a slice take but for the last one, if operands are contiguous.
 
     Copies keep the layout of the parts that a slice sees, so their memory has gaps where those have.
     """
-    steps = replayed(tree, once)
+    steps = replayed(tree)
     taken = {child for step in steps for child in (step.left, step.right) if child < tree.leaves}
     return sum(_span(tree, leaf) * dtypes[leaf].itemsize for leaf in taken)
 
 
-def replayed(tree: Tree, once: Collection[int]) -> list[TreeStep]:
+def replayed(tree: Tree) -> list[TreeStep]:
     """The steps of a slice but for the last one."""
-    return [step for step in tree.steps if step.node != tree.root and not (tree.sliced and step.node in once)]
+    return [step for step in tree.steps if step.node != tree.root and step.node not in tree.once]
 
 
 def _span(tree: Tree, leaf: int) -> int:

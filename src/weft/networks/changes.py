@@ -58,8 +58,7 @@ def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) ->
     device, whole, dtypes = plan.settings.device, plan.whole, plan.whole_dtypes
     check_same(list(constants.values()), plan.graph, plan.leaves, list(constants), device)
     given = {at: without_neg(tensor) for at, tensor in constants.items()}
-    items = {step.node: dtypes[step.node].itemsize for step in whole.steps}
-    orders = orders_of(whole, items, plan.model) if plan.folded.steps else {}
+    orders = orders_of(whole, dtypes, plan.model) if plan.folded.steps else {}
     extents, asked = whole.graph.extents, StepOptions(plan.settings.of_steps, plan.asked.halves)
     values: dict[int, Any] = {at: whole.graph.operands[at].view(tensor) for at, tensor in given.items()}
     with call_context(lambda: "the constants of a network"):

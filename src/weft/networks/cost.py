@@ -52,21 +52,8 @@ class Model:
 
     def total(self, tree: Tree) -> float:
         """Seconds of all slices; steps that are equal in every slice count once."""
-        once = invariant(tree)
-        slices = tree.slices
+        once, slices = tree.once, tree.slices
         return sum(self.seconds(tree, step) * (1 if step.node in once else slices) for step in tree.steps)
-
-
-def invariant(tree: Tree) -> frozenset[int]:
-    """Nodes that no sliced label is under: they are the same in every slice."""
-    if not tree.sliced:
-        return frozenset(tree.nodes)
-    sliced = frozenset(tree.sliced)
-    found = {leaf for leaf, term in enumerate(tree.graph.terms) if not sliced & frozenset(term)}
-    for step in sorted(tree.steps, key=lambda step: step.node):
-        if step.left in found and step.right in found:
-            found.add(step.node)
-    return frozenset(found)
 
 
 @lru_cache(maxsize=64)

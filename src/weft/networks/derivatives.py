@@ -172,27 +172,26 @@ def contractions_of(plan: NetworkPlan) -> Contractions:
     tree, limit = plan.tree, plan.settings.memory_limit
     if limit is None:
         return Contractions(plan)
-    items = {node: dtype.itemsize for node, dtype in plan.dtypes.items()}
     whole = kept_whole(tree, plan.functions)
 
     def fits(each: Tree) -> bool:
-        return _kept(each, items) + plan.result_bytes <= limit
+        return _kept(each, plan.dtypes) + plan.result_bytes <= limit
 
     while not fits(tree):
         more = [tree.with_slices((*tree.sliced, label)) for label in sliceable(tree, whole)]
         if not more:
-            needed = _kept(tree, items) + plan.result_bytes
+            needed = _kept(tree, plan.dtypes) + plan.result_bytes
             raise WorkspaceError(
                 f"memory_limit is {limit} bytes ({si(limit, 'B')}); going back through the network needs "
                 f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
             )
-        tree = min(more, key=lambda each: (_kept(each, items), each.slices))
+        tree = min(more, key=lambda each: (_kept(each, plan.dtypes), each.slices))
     added = set(tree.sliced) - set(plan.tree.sliced)
     return Contractions(plan, lengthened(tree, added, fits, plan.model))
 
 
-def _kept(tree: Tree, items: Mapping[int, int]) -> int:
-    sizes = [tree.size(step.node) * items[step.node] for step in tree.steps]
+def _kept(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> int:
+    sizes = [tree.size(step.node) * dtypes[step.node].itemsize for step in tree.steps]
     return sum(sizes) + 2 * max(sizes, default=0)
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import torch
+
 from weft.networks.cost import Model
 from weft.networks.fit import Order, StepCosts, StepRoles, cost, is_reduction
 from weft.networks.tree import Labels, Tree, TreeStep
@@ -33,10 +35,10 @@ class State(NamedTuple):
     right: Order = ()
 
 
-def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
-    """The order of every node's labels. `item` has the bytes of an element of each result."""
+def orders_of(tree: Tree, dtypes: Mapping[int, torch.dtype], price: Model) -> Orders:
+    """The order of every node's labels; nodes have these types."""
     found = natural_orders(tree)
-    size = {node: tree.size(node) * item.get(node, max(item.values(), default=1)) for node in tree.nodes}
+    size = {node: tree.size(node) * dtypes[node].itemsize for node in tree.nodes}
     large = frozenset(node for node, count in size.items() if count >= LARGE)
     if not any(step.node in large for step in tree.steps):
         return found

@@ -11,7 +11,7 @@ import torch
 from weft.base.figures import counted
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.arena import SMALL, Arena, ResultMemory, arena, gathered_bytes
-from weft.networks.cost import Model, invariant, model, precision_word
+from weft.networks.cost import Model, model, precision_word
 from weft.networks.graph import Graph, graph_of
 from weft.networks.order import Orders, orders_of
 from weft.networks.path import as_it_is, find_path
@@ -28,7 +28,7 @@ from weft.networks.settings import (
 from weft.networks.slicing import apart_within, fit_of, fitted_slices, read_slices
 from weft.networks.steps import StepOptions
 from weft.networks.tree import Folded, Tree, TreeStep
-from weft.plans.intermediates import WIDER, is_of_halves
+from weft.plans.intermediates import is_of_halves
 from weft.spec import Notation
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -52,7 +52,6 @@ class NetworkPlan:
     functions: Mapping[int, Callable[..., Any]]
     orders: Orders  # of the labels of each node
     arena: Arena  # places of intermediates
-    once: frozenset[int]  # nodes that are the same in every slice
     asked: StepOptions
     gathered: int  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
 
@@ -81,7 +80,7 @@ class NetworkPlan:
     @property
     def result_memory(self) -> ResultMemory:
         """The memory that a call holds in addition to operands and intermediates."""
-        return ResultMemory(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
+        return ResultMemory(self.dtype, self.settings.strip_exponent)
 
     @property
     def result_bytes(self) -> int:
@@ -129,22 +128,16 @@ def plan_network(
     result = types[whole.root]
     price = model(settings.target, result, precision_word(options.precision)) if result != leaves[0] else price
     sliced = read_slices(whole, slices) or found.sliced
-    folded = Folded.of(whole, constants, orders_of(whole, _items(whole, types), price) if constants else {})
+    folded = Folded.of(whole, constants, orders_of(whole, types, price) if constants else {})
     dtypes, functions = folded.ours(types), folded.ours(of_whole)
-    memory = ResultMemory(result, WIDER.get(result), settings.strip_exponent)
+    memory = ResultMemory(result, settings.strip_exponent)
     tree = _sliced(folded.tree, sliced, settings, functions, dtypes, memory, price)
-    once = invariant(tree) if tree.sliced else frozenset()
-    place, gathered, each = _places(tree, once, settings, dtypes, memory, price)
-    asked, orders = StepOptions(each, is_of_halves(leaves)), orders_of(tree, _items(tree, dtypes), price)
+    place, gathered, each = _places(tree, settings, dtypes, memory, price)
+    asked, orders = StepOptions(each, is_of_halves(leaves)), orders_of(tree, dtypes, price)
     return NetworkPlan(
         graph, tuple(leaves), settings, found.source, whole, types, of_whole, folded, tree, price, dtypes, functions,
-        orders, place, once, asked, gathered,
+        orders, place, asked, gathered,
     )  # fmt: skip
-
-
-def _items(tree: Tree, dtypes: Mapping[int, torch.dtype]) -> dict[int, int]:
-    """Bytes of an element of each result."""
-    return {step.node: dtypes[step.node].itemsize for step in tree.steps}
 
 
 def _sliced(
@@ -165,22 +158,19 @@ def _sliced(
     tree = tree.with_slices(asked) if asked else tree
     if settings.memory_limit is None or settings.reuse or not tree.steps:
         return tree
-    items = {node: dtype.itemsize for node, dtype in dtypes.items()}
-    return fitted_slices(tree, items, memory, settings.memory_limit, price, kept)
+    return fitted_slices(tree, dtypes, memory, settings.memory_limit, price, kept)
 
 
 def _places(
-    tree: Tree, once: frozenset[int], settings: Settings, dtypes: Mapping[int, torch.dtype], memory: ResultMemory,
-    price: Model,
+    tree: Tree, settings: Settings, dtypes: Mapping[int, torch.dtype], memory: ResultMemory, price: Model
 ) -> tuple[Arena, int, Any]:  # fmt: skip
     """The arena, the bytes of gathered operands, and the options of steps within the limit."""
     limit, options, gathered = settings.memory_limit, settings.of_steps, 0
-    items = {node: dtype.itemsize for node, dtype in dtypes.items()}
     apart = SMALL if limit is None else apart_within(limit - memory.bytes(tree))
-    found = arena(tree, items, once, keep=settings.reuse, apart=apart)
+    found = arena(tree, dtypes, keep=settings.reuse, apart=apart)
     replays = settings.device.type == "cuda" and not settings.check_finite
-    if replays and may_replay(tree, once, price, settings.cuda_graph):
-        gathered = gathered_bytes(tree, once, dtypes)
+    if replays and may_replay(tree, price, settings.cuda_graph):
+        gathered = gathered_bytes(tree, dtypes)
     if limit is None:
         return found, gathered, options
     total = found.size + memory.bytes(tree)

@@ -16,7 +16,6 @@ import torch
 
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
-from weft.networks.arena import ordered
 from weft.networks.plan import NetworkPlan
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.rescale import by_left, by_right, check_floating, find_peaks, new_peaks
@@ -64,9 +63,9 @@ class NetworkProgram:
             compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
         calls = {step.node: self._prepared(step, values) for step in inner}
         self.calls: dict[int, ContractionCall] = calls
-        order = [step for step in ordered(tree, plan.once) if step.node != tree.root]
-        self.once = [calls[step.node] for step in order if self._sliced and step.node in plan.once]
-        self.each = [calls[step.node] for step in order if not (self._sliced and step.node in plan.once)]
+        order = [step for step in tree.ordered if step.node != tree.root]
+        self.once = [calls[step.node] for step in order if step.node in tree.once]
+        self.each = [calls[step.node] for step in order if step.node not in tree.once]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, ContractionCall] = {}
         self.base: torch.Tensor | None = None

@@ -11,7 +11,7 @@ that takes an arena in which nothing shares a place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,12 +45,12 @@ def is_worth_while(calls: Calls, gathered: int) -> bool:
     return kernels + COPIED * gathered < SLOW * LAUNCH * len(calls)
 
 
-def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | str) -> bool:
+def may_replay(tree: Tree, price: Model, graphs: bool | str) -> bool:
     """Whether steps may be replayed, before there are calls; in doubt it is yes. `graphs`: as `cuda_graph` of
     `weft.network`."""
     if graphs != "auto":
         return bool(graphs)
-    steps = replayed(tree, once)
+    steps = replayed(tree)
     seconds = sum(price.seconds(tree, step) for step in steps)
     return len(steps) >= FEWEST and seconds < _DOUBT * SLOW * LAUNCH * len(steps)
 

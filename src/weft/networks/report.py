@@ -126,7 +126,7 @@ def _step(network: NetworkPlan, program: Any, step: TreeStep) -> dict[str, Any]:
         "flops": factor * tree.macs(step),
         "bytes": sum(sizes),
         "result_bytes": sizes[2],
-        "once": bool(tree.sliced) and step.node in network.once,
+        "once": step.node in tree.once,
         "function": step.node in network.functions,
         "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
         "kernel": str(choice.best.schedule) if choice is not None else "",

@@ -12,7 +12,6 @@ import torch
 from weft.distributed.group.collectives import Pace, shares
 from weft.distributed.group.ranks import Ranks
 from weft.networks.checkpoint import Saved, identity_of
-from weft.networks.cost import invariant
 from weft.networks.plan import NetworkPlan
 from weft.plans.intermediates import WIDER
 
@@ -87,8 +86,7 @@ def end_of(network: NetworkPlan) -> str:
 def pace_of(network: NetworkPlan) -> Pace:
     """The predicted seconds of a slice here, and of the steps that all slices share."""
     tree, model = network.tree, network.model
-    once = invariant(tree) if tree.sliced else frozenset()
-    seconds = [(model.seconds(tree, step), step.node in once) for step in tree.steps]
+    seconds = [(model.seconds(tree, step), step.node in tree.once) for step in tree.steps]
     each = sum(time for time, shared in seconds if not shared)
     return Pace(max(each, model.launch), sum(time for time, shared in seconds if shared))
 

@@ -18,12 +18,11 @@ import torch
 from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, ResultMemory, arena, least
-from weft.networks.cost import Model, invariant
+from weft.networks.cost import Model
 from weft.networks.path import Fit
 from weft.networks.searches import as_cotengra, need_cotengra
 from weft.networks.settings import Settings, node_dtypes
 from weft.networks.tree import Tree
-from weft.plans.intermediates import WIDER
 from weft.spec.arguments import read_sequence
 
 _REPEATS = 8  # searches for each size, seeded
@@ -55,21 +54,19 @@ def fit_of(settings: Settings, leaves: Sequence[torch.dtype], model: Model, slic
         if settings.memory_limit is None or settings.reuse:
             return tree
         dtypes = node_dtypes(tree, leaves, settings)
-        dtype = dtypes[tree.root]
-        item = {step.node: dtypes[step.node].itemsize for step in tree.steps}
-        result_memory = ResultMemory(dtype, WIDER.get(dtype), settings.strip_exponent)
-        return fitted_slices(tree, item, result_memory, settings.memory_limit, model)
+        result_memory = ResultMemory(dtypes[tree.root], settings.strip_exponent)
+        return fitted_slices(tree, dtypes, result_memory, settings.memory_limit, model)
 
     return fit
 
 
-def held(tree: Tree, item: Mapping[int, int], result_memory: ResultMemory) -> int:
+def held(tree: Tree, dtypes: Mapping[int, torch.dtype], result_memory: ResultMemory) -> int:
     """Bytes that a call holds at once in addition to operands: intermediates, the result, and what is needed for it."""
-    return least(tree, item, invariant(tree)) + result_memory.bytes(tree)
+    return least(tree, dtypes) + result_memory.bytes(tree)
 
 
 def fitted_slices(
-    tree: Tree, item: Mapping[int, int], result_memory: ResultMemory, limit: int, model: Model,
+    tree: Tree, dtypes: Mapping[int, torch.dtype], result_memory: ResultMemory, limit: int, model: Model,
     kept: Collection[int] = (),
 ) -> Tree:  # fmt: skip
     """The tree with as few slices as `limit` bytes allow; labels in `kept` are never sliced.
@@ -81,8 +78,8 @@ def fitted_slices(
     def fits(each: Tree) -> bool:
         room = limit - result_memory.bytes(each)
         return (
-            held(each, item, result_memory) <= limit
-            and arena(each, item, invariant(each), apart=apart_within(room)).size <= room
+            held(each, dtypes, result_memory) <= limit
+            and arena(each, dtypes, apart=apart_within(room)).size <= room
         )
 
     if fits(whole):
@@ -91,20 +88,20 @@ def fitted_slices(
     if tree.sliced and fits(tree):
         return _batched(tree, fits, model)
     need_cotengra(f"memory_limit is {counted(limit, 'byte')}, and weft itself finds no slices that fit")
-    smallest = min(held(whole, item, result_memory), held(tree, item, result_memory))
+    smallest = min(held(whole, dtypes, result_memory), held(tree, dtypes, result_memory))
     largest = max(whole.size(step.node) for step in whole.steps)
-    target = min(largest, max(1, limit // max(item.values())))
+    target = min(largest, max(1, limit // max(dtypes[step.node].itemsize for step in whole.steps)))
     while True:
         proposed = [whole.with_slices(labels) for labels in _proposals(whole, target, frozenset(kept))]
         fitting = [_batched(each, fits, model) for each in proposed if fits(each)]
         if fitting:
             return min(fitting, key=model.total)
-        smallest = min([smallest, *(held(each, item, result_memory) for each in proposed)])
+        smallest = min([smallest, *(held(each, dtypes, result_memory) for each in proposed)])
         if target <= 1:
             free = whole.with_slices(sliceable(whole, frozenset(kept)))
             if fits(free):
                 return _batched(free, fits, model)
-            smallest = min(smallest, held(free, item, result_memory))
+            smallest = min(smallest, held(free, dtypes, result_memory))
             result = result_memory.bytes(whole)
             raise WorkspaceError(
                 f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); with all that may be sliced the network "

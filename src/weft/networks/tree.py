@@ -111,6 +111,22 @@ class Tree:
         """How many slices in a row add to one part of the result, which has one for each index of its sliced labels."""
         return math.prod([self.graph.extents[label] for label in self.sliced if label not in self.graph.output])
 
+    @cached_property
+    def once(self) -> frozenset[int]:
+        """Nodes that no sliced label is under, which are the same in every slice; none where nothing is sliced."""
+        if not self.sliced:
+            return frozenset()
+        found = {leaf for leaf, term in enumerate(self.graph.terms) if not frozenset(self.sliced) & frozenset(term)}
+        for step in sorted(self.steps, key=attrgetter("node")):
+            if step.left in found and step.right in found:
+                found.add(step.node)
+        return frozenset(found)
+
+    @property
+    def ordered(self) -> list[TreeStep]:
+        """Steps as they run: first those of no slice."""
+        return sorted(self.steps, key=lambda step: step.node not in self.once)
+
     def size(self, node: int) -> int:
         """Elements of a node."""
         return self.graph.size(self.nodes[node])

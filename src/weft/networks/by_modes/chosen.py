@@ -11,7 +11,7 @@ from weft.distributed.group.link import Link
 from weft.errors import WorkspaceError
 from weft.networks.by_modes.plan import ModesPlan, Prices
 from weft.networks.by_modes.search import NEVER, distributed
-from weft.networks.cost import Model, invariant
+from weft.networks.cost import Model
 from weft.networks.order import orders_of
 from weft.networks.plan import NetworkPlan
 from weft.networks.settings import kept_whole
@@ -49,7 +49,7 @@ def chosen(
     limit = network.settings.memory_limit
     least = NEVER
     for tree in _trees(network, max(map(math.prod, meshes))):
-        orders = orders_of(tree, prices.items, prices.model)
+        orders = orders_of(tree, network.dtypes, prices.model)
         fitting = []
         for mesh in meshes:
             for plan in _smaller(tree, orders, mesh, prices, limit):
@@ -80,12 +80,11 @@ def _trees(network: NetworkPlan, ranks: int) -> Iterator[Tree]:
     if limit is None:
         yield tree
         return
-    items = {node: dtype.itemsize for node, dtype in network.dtypes.items()}
     kept = kept_whole(tree, network.functions)
     seen = set()
     room = limit * ranks
     while room > limit:
-        found = fitted_slices(tree, items, network.result_memory, room, network.model, kept)
+        found = fitted_slices(tree, network.dtypes, network.result_memory, room, network.model, kept)
         if (key := (found.sliced_labels, found.stretches)) not in seen:
             seen.add(key)
             yield found
@@ -115,9 +114,8 @@ def _smaller(
 def by_slices(network: NetworkPlan, ranks: int, link: Link, model: Model) -> float:
     """Predicted seconds of a call whose slices as many ranks share."""
     tree = network.tree
-    once = invariant(tree) if tree.sliced else frozenset()
     seconds = {step.node: model.seconds(tree, step) for step in tree.steps}
-    shared = sum(seconds[node] for node in seconds if node in once)
-    each = sum(seconds[node] for node in seconds if node not in once)
+    shared = sum(seconds[node] for node in seconds if node in tree.once)
+    each = sum(seconds[node] for node in seconds if node not in tree.once)
     summed = link.seconds("all-reduce", network.result_bytes, min(ranks, tree.slices))
     return shared + -(-tree.slices // ranks) * each + summed

@@ -21,8 +21,8 @@ from weft.base.cached import cached_property
 from weft.distributed.group.link import Link
 from weft.distributed.planned.moves import PIECE, TensorRoute
 from weft.distributed.planned.placement import Places, held
-from weft.networks.arena import ResultMemory, ordered
-from weft.networks.cost import Model, invariant
+from weft.networks.arena import ResultMemory
+from weft.networks.cost import Model
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
 
@@ -137,22 +137,17 @@ class ModesPlan:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def once(self) -> frozenset[int]:
-        """Nodes that are the same in every slice."""
-        return invariant(self.tree) if self.tree.sliced else frozenset()
-
-    @cached_property
     def shared(self) -> frozenset[tuple[TreeStep, int]]:
         """Steps of a slice with the operands that are the same in every slice."""
         return frozenset(
             (step, child)
-            for step in self.tree.steps if step.node not in self.once
-            for child in (step.left, step.right) if child in self.once and child >= self.tree.leaves
+            for step in self.tree.steps if step.node not in self.tree.once
+            for child in (step.left, step.right) if child in self.tree.once and child >= self.tree.leaves
         )  # fmt: skip
 
     def times(self, node: int) -> int:
         """How often a call makes a node."""
-        return 1 if node in self.once else self.tree.slices
+        return 1 if node in self.tree.once else self.tree.slices
 
     @cached_property
     def costs(self) -> dict[int, StepCost]:
@@ -212,10 +207,10 @@ class ModesPlan:
         result = self.prices.result.bytes(tree)
         if tree.slices > 1:
             result += self._bytes(tree.root, self.held_as(tree.root), self.prices.sums[tree.root])
-        order, bringing = ordered(tree, self.once), list(self.shared)
+        order, bringing = tree.ordered, list(self.shared)
         for step in order:
             moving = [(step, child) for child in (step.left, step.right) if (step, child) not in self.shared]
-            if step.node not in self.once:
+            if step.node not in self.tree.once:
                 moving, bringing = bringing + moving, []
             for taker, child in moving:
                 if child >= tree.leaves:

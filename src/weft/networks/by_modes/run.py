@@ -18,7 +18,6 @@ from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.moves import reduced
 from weft.distributed.planned.placement import coordinates
-from weft.networks.arena import ordered
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.plan import WORKSPACE, NetworkPlan
 from weft.networks.slicing import indices, part
@@ -42,9 +41,9 @@ class ModesRun:
         self._combine = combine_of(network.settings.options.algebra)
         self._device = network.settings.device
         self._slices = indices(plan.tree)
-        order = ordered(plan.tree, plan.once)
-        self._once = [step for step in order if step.node in plan.once]
-        self._each = [step for step in order if step.node not in plan.once]
+        once = plan.tree.once
+        self._once = [step for step in plan.tree.ordered if step.node in once]
+        self._each = [step for step in plan.tree.ordered if step.node not in once]
         self._calls: dict[Any, ContractionCall] = {}
 
     def run(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> None:

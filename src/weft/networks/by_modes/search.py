@@ -15,7 +15,6 @@ from functools import partial
 
 from weft.base.cached import cached_property
 from weft.networks.by_modes.plan import Modes, ModesPlan, Prices
-from weft.networks.cost import invariant
 from weft.networks.order import Orders
 from weft.networks.tree import Tree, TreeStep
 
@@ -161,11 +160,7 @@ class _Line:
         return found
 
     def _times(self, node: int) -> int:
-        return 1 if node in self._once else self.tree.slices
-
-    @cached_property
-    def _once(self) -> frozenset[int]:
-        return invariant(self.tree) if self.tree.sliced else frozenset()
+        return 1 if node in self.tree.once else self.tree.slices
 
     @cached_property
     def _room(self) -> float:
