@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -69,18 +69,25 @@ class Slices:
     visible = True  # whether progress is shown
 
     def __init__(
-        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
-        finish: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`before` counts slices of earlier runs, for the bar. `finish` makes the result of the sums, where the last
-        slices do not."""
-        self.work, self.numbers, self.keeper, self._finish = work, numbers, keeper, finish
+        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None
+    ) -> None:
+        """`before` counts slices of earlier runs, for the bar."""
+        self.work, self.numbers, self.keeper = work, numbers, keeper
         self.done = 0
         self._before = before
 
-    def go_on(self, report: Callable[[int], None], after: Callable[[], None] | None = None) -> Any:
+    def go_on(self, report: Callable[[int], None]) -> Any:
         """The result, once all slices are done that are not. After each `report` hears how many are, those of earlier
-        runs too, and `after` is called; it may raise, and the state is written then."""
+        runs too."""
+        self.run(report)
+        self.work.finish()
+        return self.work.result
+
+    def look(self) -> None:
+        """Called after each slice: what it raises ends the run, and the state is written then."""
+
+    def run(self, report: Callable[[int], None]) -> None:
+        """The slices that are not done."""
         work, keeper = self.work, self.keeper
         with work.program.lock, _put_off(keeper is not None) as interrupted:
             pace = _Pace(work.program.device)
@@ -93,34 +100,19 @@ class Slices:
                 if keeper is not None and keeper.due:
                     self._save()
                 try:
-                    if after is not None:
-                        after()
+                    self.look()
                     interrupted(self._save)
                 except BaseException:
                     self._save()
                     raise
             self._save()
-        if self._finish is not None:
-            self._finish()
-        return work.result
 
     def _save(self) -> None:
         if self.keeper is not None:
             self.keeper.save(self.work, self.numbers[: self.done])
 
 
-class Going(Protocol):
-    """A call in slices, that may be interrupted and gone on with."""
-
-    @property
-    def visible(self) -> bool:
-        """Whether its progress is shown."""
-
-    def go_on(self, report: Callable[[int], None]) -> Any:
-        """The result. `report` hears how many slices are done."""
-
-
-def done_with_progress(call: Going, slices: int, *, visible: bool) -> Any:
+def done_with_progress(call: Slices, slices: int, *, visible: bool) -> Any:
     """The result of a call, its slices shown as they are done."""
     with shown("slices") if visible and call.visible else nullcontext(quiet) as report:
         return call.go_on(lambda done: report("contracting", done, slices))

@@ -18,7 +18,7 @@ from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.networks.changes import Changes, Fixed
 from weft.networks.checks import kind_of, read_changed, read_tensors, result_of, result_place, watch_of
 from weft.networks.derivatives import Contractions, alone, as_operations, contractions_of, differentiable
-from weft.networks.long_run import EVERY, Going, Slices, done_with_progress
+from weft.networks.long_run import EVERY, Slices, done_with_progress
 from weft.networks.plan import NetworkPlan
 from weft.networks.program import NetworkProgram
 from weft.networks.rescale import scaled
@@ -48,7 +48,7 @@ class Network(Generic[Returned]):
         names = tuple(plan.graph.names[label] for label in plan.graph.output)
         self._reductions = None if reduce is None else as_operation("reductions")(reduce, names)
         self._plain = plan.is_plain and reduce is None
-        self._paused: Going | None = None
+        self._paused: Slices | None = None
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest: NetworkProgram | None = None  # the program that was made last
         self._forget()
@@ -284,7 +284,7 @@ class Network(Generic[Returned]):
         """The slices of a call into `place`; the parts `partial` of the result are not finished here."""
         return work_of(self.program(operands[: len(self.plan.folded.given)]), operands, place, partial)
 
-    def _sliced_call(self, call: Going) -> Any:
+    def _sliced_call(self, call: Slices) -> Any:
         """Slices one after the other; what is done when Ctrl-C comes is kept for `resume`."""
         self._paused = call
         found = done_with_progress(call, self.plan.tree.slices, visible=self.plan.settings.progress)

@@ -11,7 +11,6 @@ that they have come so far, so no rank returns where another has failed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class NetworkCall:
 
 def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Slices, torch.Tensor]:
     """A call of this process alone, that goes on from what the checkpoint has; and where its result goes."""
-    _check(path, every)
+    _check(every)
     network = given.network
     operands, place = given.read()
     slices = network.tree.slices
@@ -60,13 +59,7 @@ def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Sli
         name = f"{checkpoint.next_run():06}-0.npz"
         keeper = Keeper(checkpoint, name, [file.name for file in files], before, every)
         keeper.first(work)
-
-    def finish() -> None:
-        if isinstance(work, Summing):
-            for number, total in work.sums.held.items():
-                work.complete(number, total)
-
-    return Slices(work, remaining, before=len(before), keeper=keeper, finish=finish), place
+    return Slices(work, remaining, before=len(before), keeper=keeper), place
 
 
 def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tuple[SlicesOverRanks, torch.Tensor]:
@@ -84,7 +77,7 @@ def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tu
 
     def read() -> tuple[list[torch.Tensor], torch.Tensor, dict[str, str]]:
         if path is not None:
-            _check(path, every)
+            _check(every)
         operands, place = given.read()
         ranks.backend(network.settings.device)
         identity = identity_of(network) | ({} if path is None else values_of(network, operands))
@@ -119,48 +112,46 @@ def _known_call(given: NetworkCall, plan: SharedPlan) -> tuple[SlicesOverRanks, 
         raise
 
 
-class SlicesOverRanks:
+class SlicesOverRanks(Slices):
     """A call whose slices the ranks of a group share, as one of them sees it."""
 
     def __init__(
         self, given: NetworkCall, plan: SharedPlan, operands: Sequence[torch.Tensor], place: torch.Tensor
     ) -> None:
-        network = given.network
+        tree = given.network.tree
+        parts = frozenset(range(tree.slices // tree.summed))
+        work = given.work(operands, place, parts - plan.mine_whole)
+        super().__init__(work, plan.mine, before=tree.slices - sum(map(len, plan.share)))
         self.visible = plan.ranks.rank == 0
         self._plan = plan
-        slices = network.tree.slices
-        parts = frozenset(range(slices // network.tree.summed))
-        self._work = given.work(operands, place, parts - plan.mine_whole)
-        self._slices = Slices(self._work, plan.mine, before=slices - sum(map(len, plan.share)))
 
     def take_up(self, checkpoint: Checkpoint, every: float) -> None:
         """Begin with the sums of this rank's files, and write a file of its own."""
         files = self._plan.loaded(self._plan.ranks.rank)
         for file in files:
-            self._work.absorb(checkpoint.read(file.name))
+            self.work.absorb(checkpoint.read(file.name))
         name = f"{self._plan.run:06}-{self._plan.ranks.rank}.npz"
-        self._slices.keeper = Keeper(checkpoint, name, [file.name for file in files], done(files), every)
-        self._slices.keeper.first(self._work)
+        self.keeper = Keeper(checkpoint, name, [file.name for file in files], done(files), every)
+        self.keeper.first(self.work)
 
     def go_on(self, report: Callable[[int], None]) -> Any:
         """This rank's slices, and the result."""
         ranks, begun = self._plan.ranks, time.monotonic()
-        sign = StopSign(ranks)
-
-        def after() -> None:
-            if sign.seen():
-                raise _Stopped
-
-        outcome, error = self._outcome(lambda: self._slices.go_on(report, after))
+        self._sign = StopSign(ranks)
+        outcome, error = self._outcome(lambda: self.run(report))
         if outcome != "done":
-            sign.put_up()
+            self._sign.put_up()
         ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
         _end_together(outcome, error, self._plan)
-        if isinstance(self._work, Scaling):
-            self._work.scaled_to(max(ranks.exchanged("exponents", float(self._work.exponent))))
+        if isinstance(self.work, Scaling):
+            self.work.scaled_to(max(ranks.exchanged("exponents", float(self.work.exponent))))
         for part in self._plan.parts:
             self._complete(part)
-        return self._work.result
+        return self.work.result
+
+    def look(self) -> None:
+        if self._sign.seen():
+            raise _Stopped
 
     @staticmethod
     def _outcome(run: Callable[[], None]) -> tuple[str, BaseException | None]:
@@ -178,7 +169,7 @@ class SlicesOverRanks:
 
     def _complete(self, part: ResultPart) -> None:
         """A part of the result, from the sums of all ranks that have some."""
-        work, ranks, number = self._work, self._plan.ranks, part.number
+        work, ranks, number = self.work, self._plan.ranks, part.number
         whole = number in self._plan.whole
         if isinstance(work, Scaling):
             place = total = work.sums
@@ -256,8 +247,6 @@ def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[lis
     return files, run
 
 
-def _check(path: Any, every: Any) -> None:
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise ArgumentError(f"checkpoint is the path of a folder, not {path!r}")
+def _check(every: Any) -> None:
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not every >= 0:
         raise ArgumentError(f"checkpoint_every is a number of seconds, not {every!r}")

@@ -57,6 +57,11 @@ class Summing(_Slices):
     def slice(self, number: int) -> None:
         self.program.slice(number, self._values, self.sums.place(number), self._whole, self._watch)
 
+    def finish(self) -> None:
+        """Make the result of sums whose last slices did not."""
+        for number, total in self.sums.held.items():
+            self.complete(number, total)
+
     def held(self) -> HeldSums:
         return HeldSums(dict(self.sums.held))
 
@@ -102,6 +107,9 @@ class Scaling(_Slices):
         self.sums *= torch.exp2(self.exponent - found).to(real)
         into += values.to(into.dtype) * torch.exp2(exponent - found).to(real)
         self.exponent = found
+
+    def finish(self) -> None:
+        """Nothing is left: `result` is the sums."""
 
     def held(self) -> HeldSums:
         return HeldSums({0: self.sums}, float(self.exponent))

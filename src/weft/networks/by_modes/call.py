@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
 from weft.networks.checkpoint import identity_of
 from weft.networks.cost import Model
-from weft.networks.long_run import Going
+from weft.networks.long_run import Slices
 from weft.networks.plan import NetworkPlan
 from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group
 
@@ -33,7 +33,7 @@ WAYS = ("slices", "modes", "auto")
 
 
 def call_at_length(
-    given: NetworkCall, over: tuple[Any, Any, Any], folder: Any, every: float, run: Callable[[Going], Any]
+    given: NetworkCall, over: tuple[Any, Any, Any], folder: Any, every: float, run: Callable[[Slices], Any]
 ) -> tuple[Any, torch.Tensor]:
     """The outcome of a call that ranks share or of which a checkpoint is kept, and where its result is.
 
@@ -44,7 +44,7 @@ def call_at_length(
     group, way, link = over
     if way != "slices" and (made := _call_by_modes(given, group, way, link, folder)) is not None:
         return made, made
-    call: Going
+    call: Slices
     if group is None:
         call, place = call_with_checkpoint(given, folder, every)
     else:
@@ -104,7 +104,7 @@ def _planned(network: NetworkPlan, ranks: Ranks, group: Any, way: str, link: Any
     device = network.settings.device
 
     def figures() -> list[Any]:
-        return [list(astuple(network.model)), _said(read_link(link, ranks, device))]
+        return [astuple(network.model), astuple(read_link(link, ranks, device))]
 
     found = ranks.exchanged("figures of the device and the link", ranks.agreed("the link", figures))
     model, over = Model(*found[0][0]), _heard(found[0][1])
@@ -156,11 +156,6 @@ def _digest(plan: ModesPlan | None) -> str:
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
-def _said(link: Link) -> list[Any]:
-    inside = None if link.inside is None else _said(link.inside)
-    return [link.name, link.latency, link.bandwidth, link.source, inside, link.per_host]
-
-
 def _heard(said: list[Any]) -> Link:
-    name, latency, bandwidth, source, inside, per_host = said
-    return Link(name, latency, bandwidth, source, None if inside is None else _heard(inside), per_host)
+    found = Link(*said)
+    return found if found.inside is None else replace(found, inside=_heard(said[4]))
