@@ -50,6 +50,13 @@ class Model:
         moved = self.item * (size(left) + size(right) + size(out)) / self.memory
         return self.launch + max(flops, moved)
 
+    def of_slice(self, tree: Tree) -> tuple[float, float]:
+        """Seconds of the steps of one slice, and of those that all slices share."""
+        found = [0.0, 0.0]
+        for step in tree.steps:
+            found[step.node in tree.once] += self.seconds(tree, step)
+        return found[0], found[1]
+
     def total(self, tree: Tree) -> float:
         """Seconds of all slices; steps that are equal in every slice count once."""
         once, slices = tree.once, tree.slices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from weft.plans.intermediates import WIDER
 
 
 class ResultPart(NamedTuple):
-    """A part of a result, of which some ranks have sums."""
+    """A part of a result, and the ranks that have sums of it."""
 
     number: int
     ranks: tuple[int, ...]  # that have sums of it, in order
@@ -39,17 +39,20 @@ class SharedPlan:
     @classmethod
     def of(cls, network: NetworkPlan, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
         """Ranks say how long a slice takes them; all make the same plan of it."""
-        mine = pace_of(network)
-        paces = [Pace(*each) for each in ranks.exchanged("predicted times of slices", [mine.slice, mine.once])]
+        each, once = network.model.of_slice(network.tree)
+        mine = [max(each, network.model.launch), once]
+        paces = [Pace(*said) for said in ranks.exchanged("predicted times of slices", mine)]
         share = shares(left(network.tree.slices, files), paces)
-        found = cls(ranks, share, files, run, (), frozenset())
-        held = [found._held(network, rank) for rank in range(ranks.size)]
-        holders = _holders(held)
-        whole = frozenset(part for part, who in holders.items() if len(who) == 1 and not run)
-        if network.settings.strip_exponent:
-            whole = frozenset()
-        parts = _parts(network, holders, whole)
-        return cls(ranks, share, files, run, parts, whole, end_of(network))
+        held = [_held(network, numbers, files[rank :: ranks.size]) for rank, numbers in enumerate(share)]
+        holders = {
+            part: tuple([rank for rank, parts in enumerate(held) if part in parts])
+            for part in sorted(set[int]().union(*held))
+        }
+        scaled, dtype = network.settings.strip_exponent, network.dtype
+        whole = frozenset(part for part, who in holders.items() if len(who) == 1 and not (run or scaled))
+        sums = network.result_memory.sum_type(network.tree) if scaled else WIDER.get(dtype, dtype)
+        parts = [ResultPart(part, who, dtype if part in whole else sums) for part, who in holders.items()]
+        return cls(ranks, share, files, run, parts if network.result_bytes else (), whole, end_of(network))
 
     @property
     def mine(self) -> Sequence[int]:
@@ -69,26 +72,18 @@ class SharedPlan:
         """The files whose sums a rank begins with."""
         return list(self.files[rank :: self.ranks.size])
 
-    def _held(self, network: NetworkPlan, rank: int) -> set[int]:
-        """The parts that a rank has sums of."""
-        numbers, files = self.share[rank], self.loaded(rank)
-        if network.settings.strip_exponent:  # one sum: all elements share an exponent
-            return {0} if numbers or any(file.done for file in files) else set()
-        return {part for file in files for part in file.parts} | {number // network.tree.summed for number in numbers}
+
+def _held(network: NetworkPlan, numbers: Sequence[int], files: Sequence[Saved]) -> set[int]:
+    """The parts that a rank has sums of, which does these slices and begins with these files."""
+    if network.settings.strip_exponent:  # one sum: all elements share an exponent
+        return {0} if numbers or any(file.done for file in files) else set()
+    return {part for file in files for part in file.parts} | {number // network.tree.summed for number in numbers}
 
 
 def end_of(network: NetworkPlan) -> str:
     """The end of a network's slices, in words that are those of no other network."""
     said = hashlib.blake2b(repr(identity_of(network)).encode(), digest_size=4).hexdigest()
     return f"the end of the slices of {network!r} ({said})"
-
-
-def pace_of(network: NetworkPlan) -> Pace:
-    """The predicted seconds of a slice here, and of the steps that all slices share."""
-    tree, model = network.tree, network.model
-    seconds = [(model.seconds(tree, step), step.node in tree.once) for step in tree.steps]
-    each = sum(time for time, shared in seconds if not shared)
-    return Pace(max(each, model.launch), sum(time for time, shared in seconds if shared))
 
 
 def done(files: Sequence[Saved]) -> list[int]:
@@ -100,21 +95,3 @@ def left(slices: int, files: Sequence[Saved]) -> list[int]:
     """The slices that stand in none."""
     gone = set(done(files))
     return [number for number in range(slices) if number not in gone]
-
-
-def _holders(held: Sequence[Collection[int]]) -> dict[int, tuple[int, ...]]:
-    """The ranks that have sums of each part."""
-    found: dict[int, tuple[int, ...]] = {}
-    for rank, parts in enumerate(held):
-        for part in parts:
-            found[part] = (*found.get(part, ()), rank)
-    return found
-
-
-def _parts(
-    network: NetworkPlan, holders: Mapping[int, tuple[int, ...]], whole: frozenset[int]
-) -> list[ResultPart]:
-    dtype, scaled = network.dtype, network.settings.strip_exponent
-    sums: torch.dtype = network.result_memory.sum_type(network.tree) if scaled else WIDER.get(dtype, dtype)
-    found = [ResultPart(part, who, dtype if part in whole else sums) for part, who in sorted(holders.items())]
-    return found if network.result_bytes else []

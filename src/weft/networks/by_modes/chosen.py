@@ -114,8 +114,6 @@ def _smaller(
 def by_slices(network: NetworkPlan, ranks: int, link: Link, model: Model) -> float:
     """Predicted seconds of a call whose slices as many ranks share."""
     tree = network.tree
-    seconds = {step.node: model.seconds(tree, step) for step in tree.steps}
-    shared = sum(seconds[node] for node in seconds if node in tree.once)
-    each = sum(seconds[node] for node in seconds if node not in tree.once)
+    each, shared = model.of_slice(tree)
     summed = link.seconds("all-reduce", network.result_bytes, min(ranks, tree.slices))
     return shared + -(-tree.slices // ranks) * each + summed
