@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
 from gpu.warp_specialized_cases import H200
 from weft.errors import UnsupportedError
+from weft.gpu.common.addressed import _Allocations
 from weft.gpu.common.launch import collected
 from weft.gpu.terms.launch import TermsProduct
 from weft.gpu.terms.model import joined_shift, terms_params
@@ -25,23 +25,6 @@ from weft.planner.schedule import Target
 from weft.planner.split_schemes import BF16X6, FP16X3, SCALED, SplitScheme, U, prefers_float16, split_bytes
 from weft.planner.target import target_of
 from weft.spec import Layout
-
-ATEN = torch.ops.aten
-
-
-class Allocations(TorchDispatchMode):
-    """Tensors that are allocated within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in (ATEN.empty.memory_format, ATEN.empty_strided.default, ATEN.new_empty.default):
-            self.found.append(result)
-        return result
-
 
 SCHEMES = pytest.mark.parametrize("scheme", [BF16X6, FP16X3], ids=lambda scheme: scheme.name)
 INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 2, 232448)
@@ -215,7 +198,7 @@ def test_a_call_allocates_no_more_than_is_said(extents: tuple[int, ...], turned:
     tensors = [torch.empty_strided(x.shape, x.strides, device="meta") for x in lie]
     with collected():
         product = TermsProduct(*lie, (FP16X3, BF16X6), H200)
-        with Allocations() as made:
+        with _Allocations() as made:
             product(*tensors)
     taken = sum(each.numel() * each.element_size() for each in made.found)
     assert 0 < taken <= split_bytes(math.prod(batch), m, n, k)

@@ -44,10 +44,20 @@ def chosen_and_built(
         if not admitted(choice):
             continue
         chosen = perf_counter()
-        found, launch = choice.built()
+        found, launch = built(choice)
         if (found.best is choice.best and generation() == before) or admitted(found):
             tell(found, chosen - begun, perf_counter() - chosen)
             return found, launch
+
+
+def built(choice: Choice) -> tuple[Choice, Any]:
+    """`Choice.built`, for a plan's own launch: its kernels are noted where there are several."""
+    found, launch = choice.built()
+    if found.target.kind == "cuda" and hasattr(launch, "kernels"):
+        from weft.gpu.common.addressed import addressed
+
+        launch = addressed(launch)
+    return found, launch
 
 
 def tell(choice: Choice, planning: float, building: float) -> None:

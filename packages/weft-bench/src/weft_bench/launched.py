@@ -31,12 +31,12 @@ def launched(call: Callable[..., Any], tensors: Sequence[Any], device: torch.dev
     """
     if device.type != "cuda" or torch.version.hip:
         return []
-    from weft.gpu.common.driver import noting
+    from weft.gpu.common.driver import NotedKernel, noting
 
     with torch.cuda.device(device), torch.autograd.set_multithreading_enabled(False), noting() as noted:
         call(*tensors)
     torch.cuda.synchronize(device)
-    return facts(noted, target_of("triton", device))
+    return facts([each.direct for each in noted if isinstance(each, NotedKernel)], target_of("triton", device))
 
 
 def facts(launches: Sequence[DirectLaunch], target: Target) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.gpu.common.driver import aside_of_capture
+from weft.gpu.common.driver import aside_of_capture, note
 
 COMPUTE_32F_FAST_TF32 = 77  # cublasComputeType_t
 REAL_32F = 0  # cudaDataType_t
@@ -80,6 +80,7 @@ def tf32(left: Tensor, right: Tensor, result: Tensor, alpha: float, beta: float)
     Products are made in TF32 and added in float32. Raises `RuntimeError` where cuBLAS reports an error.
     """
     make_ready(result.device)
+    note(None)
     batch, rows, columns = result.shape
     # What is contiguous along rows here is contiguous along columns there: the transpose is computed, from the right.
     b, a, d = (seen(x.shape, x.stride()) for x in (left, right, result))

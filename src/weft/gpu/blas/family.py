@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.gpu.blas import cublas
 from weft.gpu.blas.model import NAME, RATES, BlasSchedule, forms, misfit, predict, schedules
+from weft.gpu.common.driver import NotedProduct, note
 from weft.machine.exactness import guarded
 from weft.planner.schedule import AuxTensors, Launch, Make, NewTensor, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
@@ -69,7 +70,9 @@ class BlasLaunch:
         a, b = a.conj() if of_a else a, b.conj() if of_b else b
         left, right = (b, a) if self.swap_ab else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
-        if c is None and alpha == 1:
+        plain = c is None and alpha == 1
+        note(NotedProduct(self._multiply, (left, right, result)) if plain else None)
+        if plain:
             self._multiply(left, right, out=result)
         else:
             addend = _seen(c, self._addend) if c is not None else result

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -115,9 +115,6 @@ class _Config(ctypes.Structure):
     ]  # fmt: skip
 
 
-NOTED: ContextVar[list[DirectLaunch] | None] = ContextVar("what is launched", default=None)
-
-
 class DirectLaunch:
     """A loaded kernel on a grid; call it with an integer for each parameter, but for the last that are fixed.
 
@@ -189,8 +186,8 @@ class DirectLaunch:
 
     def __call__(self, words: Sequence[int]) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""
-        if (noted := NOTED.get()) is not None:
-            noted.append(self)
+        if NOTED.get() is not None:
+            note(NotedKernel(self, words))
         with self._lock:
             self._pack(self._words, 0, *words)
             if self._maps:
@@ -210,15 +207,41 @@ class DirectLaunch:
                 raise RuntimeError(f"CUDA's driver writes no tensor map: {error_name(self._driver, status)}")
 
 
+class NotedKernel(NamedTuple):
+    """A launched kernel with its parameters."""
+
+    direct: DirectLaunch
+    words: Sequence[int]
+
+
+class NotedProduct(NamedTuple):
+    """A product of the vendor's library: its factors, and the place of its result."""
+
+    multiply: Callable[..., Any]
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+#: None for what cannot be launched again so.
+Noted: TypeAlias = NotedKernel | NotedProduct | None
+NOTED: ContextVar[list[Noted] | None] = ContextVar("what is launched", default=None)
+
+
 @contextmanager
-def noting() -> Iterator[list[DirectLaunch]]:
-    """Kernels that this thread launches past Triton within, in their order."""
-    noted: list[DirectLaunch] = []
+def noting() -> Iterator[list[Noted]]:
+    """Kernels and products that this thread launches within, in their order."""
+    noted: list[Noted] = []
     token = NOTED.set(noted)
     try:
         yield noted
     finally:
         NOTED.reset(token)
+
+
+def note(launched: Noted) -> None:
+    """Tell who notes launches in this thread, if anybody. All that torch does not dispatch itself says so, lest a
+    sequence of what was noted leave it out."""
+    if (noted := NOTED.get()) is not None:
+        noted.append(launched)
 
 
 class _Words:

@@ -18,7 +18,7 @@ import torch
 
 from weft.gpu.common.constants import TRITON_TYPES, DeviceFunction, meant, whole
 from weft.gpu.common.dependent import can_pdl
-from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, prefer_carveout
+from weft.gpu.common.driver import DirectLaunch, launches_are_hooked, note, prefer_carveout
 from weft.gpu.common.loading import Loaded, by_triton, on_device
 from weft.gpu.common.release import FUSION, PDL_OPTION
 from weft.gpu.common.tensor_maps import TensorMap
@@ -178,6 +178,11 @@ class KernelLaunch:
         return self.function.jit
 
     @property
+    def is_direct(self) -> bool:
+        """Whether it is launched past Triton."""
+        return self._direct is not None
+
+    @property
     def digest(self) -> str | None:
         """A digest of the machine code that is loaded; None where none is."""
         return self.loaded.cubin.digest if self.loaded is not None else None
@@ -193,6 +198,7 @@ class KernelLaunch:
                 with torch.cuda.device(direct.device):
                     direct(words)
             return
+        note(None)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run_by_triton(tensors, alpha, beta, aux)
         else:
