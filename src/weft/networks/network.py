@@ -309,8 +309,8 @@ class Network(Generic[Returned]):
         are the best schedules of each family by prediction, torch's own operations, and what serves now. `budget`:
         seconds, after which no further step is begun. `workers`: processes that compile meanwhile, by default one for
         each core but one. The fastest are stored, for all networks that have such a step and for later processes; a
-        step whose schedule is stored is not measured again. On a terminal a bar shows on standard error. Ctrl-C keeps
-        what was found.
+        step whose schedule is stored is not measured again. With ``specialize="never"`` torch's own operations serve
+        on. On a terminal a bar shows on standard error. Ctrl-C keeps what was found.
 
         Raises what a call raises, `ArgumentError` for a budget or workers below 0, `UnsupportedError` while a CUDA
         graph is being captured.
