@@ -7,7 +7,6 @@ CPU, but for products that torch has on a GPU alone.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -218,20 +217,6 @@ def test_a_limit_of_workspace(device: str) -> None:
     target = target_for(device)
     sentence = family.choice(found.contraction, "cpu", target, 1)
     assert "bytes of workspace, the limit is 1" in str(sentence)
-
-
-@on_each
-def test_the_peak(device: str) -> None:
-    call = case("mk,kn->mn", SIZES)
-    found = run(call, device)
-    asked = replace(found.contraction, peak=True)
-    target = target_for(device)
-    choice = family.choice(asked, "cpu", target)
-    assert not isinstance(choice, str)
-    d = found.results[0]
-    peak = torch.zeros((), dtype=torch.int32, device=place_of(device))
-    choice.build()(moved(call.a, device), moved(call.b, device), None, d, 1, 0, (peak,))
-    assert peak.view(torch.float32).item() == d.abs().max().item()
 
 
 @on_each

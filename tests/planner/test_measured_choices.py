@@ -29,7 +29,14 @@ def _of_problem(timed):
     equation, dtype, *extents = _problem(timed[0])
     choice = of_equation(equation, dict(extents), dtype=getattr(torch, dtype), target="h200").choice()
     seconds = {_named(row["schedule"]): row["seconds"] for row in timed}
-    return seconds[str(choice.best.schedule)] / min(seconds.values())
+    return seconds[_timed(str(choice.best.schedule))] / min(seconds.values())
+
+
+def _timed(schedule):
+    """The schedule that was timed in the place of one that stores D through pointers, which there were none of: the
+    same product, and D permuted afterwards. That took as long or longer in 18 dense cases (`pointer_stores.json`)."""
+    product, store, _ = schedule.partition(" store=")
+    return f"{product}; D permuted" if store else schedule
 
 
 def _named(schedule):
