@@ -374,7 +374,7 @@ def collected() -> Iterator[list[KernelLaunch]]:
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
-    """The layouts of auxiliary operands, further results, in that order; None where there are none."""
+    """The layouts of auxiliary operands and further results, in that order; None where there are none."""
     if not contraction.aux:
         return None
     return tuple([each.layout for each in contraction.aux if each.layout is not None])
