@@ -162,6 +162,8 @@ NOT_INSTALLED = {
     "from weft.base.extensions import reader; reader('kernels.kernel', 'plan.kernels')": "plan.kernels comes with the "
     "distribution weft-bench",
     "import weft; weft.energy(None)": "weft.energy comes with the distribution weft-bench",
+    "import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')": "Network.draw() "
+    "comes with the distribution weft-bench",
     "import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()": "weft[cli]",
     f"{CHAIN}weft.network(*chain, memory_limit=400)": "weft[networks]",
     f"{CHAIN}weft.network(*chain, optimize='hyper')": "weft[networks]",
