@@ -183,19 +183,26 @@ def test_permutations(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [SINGLE, HALF, torch.complex64, torch.int32, torch.complex128], ids=str)
 def test_copies_along_many_modes(dtype: torch.dtype) -> None:
     """Operands whose modes of k stand between others, sums that are scattered over D, and permutations."""
-    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"a": 3, "c": 1, "f": 3, "q": 3}
+    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"a": 3, "c": 1, "e": 4, "f": 3, "h": 4, "q": 3, "s": 4}
     moved = 0 if dtype is torch.complex128 else 1
     fused(case("apbqcrdse,pfqgrhs->abcdefgh", sizes, dtype), 2 * moved)
-    fused(case("apbqcrdse,pfqgrhs->hagbfced", sizes, dtype), 3 * moved)
-    x = random_operand((2, 3, 2, 3, 2, 2, 2, 4), dtype, 1, integers=dtype is torch.int32)
+    fused(case("apbqcrdse,pfqgrhs->hagbfced", sizes | {"d": 4}, dtype), 3 * moved)
+    x = random_operand((4, 3, 2, 3, 2, 2, 4, 4), dtype, 1, integers=dtype is torch.int32)
     for equation in ("abcdefgh->hgfedcba", "abcdefgh->badcfehg", "abcdefgh->cabdefgh"):
         DRIVER.launched = 0
         check_permutation(x, equation, {}, "stand-in")
         assert DRIVER.launched == (moved and equation != "abcdefgh->cabdefgh")
 
 
+@pytest.mark.parametrize("inner", [2, 3])
+def test_copies_of_few_elements_a_thread_are_left_to_torch(inner: int) -> None:
+    x = random_operand((2, 3, 2, 3, 2, 2, 2, 4), SINGLE, 1)
+    check_permutation(x[:inner], "abcdefgh->hgfedcba", {}, "stand-in")
+    assert not DRIVER.launched
+
+
 def test_functions_along_many_modes() -> None:
-    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"d": 5}
+    sizes = dict.fromkeys("abcdefghpqrs", 2) | {"d": 5, "h": 4, "s": 4}
     options = {"a_fn": torch.tanh, "epilogue": lambda x, i: x * i - 1, "indices": {"i": "f"}}
     fused(case("apbqcrdse,pfqgrhs->hagbfced", sizes, SINGLE, **options), 3)
     fused(case("abcdefgh,hgfedcba->hagbfced", sizes, SINGLE, alpha=2, epilogue=torch.relu))
@@ -238,8 +245,9 @@ def test_it_serves_from_the_second_call_on(late: bool, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("modes", [24, 27])
 def test_more_modes_than_torch_takes_are_waited_for(modes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "kernel_of", lambda text, target: Slow(text, DRIVER.loaded(text)))
-    tensors = [PassTensor(SINGLE, tuple(base**at for at in range(modes))) for base in (3, 5)]
-    made = moving_pass((2,) * modes, tensors, Target("cuda", 0, "", 90, 132, 0))
+    strides = [(1, *(4 * base**at for at in range(modes - 1))) for base in (3, 5)]
+    tensors = [PassTensor(SINGLE, each) for each in strides]
+    made = moving_pass((4,) + (2,) * (modes - 1), tensors, Target("cuda", 0, "", 90, 132, 0))
     assert not isinstance(made, str)
     assert made.serves is (modes > 25)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.base.kept import constant
 from weft.library.algebras import TableOperations
 from weft.library.products import MatrixProducts
-from weft.library.views import View
+from weft.library.views import A, D, Frame, View
 from weft.spec import Layout
 
 #: Of A, B, C where there is one, and D, or None for a new one, which is returned.
@@ -69,12 +69,13 @@ def _vector(view: View) -> View:
     return View(view.shape[at : at + 1], view.strides[at : at + 1])
 
 
-def linear(products: MatrixProducts, otherwise: Direct) -> Direct:
-    """The product where A has several modes of rows and B's are D's columns: torch sees them as matrices itself."""
-    call = products.linear
+def natural(call: Callable[..., Tensor], otherwise: Direct, *, writes: bool) -> Direct:
+    """The product of operands of which torch makes matrices itself; `writes`: to a given D, too."""
 
     def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
-        return otherwise(a, b, c, d) if d is not None else call(a, b, c)
+        if d is None:
+            return call(a, b) if c is None else call(a, b, c)
+        return call(a, b, out=d) if writes else otherwise(a, b, c, d)
 
     return product
 
@@ -96,12 +97,12 @@ def of_elements(left: Seeing, right: Seeing, place: Seeing) -> Direct:
 as_result = torch.ops.aten._unsafe_view.default
 
 
-def of_one(operand: Seeing, place: Seeing, summed: int, shape: tuple[int, ...]) -> Direct:
-    """Sums of A alone over its last modes, so many of them, times B, which is a number and mostly the one that is kept.
+def of_one(operand: Seeing, place: Seeing, dims: tuple[int, ...], shape: tuple[int, ...]) -> Direct:
+    """Sums of A alone over some of its dimensions, times B, which is a number and mostly the one that is kept.
 
     `shape` is that of D.
     """
-    dims, one = tuple(range(-summed, 0)), None
+    one = None
 
     def product(a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None) -> Tensor:
         nonlocal one
@@ -142,18 +143,46 @@ def seeing(view: View, layout: Layout) -> Seeing:
     return methodcaller("as_strided", view.shape, view.strides)
 
 
-def is_linear(layouts: Sequence[Layout | None], views: Sequence[View | None]) -> bool:
-    """Whether torch's linear layer takes A, B, C and D as they are, and rounds once; `views` are those of the product.
+def natural_call(layouts: Sequence[Layout | None], views: Sequence[View | None]) -> str | None:
+    """The call of torch that takes A, B, C and D as they are, and rounds once; `views` are those of the product.
+
+    linear    A with any modes of rows, B's rows are D's columns, and C is D's last mode, or none
+    matmul    A with any modes of rows, B a matrix or a vector of the summed mode, no C
 
     Where extents are equal, shapes alone do not tell rows from columns.
     """
     a, b, c, d = layouts
     left, right, addend, place = views
     if a is None or b is None or d is None or left is None or right is None or place is None:
-        return False
+        return None
     *rows, inner = a.shape or (0,)
-    like = len(b.shape) == 2 and b.shape[1] == inner and d.shape == (*rows, b.shape[0])
     whole = all(each.strides == Layout.contiguous(each.shape, each.dtype).strides for each in (a, b, d))
-    steps = (inner, 1), (1, inner), (b.shape[0] if b.shape else 0, 1)
-    added = c is None or (c.shape == b.shape[:1] and addend is not None and addend.strides == (1,))
-    return like and whole and len(rows) == 2 and added and (left.strides, right.strides, place.strides) == steps
+    columns = d.shape[-1] if len(d.shape) > len(rows) else 1
+    if not rows or not whole or len(b.shape) > 2 or (left.strides, place.strides) != ((inner, 1), (columns, 1)):
+        return None
+    if b.shape == (columns, inner) and d.shape == (*rows, columns) and right.strides == (1, inner):
+        added = c is None or (c.shape == (columns,) and addend is not None and addend.strides == (1,))
+        return "linear" if added else None
+    straight = b.shape[:1] == (inner,) and d.shape == (*rows, *b.shape[1:]) and right.strides == (columns, 1)
+    return "matmul" if straight and c is None else None
+
+
+def summed_dims(a: Layout, d: Layout, frame: Frame) -> tuple[int, ...] | None:
+    """The dimensions of A that are summed, where the others are D's in their order; None where some are not."""
+    found, kept = [], []
+    for at, (extent, stride) in enumerate(zip(a.shape, a.strides, strict=True)):
+        of = [
+            mode.strides[D] * (stride // step)
+            for mode in frame.modes
+            if (step := mode.strides[A])
+            and stride
+            and stride % step == 0
+            and mode.extent % (stride // step * extent) == 0
+        ]
+        if extent == 1 or len(of) != 1:
+            return None
+        if of[0]:
+            kept.append((extent, of[0]))
+        else:
+            found.append(at)
+    return tuple(found) if kept == [*zip(d.shape, d.strides, strict=True)] else None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from weft.cpu.host import HUGE, advise, reach
@@ -134,15 +135,47 @@ class LibraryPart:
         return partial(self, a, b, c, d, alpha, beta, aux)
 
     def maker(self, new: NewTensor, addend: int | None = None) -> Make | None:
-        """The call of torch that returns D; `addend`: which auxiliary operand is C."""
+        """The call of torch that returns D, and one pass behind it where that computes the epilogue.
+
+        None where more is done. `addend`: which auxiliary operand is C.
+        """
         direct = self._direct
         if direct is None or not self._returns:
-            return None
+            return self._passed(new) if addend is None else None
+        call, aux = self._sums.call, self._scheme.contraction.aux
+        if call is not None and len(aux) == (0 if addend is None else 1):
+            return call
         if addend is not None:
             return lambda a, b, *aux: direct(a, b, aux[addend], None)
-        if self._sums.call is not None and not self._scheme.contraction.aux:
-            return self._sums.call
         return lambda a, b, *aux: direct(a, b, None, None)
+
+    def _passed(self, new: NewTensor) -> Make | None:
+        """The product, in D where it may stand there, and the pass behind it."""
+        fused, sums = self._fused, self._sums
+        lone = not self._with_c and not self._scheme.contraction.outputs and self._scheme.roles.repeat == 1
+        if fused is None or not lone or not isinstance(sums, Matrices):
+            return None
+        in_place, (shape, strides, dtype, device) = self._in_place, new
+        product = sums.direct if in_place and sums.returns else None if in_place else sums.alone
+        if product is None:
+            return None
+        ready = False
+
+        def make(a: Tensor, b: Tensor, *aux: Tensor | None) -> Tensor:
+            nonlocal ready
+            ready = ready or fused.serves(None, 1)
+            if ready and in_place:
+                d = product(a, b, None, None)
+                fused.follow(d, d, aux)
+                return d
+            d = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            if ready:
+                fused.follow(product(a, b, None, None), d, aux)
+            else:
+                self(a, b, None, d, 1, 1, aux)
+            return d
+
+        return make
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
         """Sums alone, of what is a part along k as well."""

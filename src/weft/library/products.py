@@ -99,8 +99,9 @@ class MatrixProducts:
             multiply = _of_bytes
         elif types.way == "widening":
             multiply, add = (partial(call, out_dtype=types.result) for call in (multiply, add))
-        self.multiply, self.add, self.linear = (
-            guarded(call, types.a, types.result, kind) for call in (multiply, add, torch.nn.functional.linear)
+        self.multiply, self.add, self.linear, self.matmul = (
+            guarded(call, types.a, types.result, kind)
+            for call in (multiply, add, torch.nn.functional.linear, torch.matmul)
         )
         self.is_plain = types.way == "plain" and types.result is types.a
         self._real = torch.matmul

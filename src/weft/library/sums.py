@@ -15,7 +15,17 @@ from torch import Tensor
 from weft.base.arrays import any_autocast
 from weft.fn import Pointwise
 from weft.library.arrange import arranged
-from weft.library.direct import Direct, direct, is_linear, linear, of_elements, of_one, of_vectors, seeing
+from weft.library.direct import (
+    Direct,
+    direct,
+    natural,
+    natural_call,
+    of_elements,
+    of_one,
+    of_vectors,
+    seeing,
+    summed_dims,
+)
 from weft.library.factors import OperandFactor, OperandMatrix, Seen
 from weft.library.products import MatrixProducts, clamps, is_rounded_once, wrapped
 from weft.library.scheme import LibraryScheme
@@ -31,7 +41,7 @@ class Unprepared:
     #: The sums as one call of torch, where they are that; and whether it may return D.
     direct: Direct | None = None
     returns = False
-    #: Torch's call that returns D, where it takes A and B as they are.
+    #: Torch's call that returns D, where it takes A, B and C as they are.
     call: Make | None = None
 
     def prepare(self, target: Target) -> None:
@@ -108,9 +118,13 @@ class Pairs(Unprepared):
                 self.direct = of_elements(seeing(views[A], a), seeing(views[B], b), seeing(self._d, d))
                 self.returns = self._d.whole and _made_as(views, (a.dtype, b.dtype), d)
         elif alone[A] and self._is_of_one(scheme, frame):
-            read = frame.view((*self.kept, *alone[A]), A).in_layout(a)
             place = View(self._d.shape if self.kept else (), self._d.strides if self.kept else ())
-            self.direct = of_one(seeing(read, a), seeing(place.in_layout(d), d), len(alone[A]), d.shape)
+            if (dims := summed_dims(a, d, frame)) is not None:
+                self.direct = of_one(None, None, dims, d.shape)
+            else:
+                read = frame.view((*self.kept, *alone[A]), A).in_layout(a)
+                dims = tuple(range(-len(alone[A]), 0))
+                self.direct = of_one(seeing(read, a), seeing(place.in_layout(d), d), dims, d.shape)
             self.returns = math.prod(place.shape) == math.prod(d.shape)
 
     def _is_of_one(self, scheme: LibraryScheme, frame: Frame) -> bool:
@@ -194,7 +208,8 @@ class Matrices(OfMatrices):
         sizes = [frame.size(group) for group in (order.batch, order.rows, order.columns, order.k)]
         once = self._c is not None and (not scheme.rounds_sums or is_rounded_once(self._c.shape, *sizes))
         self.adds = once and not scheme.follows and self._products.adds  # C as well
-        self._alone = self._without_place(contraction) if self._products.fuses else None  # sums in memory of torch's
+        #: Sums in memory of torch's, of operands that are matrices as they lie.
+        self.alone = self._without_place(contraction) if self._products.fuses else None
         self.direct = self._direct(contraction)
         products = self._products
         if isinstance(products, MatrixProducts) and self.direct is not None and self._d is not None and (
@@ -203,9 +218,10 @@ class Matrices(OfMatrices):
             given = contraction.a, contraction.b, contraction.c, contraction.d
             views = getattr(self._left, "view", None), getattr(self._right, "view", None), self._c, self._d
             self.returns = contraction.d.shape == () if self._is_of_vectors else self._d.whole
-            layer = scheme.types.way == "plain" and not self.clamps and is_linear(given, views)
-            if layer and not order.swapped and not batched:
-                self.direct, self.returns, self.call = linear(products, self.direct), True, products.linear
+            plain = scheme.types.way == "plain" and not (self.clamps or order.swapped or batched or self._is_of_vectors)
+            if plain and (name := natural_call(given, views)) is not None:
+                self.call, self.returns = getattr(products, name), True
+                self.direct = natural(self.call, self.direct, writes=name == "matmul")
         #: Bytes of operands that are packed.
         self.packed_bytes = self._left.bytes + self._right.bytes
         self.bytes = self.packed_bytes + self._products.bytes(*sizes)
@@ -229,7 +245,7 @@ class Matrices(OfMatrices):
             return of_vectors(left.view, right.view, layouts, swapped=self._swapped)
         of_c = seeing(addend, contraction.c) if addend is not None and contraction.c is not None else None
         of_left, of_right = seeing(left.view, a), seeing(right.view, b)
-        if of_left is of_right is None and not self._swapped:
+        if of_left is of_right is None and not self._swapped and not adds:
             self.call = products.multiply
         of_d = seeing(place, contraction.d)
         return direct(products, of_left, of_right, of_c, of_d, swapped=self._swapped, adds=adds)
@@ -279,8 +295,8 @@ class Matrices(OfMatrices):
         return self._left.of(a, aux), self._right.of(b, aux)
 
     def made(self, a: Tensor, b: Tensor, alpha: Scalar, aux: AuxTensors) -> Tensor:
-        if alpha == 1 and self._alone is not None and not any_autocast():
-            found = self._alone(a, b, None, None)
+        if alpha == 1 and self.alone is not None and not any_autocast():
+            found = self.alone(a, b, None, None)
         else:
             found = self._products.made(*self._factors(a, b, aux), alpha)
         return found if found.shape == self._shape else found.reshape(self._shape)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import weft
+from weft.base.kept import constant
 from weft.errors import UnsupportedError
 from weft_bench.cases.everyday import EverydayCase
 
@@ -116,7 +117,7 @@ def planned(case: EverydayCase, tensors: Tensors, specialize: str, **how: Any) -
         network = weft.network(case.equation, *tensors, **how)
         return Planned(network, (network,))
     if case.count == 1:
-        one = tensors[0].new_ones(())
+        one = constant(1, tensors[0].dtype, tensors[0].device)  # what `weft.einsum` multiplies by
         term, output = case.equation.split("->")
         alone = weft.plan(f"{term},->{output}", tensors[0], one, **how)
         return Planned(lambda x: alone(x, one), (alone,), lambda x: alone(x, one, validate=True))
