@@ -52,7 +52,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
     lambda z: z**0.5,
     lambda z: z ** (1 - 2j),
     lambda z: 2**z,
-    lambda z: z**z.conj(),
+    lambda z: z ** z.conj(),
     torch.nn.functional.silu,
 ]
 

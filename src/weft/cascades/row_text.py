@@ -20,9 +20,9 @@ from weft.cascades.states import stored_type
 from weft.cascades.sweeps import NotInRows, RowReduction, Sweep, Sweeps
 from weft.cpu import row_call
 from weft.cpu.gett.stages import HEAD, memory_functions
-from weft.fn.inliner import Held
-from weft.fn.numba.emit import inlined
+from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.writer import Held
 
 #: Words of a call: tasks are stretches of boxes; `MULTIPLY` is the address of BLAS.
 COUNTER, TASKS, TABLE, BOXES, BOX_BYTES, CONSTANTS, BLOCK_BYTES, MULTIPLY, SHAPES, WORDS = range(10)

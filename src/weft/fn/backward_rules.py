@@ -81,9 +81,7 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: Number, self_is
 
 
 @_spells
-def elu_backward(
-    grad: Tensor, alpha: Number, scale: Number, input_scale: Number, is_result: bool, x: Tensor
-) -> Tensor:
+def elu_backward(grad: Tensor, alpha: Number, scale: Number, input_scale: Number, is_result: bool, x: Tensor) -> Tensor:
     low = alpha * scale
     slope = input_scale * (x + low) if is_result else input_scale * low * torch.exp(torch.clamp_max(x, 0) * input_scale)
     return torch.where(x <= 0, grad * slope, grad * scale)

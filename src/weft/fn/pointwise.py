@@ -17,18 +17,17 @@ from weft.base.cached import cached_property
 from weft.errors import DTypeError, UnsupportedError
 from weft.fn.complex_parts import split_complex
 from weft.fn.identity import canonical
+from weft.fn.operations import ELEMENTARY, FUSED
 from weft.fn.record import record
 from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton.device_code import jit_function
 from weft.fn.triton.emit import emit
 from weft.fn.triton.issue_cost import issue_cost
-from weft.fn.triton.lowering import ELEMENTARY
-from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.writer import HALF_TYPES
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "detach", "full_like", "scalar_tensor", "conj_physical", "real", "imag", "view"})
-_FUSIBLE = frozenset((*LOWERINGS, *DECOMPOSITIONS))
+_FUSIBLE = frozenset((*FUSED, *DECOMPOSITIONS))
 
 
 class Pointwise(ABC):
@@ -240,7 +239,7 @@ class RecordedFunction(Pointwise):
             self.dtypes,
             (2, 3),
             hook="function",
-            fusible=LOWERINGS.__contains__,
+            fusible=FUSED.__contains__,
             decompositions=DECOMPOSITIONS,
         )
 

@@ -14,11 +14,11 @@ from weft.base.forks import free_in_child
 from weft.errors import FunctionError
 from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
+from weft.fn.operations import FUSED
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
 from weft.fn.reductions import REDUCE, SHAPES
 from weft.fn.triton.activations import DECOMPOSITIONS
-from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton_function import is_triton_function, triton_function
 
 #: Operations on complex values that real ones do not need; the CPU runs them.
@@ -96,7 +96,7 @@ def _trace(
 
 def fusible(name: str) -> bool:
     """Whether an aten operation of that name may stand in a recorded function."""
-    return name in LOWERINGS or name in DECOMPOSITIONS or name in _COMPLEX
+    return name in FUSED or name in DECOMPOSITIONS or name in _COMPLEX
 
 
 def fusible_or_reduction(name: str) -> bool:

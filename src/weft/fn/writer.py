@@ -1,13 +1,13 @@
-"""Lines of one emitted function while it is written, and what the lowerings of its operations ask for.
+"""Lines of emitted code while it is written, and what the lowerings of its operations ask for.
 
-What depends on the language (names of types, constants, casts) a writer of that language says.
+What depends on the language (names of types, constants, casts, choices) a writer of that language says.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -30,29 +30,62 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
+class Held(NamedTuple):
+    """A value in emitted code: its name, and the torch type that it has; loop bodies hold half types as float32."""
+
+    name: str
+    dtype: torch.dtype
+
+
 class Writer(ABC):
-    """Names, constants and casts of an emitted function, each written once."""
+    """Names, constants and casts of emitted code, each written once, and the expressions that languages differ in.
+
+    In those, `t` is the type that an operation computes in, `x` and `y` are its operands, and texts are values of that
+    type.
+    """
+
+    language: str  # the column of `weft.fn.operations`
+    where: str  # as refusals say it: "for the CPU"
+    of_complex: frozenset[str] = frozenset()  # the operations that take complex values
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._names: dict[fx.Node, str] = {}
-        self._held: dict[fx.Node, torch.dtype] = {}  # the dtype that a named value is held in
-        self._known: dict[fx.Node, torch.Tensor] = {}  # values that depend on no input
-        self._casts: dict[tuple[str, torch.dtype], str] = {}
-        self._constants: dict[tuple[str, torch.dtype], str] = {}
-        self._count = 0
-        self._remark = ""
+        self.lines: list[str] = []
+        self.values: dict[fx.Node, Held] = {}
+        self.known: dict[fx.Node, torch.Tensor] = {}  # values that depend on no input
         self.rounded: torch.dtype | None = None  # the dtype that torch gives the value that is being written
+        self._casts: dict[tuple[str, torch.dtype], str] = {}
+        self._count = 0
+
+    # -- lines -----------------------------------------------------------------------------------------------------
 
     def let(self, expression: str) -> str:
         """Give the expression a name."""
-        name = self._fresh()
-        self._line(f"{name} = {expression}" + (f"  # {self._remark}" if self._remark else ""))
+        name = self.fresh()
+        self.line(f"{name} = {expression}")
         return name
 
     def typed(self, expression: str, dtype: torch.dtype) -> str:
         """A name for the expression, of that type."""
         return self.let(expression)
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def fresh(self) -> str:
+        """A new name."""
+        self._count += 1
+        return f"v{self._count - 1}"
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def take(self, node: fx.Node, value: Held) -> None:
+        """An input of a graph, in the type that it is computed in."""
+        kind = computing(node.meta["dtype"])
+        self.values[node] = Held(self.cast(value.name, value.dtype, kind), kind)
+
+    def computes(self, node: fx.Node) -> torch.dtype:
+        """The type that an operation computes in."""
+        return computing(node.meta["dtype"])
 
     def operand(self, value: Any, dtype: torch.dtype) -> str:
         """Name of a node's value or of a Python number, as `dtype`; a name that a lowering made stays as it is."""
@@ -60,19 +93,19 @@ class Writer(ABC):
             return value
         if not isinstance(value, fx.Node):
             return self.constant(value, dtype)
-        if value in self._known:
+        if value in self.known:
             return self.constant(self.number(value), dtype)
-        name, held = self._names[value], self._held[value]
+        name, held = self.values[value]
         if held == dtype:
             return name
         if (name, dtype) not in self._casts:
-            self._casts[name, dtype] = self._cast(name, held, dtype)
+            self._casts[name, dtype] = Writer.cast(self, name, held, dtype)  # in bodies no operand is of a short type
         return self._casts[name, dtype]
 
     def number(self, value: Any) -> Any:
         """The number of a value that is known without any input, else None."""
         if isinstance(value, fx.Node):
-            return self._known[value].item() if value in self._known else None
+            return self.known[value].item() if value in self.known else None
         return None if isinstance(value, str) else value
 
     def compared(self, value: Any, common: torch.dtype) -> str:
@@ -95,32 +128,17 @@ class Writer(ABC):
             return stand_ins[0].dtype
         return torch.result_type(*stand_ins)
 
-    def define(self, node: fx.Node, name: str) -> None:
-        """The value of a node, in the type that it is computed in."""
-        self._names[node], self._held[node] = name, computing(node.meta["dtype"])
-
-    def held(self, node: fx.Node) -> torch.dtype:
-        """The dtype that a node's value is held in."""
-        return self._held.get(node, computing(node.meta["dtype"]))
-
-    def know(self, node: fx.Node, value: torch.Tensor) -> None:
-        """The value of a node that depends on no input."""
-        self._known[node] = value
-
-    def knows(self, node: fx.Node) -> bool:
-        return node in self._known
-
-    def known(self, node: fx.Node) -> torch.Tensor:
-        return self._known[node]
-
-    @property
-    def lines(self) -> list[str]:
-        """All lines that are written, without indentation."""
-        return [line.strip() for line in self._lines]
-
     def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        """A value as another type; short ones are rounded to and held as float32."""
-        return name if held == dtype else self._cast(name, held, dtype)
+        """A value that is held in one type as another."""
+        if held == dtype:
+            return name
+        if dtype == torch.bool:
+            return self.typed(f"{name} != {self.zero(held)}", dtype)
+        if held.is_floating_point and dtype in WRAPS_FROM:
+            name = self.typed(self.converted_to(name, WRAPS_FROM[dtype]), WRAPS_FROM[dtype])
+        return self.typed(self.converted_to(name, dtype), dtype)
+
+    # -- the language ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def type(self, dtype: torch.dtype) -> str:
@@ -130,16 +148,59 @@ class Writer(ABC):
     def constant(self, number: Any, dtype: torch.dtype) -> str:
         """A 0-d constant of exactly that dtype and of the nearest value that it has."""
 
+    def zero(self, dtype: torch.dtype) -> str:
+        """The number that values of a type are compared to for their truth."""
+        return "0"
+
+    def converted_to(self, name: str, dtype: torch.dtype) -> str:
+        """The expression of a value of another type that `typed` gives this one."""
+        return name
+
     @abstractmethod
-    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        """A value that is held in one dtype as another."""
+    def call(self, name: str, t: torch.dtype, *values: str) -> str:
+        """A function of floating numbers, by the name that C has for it."""
 
-    def _fresh(self) -> str:
-        self._count += 1
-        return f"v{self._count - 1}"
+    def part(self, expression: str) -> str:
+        """An expression within another one, which has a name of its own in Triton."""
+        return expression
 
-    def _line(self, text: str) -> None:
-        self._lines.append(f"    {text}\n")
+    @abstractmethod
+    def select(self, condition: str, x: str, y: str) -> str:
+        """x where the condition holds, else y."""
+
+    def quotient(self, t: torch.dtype, x: Any, y: Any) -> str:
+        """A quotient of floating numbers, rounded correctly."""
+        return f"{self.operand(x, t)} / {self.operand(y, t)}"
+
+    def truncated(self, t: torch.dtype, x: str, y: str) -> str:
+        """A quotient of integers, towards zero."""
+        return f"{x} / {y}"
+
+    def rest(self, t: torch.dtype, x: str, y: str) -> str:
+        """The rest of that division, with the sign of the dividend."""
+        return f"{x} % {y}"
+
+    @abstractmethod
+    def extremum(self, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
+        """The larger or the smaller of two values, NaN where one is."""
+
+
+class BodyWriter(Writer):
+    """A writer of loop bodies, where values of short types are held as float32."""
+
+    rounds: bool  # whether the results of functions are rounded to their types
+
+    def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
+        """The value as another type; short ones are rounded to and held as float32."""
+        if held == dtype:
+            return name
+        if dtype in SHORT:
+            return self.nearest(self.cast(name, held, torch.float32), str(dtype).removeprefix("torch."))
+        return super().cast(name, torch.float32 if held in SHORT else held, dtype)
+
+    @abstractmethod
+    def nearest(self, name: str, short: str) -> str:
+        """A float32, rounded to the short type of that name."""
 
 
 def representable(number: Any, dtype: torch.dtype) -> Any:

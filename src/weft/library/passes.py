@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from weft.fn import Pointwise
-from weft.fn.cuda.emit import inlined
-from weft.fn.cuda.lowering import LOWERINGS
 from weft.fn.cuda.writer import CudaWriter
-from weft.fn.inliner import Held
+from weft.fn.inliner import inlined
+from weft.fn.operations import lowering_of
+from weft.fn.writer import Held
 from weft.gpu.pointwise.form import PassTensor, passage
 from weft.gpu.pointwise.launch import Pass, made_pass
 from weft.library.products import wrapped
@@ -296,11 +296,11 @@ def _seen(
 
 
 def _times(w: CudaWriter, x: Held, y: Held) -> Held:
-    return Held(w.typed(LOWERINGS["mul"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
+    return Held(w.typed(lowering_of("mul", w)(w, x.dtype, x.name, y.name), x.dtype), x.dtype)
 
 
 def _plus(w: CudaWriter, x: Held, y: Held) -> Held:
-    return Held(w.typed(LOWERINGS["add"](w, x.dtype, x.name, y.name), x.dtype), x.dtype)
+    return Held(w.typed(lowering_of("add", w)(w, x.dtype, x.name, y.name), x.dtype), x.dtype)
 
 
 def _one(w: CudaWriter, results: Sequence[Held], dtype: torch.dtype) -> Held:

@@ -32,10 +32,9 @@ from weft.cpu.gett.params import (
 )
 from weft.cpu.jit import compiled
 from weft.fn import Pointwise
-from weft.fn.inliner import Held
-from weft.fn.numba.emit import inlined
+from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
-from weft.fn.writer import past_e4m3
+from weft.fn.writer import Held, past_e4m3
 from weft.spec import Contraction
 from weft.spec.dtypes import value_type
 

@@ -19,9 +19,9 @@ from weft.cpu.gett.params import BLOCK_ROWS
 from weft.cpu.gett.stages import HEAD, memory_functions
 from weft.cpu.jit import compiled
 from weft.fn.algebra import TracedAlgebra
-from weft.fn.inliner import Held
-from weft.fn.numba.emit import inlined
+from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
+from weft.fn.writer import Held
 from weft.planner.exponentials import Exponent, exponent_of
 from weft.spec.dtypes import dtype_name
 

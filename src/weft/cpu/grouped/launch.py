@@ -18,7 +18,7 @@ from weft.cpu.grouped import params as at
 from weft.cpu.host import callback, together
 from weft.cpu.jit import compiled, fault
 from weft.fn import Pointwise
-from weft.fn.inliner import Held
+from weft.fn.writer import Held
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import GroupTable, tiles_of
 

@@ -13,7 +13,7 @@ from weft.cpu.jit import compiled
 from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.fn.numba.emit import inlined
+from weft.fn.inliner import inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import SHORT, WRAPS_FROM, Writer, representable
+from weft.fn.writer import SHORT, BodyWriter, representable
 
 #: Names of the types that values are held in.
 HELD = {
@@ -23,25 +23,19 @@ HELD = {
 _LEAST = {torch.int32: "int32(-2147483647 - 1)", torch.int64: "int64(-9223372036854775807LL - 1)"}
 
 
-class CudaWriter(Writer):
+class CudaWriter(BodyWriter):
     """The writer for lowerings to CUDA C++."""
 
-    def line(self, text: str) -> None:
-        self._line(text)
+    language, where, rounds = "cuda", "in CUDA C++", False
 
     def type(self, dtype: torch.dtype) -> str:
         if dtype not in HELD:
             raise UnsupportedError(f"{dtype} inside a function has no code in CUDA C++")
         return HELD[dtype]
 
-    def let(self, expression: str) -> str:
-        name = self._fresh()
-        self._line(f"const auto {name} = {expression};")
-        return name
-
     def typed(self, expression: str, dtype: torch.dtype) -> str:
-        name, kind = self._fresh(), self.type(dtype)
-        self._line(f"const {kind} {name} = {expression};")
+        name, kind = self.fresh(), self.type(dtype)
+        self.line(f"const {kind} {name} = {expression};")
         return name
 
     def constant(self, number: Any, dtype: torch.dtype) -> str:
@@ -57,23 +51,14 @@ class CudaWriter(Writer):
         bits = struct.unpack("<i" if single else "<q", struct.pack("<f" if single else "<d", value))[0]
         return f"of_bits({self.constant(bits, torch.int32 if single else torch.int64)})"
 
-    def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        if held == dtype:
-            return name
-        if dtype in SHORT:
-            wide = self.cast(name, held, torch.float32)
-            return self.typed(f"from_{_short(dtype)}(to_{_short(dtype)}({wide}))", torch.float32)
-        if held in SHORT:
-            held = torch.float32
-        return name if held == dtype else self._cast(name, held, dtype)
+    def nearest(self, name: str, short: str) -> str:
+        return self.typed(f"from_{short}(to_{short}({name}))", torch.float32)
 
     def stored(self, name: str, own: torch.dtype, dtype: torch.dtype) -> str:
         """An expression of a value as it stands in memory in some type; it is of type `own`, not rounded to it yet."""
-        if own in SHORT and own != dtype:
-            name, own = self.cast(name, torch.float32, own), torch.float32
-        if dtype not in SHORT:
-            return self.cast(name, own, dtype)
-        return f"to_{_short(dtype)}({self.cast(name, own, torch.float32)})"
+        if own != dtype:
+            name = self.converted(name, own, torch.float32 if dtype in SHORT else dtype)
+        return f"to_{_short(dtype)}({name})" if dtype in SHORT else name
 
     def converted(self, name: str, own: torch.dtype, dtype: torch.dtype) -> str:
         """A value of type `own`, not rounded to it yet, as another type."""
@@ -81,12 +66,17 @@ class CudaWriter(Writer):
             name, own = self.cast(name, torch.float32, own), torch.float32
         return self.cast(name, own, dtype)
 
-    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        if dtype == torch.bool:
-            return self.typed(f"{name} != 0", dtype)
-        if held.is_floating_point and dtype in WRAPS_FROM:
-            name = self.typed(name, WRAPS_FROM[dtype])
-        return self.typed(name, dtype)
+    def call(self, name: str, t: torch.dtype, *values: str) -> str:
+        plain = t == torch.float64 or name.startswith("near_")
+        return f"{name}{'' if plain else 'f'}({', '.join(values)})"
+
+    def select(self, condition: str, x: str, y: str) -> str:
+        return f"{condition} ? {x} : {y}"
+
+    def extremum(self, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
+        a, b = self.operand(x, t), self.operand(y, t)
+        nan = f" || {a} != {a}" if t.is_floating_point else ""
+        return self.select(f"{a} {'>' if larger else '<'} {b}{nan}", a, b)
 
 
 def stored_type(dtype: torch.dtype) -> str:
@@ -105,4 +95,3 @@ def loading(dtype: torch.dtype) -> str:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import SHORT, WRAPS_FROM, Writer, representable
+from weft.fn.writer import BodyWriter, representable
 
 #: numba's names of the types that values are held in.
 HELD = {
@@ -36,20 +36,22 @@ class Parameter(NamedTuple):
         return bytes(torch.tensor([number], dtype=self.dtype, device="cpu").view(torch.uint8).tolist()).ljust(16, b"\0")
 
 
-class NumbaWriter(Writer):
+class NumbaWriter(BodyWriter):
     """The writer for lowerings to numba; it keeps the lines of an inner loop.
 
     `parameters`: constants become names, and their values are kept, so that functions that differ in them alone are one
     text. Those that code is better with, or that name special values, stay in it.
     """
 
+    language, where, rounds = "numba", "for the CPU", True
+    of_complex = frozenset({
+        "add", "sub", "rsub", "mul", "neg", "conj_physical", "real", "imag", "_to_copy", "detach", "eq", "ne",
+    })  # fmt: skip
+
     def __init__(self, *, parameters: bool = False) -> None:
         super().__init__()
         self._open = parameters
         self.parameters: list[Parameter] = []
-
-    def line(self, text: str) -> None:
-        self._line(text)
 
     def type(self, dtype: torch.dtype) -> str:
         if dtype not in HELD:
@@ -70,23 +72,39 @@ class NumbaWriter(Writer):
         """A name for the expression, of that type."""
         return self.let(f"{self.type(dtype)}({expression})" if dtype != torch.bool else expression)
 
-    def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        """The value as another type; short ones are rounded to and held as float32."""
-        if held == dtype:
-            return name
-        if dtype in SHORT:
-            short = str(dtype).removeprefix("torch.")
-            return self.let(f"round_{short}({self.cast(name, held, torch.float32)})")
-        if held in SHORT:
-            held = torch.float32
-        return name if held == dtype else self._cast(name, held, dtype)
+    def nearest(self, name: str, short: str) -> str:
+        return self.let(f"round_{short}({name})")
 
-    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        if dtype == torch.bool:
-            return self.let(f"{name} != 0")
-        if held.is_floating_point and dtype in WRAPS_FROM:
-            name = self.let(f"{self.type(WRAPS_FROM[dtype])}({name})")
-        return self.let(f"{self.type(dtype)}({name})")
+    def call(self, name: str, t: torch.dtype, *values: str) -> str:
+        if name == "rsqrt":
+            return f"{HELD[t]}(1.0) / np.sqrt({values[0]})"
+        own = f"vector.{name}" if t == torch.float32 and name in _OWN else _NAMES.get(name, f"np.{name}")
+        return f"{own}({', '.join(values)})"
+
+    def select(self, condition: str, x: str, y: str) -> str:
+        return f"{x} if {condition} else {y}"
+
+    def truncated(self, t: torch.dtype, x: str, y: str) -> str:
+        """Python's quotient of integers goes down."""
+        down = self.let(f"int64({x}) // int64({y})")
+        exact = self.let(f"{down} * int64({y}) == int64({x})")
+        return f"{down} if {exact} or {down} >= 0 else {down} + 1"
+
+    def rest(self, t: torch.dtype, x: str, y: str) -> str:
+        quotient = self.let(self.truncated(t, x, y))
+        return f"int64({x}) - ({quotient}) * int64({y})"
+
+    def extremum(self, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
+        a, b = self.operand(x, t), self.operand(y, t)
+        chosen = self.let(f"({a} {'>' if larger else '<'} {b}) | ({a} != {a})")
+        return self.select(chosen, a, b)
+
+
+#: Functions of `weft.fn.numba.math`.
+_OWN = frozenset({"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "erfc"})
+_NAMES = {name: f"math.{name}" for name in ("erf", "erfc", "lgamma", "copysign")}
+_NAMES |= {f"a{name}": f"np.arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")}
+_NAMES["pow"] = "np.power"
 
 
 def _is_parameter(number: Any, dtype: torch.dtype) -> bool:

@@ -18,11 +18,11 @@ import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.triton.lowering_select import LOWERINGS
+from weft.fn.body import name_of, results_of, write, written
 from weft.fn.triton.writer import TritonWriter
-from weft.fn.writer import HALF_TYPES, computing, representable
+from weft.fn.writer import HALF_TYPES, Held, representable
 
-_SELECTIONS = frozenset({"aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::maximum", "aten::minimum"})
+_SELECTIONS = frozenset({"clamp_min", "clamp_max", "clamp", "maximum", "minimum"})
 
 
 def emit(graph: fx.Graph) -> str:
@@ -33,70 +33,43 @@ def emit(graph: fx.Graph) -> str:
     """
     if any(node.meta["dtype"].is_complex for node in graph.nodes if node.op != "output"):
         raise UnsupportedError("functions of complex values do not run on the Triton backend yet")
+    inputs = [Held(node.target, node.meta["dtype"]) for node in graph.nodes if node.op == "placeholder"]
+    w = TritonWriter(half_nodes(graph))
     with torch._C._DisableAutocast():
-        body = _Emitter().run(graph)
-    parameters = ", ".join(node.target for node in graph.nodes if node.op == "placeholder")
+        write(w, graph, inputs)
+        w.remark = ""
+        results = [_returned(w, node, inputs) for node in results_of(graph)]
+    (result,) = next(node for node in graph.nodes if node.op == "output").args
+    w.line(f"return {', '.join(results)}{',' if isinstance(result, tuple) and len(results) == 1 else ''}")
+    parameters, body = ", ".join(each.name for each in inputs), "".join(f"    {line}\n" for line in w.lines)
     digest = hashlib.sha256(f"{parameters}\n{body}".encode()).hexdigest()[:16]
     return f"@triton.jit\ndef fused_{digest}({parameters}):\n{body}"
 
 
-class _Emitter(TritonWriter):
-    """Writes a whole graph, operation by operation."""
+def _returned(w: TritonWriter, node: fx.Node, inputs: list[Held]) -> str:
+    """The value in its own dtype and in the shape that all inputs have together, whichever of them it reads."""
+    (name, held), dtype = written(w, node), node.meta["dtype"]
+    if held != dtype:
+        name = w.let(w.converted_to(name, dtype))
+    read = {each.target for each in _sources(w, node)}
+    for unread in (entry.name for entry in inputs if entry.name not in read):
+        spread = w.fresh()
+        w.line(f"{spread}, _ = tl.broadcast({name}, {unread})")
+        name = spread
+    return name
 
-    def run(self, graph: fx.Graph) -> str:
-        inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        in_half = half_nodes(graph)
-        for node in graph.nodes:
-            self._remark = str(node.target).rpartition(".")[0]
-            if node.op == "placeholder":
-                self._names[node], self._held[node] = str(node.target), node.meta["dtype"]
-            elif node.op == "call_function" and not self._fold(node):
-                self.rounded = node.meta["dtype"]
-                lowering = LOWERINGS[node.target._schema.name.removeprefix("aten::")]
-                self._held[node] = node.meta["dtype"] if node in in_half else computing(node.meta["dtype"])
-                text = lowering(self, self._held[node], *node.args, **node.kwargs)
-                self._names[node] = text if text.isidentifier() else self.let(text)
-        (result,) = next(node for node in graph.nodes if node.op == "output").args
-        self._remark = ""
-        results = [self._returned(node, inputs) for node in (result if isinstance(result, tuple) else (result,))]
-        trailing = "," if isinstance(result, tuple) and len(results) == 1 else ""
-        self._line(f"return {', '.join(results)}{trailing}")
-        return "".join(self._lines)
 
-    def _fold(self, node: fx.Node) -> bool:
-        """Compute a value that depends on no input here and now, by torch."""
-        name = node.target._schema.name  # type: ignore[union-attr]
-        if name == "aten::full_like":
-            self._known[node] = torch.full((1,), node.args[1], dtype=node.meta["dtype"], device="cpu")  # type: ignore[arg-type]
-        elif all(source in self._known for source in node.all_input_nodes):
-            arguments = fx.map_arg((node.args, node.kwargs), self._known.__getitem__)
-            self._known[node] = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
-        return node in self._known
+def _sources(w: TritonWriter, node: fx.Node) -> set[fx.Node]:
+    """The nodes that enter a value, itself and inputs included."""
+    found: set[fx.Node] = set()
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current not in found and current not in w.known:
+            found.add(current)
+            waiting += current.all_input_nodes
+    return found
 
-    def _returned(self, node: fx.Node, inputs: list[fx.Node]) -> str:
-        """The value in its own dtype and in the shape that all inputs have together, whichever of them it reads."""
-        dtype = node.meta["dtype"]
-        held = self._held.get(node, computing(dtype))
-        name = self.operand(node, held)
-        if held != dtype:
-            name = self.let(self.rounding(name, dtype))
-        read = self._sources(node)
-        for unread in (entry for entry in inputs if entry not in read):
-            spread = self._fresh()
-            self._line(f"{spread}, _ = tl.broadcast({name}, {unread.target})")
-            name = spread
-        return name
-
-    def _sources(self, node: fx.Node) -> set[fx.Node]:
-        """The nodes that enter a value, itself and inputs included."""
-        found: set[fx.Node] = set()
-        waiting = [node]
-        while waiting:
-            current = waiting.pop()
-            if current not in found and current not in self._known:
-                found.add(current)
-                waiting += current.all_input_nodes
-        return found
 
 def half_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Operations that compute in half precision: their arguments and their result have it."""
@@ -115,7 +88,7 @@ def _is_selection(node: fx.Node, found: set[fx.Node]) -> bool:
 
     At most one of them may be computed in float32 and rounded first; numbers must be exact in float16.
     """
-    if node.target._schema.name not in _SELECTIONS or node.meta["dtype"] != torch.float16:  # type: ignore[union-attr]
+    if name_of(node) not in _SELECTIONS or node.meta["dtype"] != torch.float16:
         return False
     tensors = node.all_input_nodes
     computed = [each for each in tensors if each.op != "placeholder" and each not in found]
@@ -129,7 +102,7 @@ def _is_selection(node: fx.Node, found: set[fx.Node]) -> bool:
 
 def _is_elu(node: fx.Node, found: set[fx.Node]) -> bool:
     """Whether an operation is an ELU, without factors, of a value in half precision."""
-    if node.target._schema.name != "aten::elu" or node.meta["dtype"] not in HALF_TYPES:  # type: ignore[union-attr]
+    if name_of(node) != "elu" or node.meta["dtype"] not in HALF_TYPES:
         return False
     (value,) = node.all_input_nodes
     factors = (*node.args[1:], *node.kwargs.values())

@@ -14,7 +14,7 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from weft.fn.lowerings import FUNCTIONS
+from weft.fn.operations import FUNCTIONS
 from weft.fn.triton.device_cast import to_type
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from weft.fn.body import name_of, results_of
+from weft.fn.operations import ELEMENTARY
 from weft.fn.triton.emit import half_nodes
-from weft.fn.triton.lowering import ELEMENTARY
 from weft.fn.writer import HALF_TYPES, computing
 
 _ELEMENTARY = 20.0
@@ -38,22 +39,20 @@ def issue_cost(graph: fx.Graph) -> float:
             total += _TO_SINGLE if any(user.op != "output" and user not in in_half for user in node.users) else 0.0
         elif node.op == "call_function":
             total += _of_half(node, in_half) if node in in_half else _of(node)
-    (result,) = next(node for node in graph.nodes if node.op == "output").args
-    results = result if isinstance(result, tuple) else (result,)
-    held = [node for node in results if node.op != "placeholder" and node not in in_half]
+    held = [node for node in results_of(graph) if node.op != "placeholder" and node not in in_half]
     return total + sum(_FROM_SINGLE for node in held if node.meta["dtype"] in HALF_TYPES)
 
 
 def _of_half(node: fx.Node, in_half: set[fx.Node]) -> float:
     """Cost of an operation in half precision. Arguments that were computed in float32 are rounded first."""
-    if _name(node) == "elu":
+    if name_of(node) == "elu":
         return _ELU_IN_HALF
     computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in in_half]
     return _SELECTION_IN_HALF + _FROM_SINGLE * len(computed)
 
 
 def _of(node: fx.Node) -> float:
-    name = _name(node)
+    name = name_of(node)
     if name in _FREE:
         return 0.0
     if computing(node.meta["dtype"]) is torch.float32:

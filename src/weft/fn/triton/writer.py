@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.writer import WRAPS_FROM, Writer, representable
+from weft.fn.writer import Held, Writer, representable
 
 _TRITON_TYPES = {
-    torch.bool: "int1",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.uint16: "uint16",
-    torch.uint32: "uint32",
-    torch.uint64: "uint64",
-    torch.float8_e4m3fn: "float8e4nv",
-    torch.float8_e5m2: "float8e5",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
+    torch.bool: "int1", torch.float8_e4m3fn: "float8e4nv", torch.float8_e5m2: "float8e5",
+    **{getattr(torch, name): name for name in (
+        "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+        "float64",
+    )},
+}  # fmt: skip
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class TritonWriter(Writer):
-    """Names, constants and casts as Triton writes them."""
+    """Names, constants and casts as Triton writes them; `in_half`: operations that compute in half precision."""
+
+    language, where = "triton", "on the Triton backend"
+
+    def __init__(self, in_half: Collection[fx.Node] = ()) -> None:
+        super().__init__()
+        self._in_half = in_half
+        self._constants: dict[tuple[str, torch.dtype], str] = {}
+        self.remark = ""
+
+    def take(self, node: fx.Node, value: Held) -> None:
+        """Inputs are converted where they are used."""
+        self.values[node] = value
+
+    def computes(self, node: fx.Node) -> torch.dtype:
+        self.remark = f"  # {str(node.target).rpartition('.')[0]}"
+        return node.meta["dtype"] if node in self._in_half else super().computes(node)
+
+    def let(self, expression: str) -> str:
+        return expression if expression.isidentifier() else super().let(f"{expression}{self.remark}")
+
+    part = let
 
     def type(self, dtype: torch.dtype) -> str:
         """Triton's name of a dtype."""
@@ -49,9 +62,9 @@ class TritonWriter(Writer):
         key = (repr(value), dtype)
         if key not in self._constants:
             literal = self._literal(value, dtype)
-            remark, self._remark = self._remark, repr(value) if "bitcast" in literal else ""
+            remark, self.remark = self.remark, f"  # {value!r}" if "bitcast" in literal else ""
             self._constants[key] = self.let(f"tl.cast({literal})")
-            self._remark = remark
+            self.remark = remark
         return self._constants[key]
 
     def _literal(self, value: Any, dtype: torch.dtype) -> str:
@@ -67,17 +80,46 @@ class TritonWriter(Writer):
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         return f"tl.cast({pattern}, {self.type(bits)}), {kind}, bitcast=True"
 
-    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        if dtype == torch.bool:
-            return self.let(f"{name} != {self.constant(0, held)}")
-        if held.is_floating_point and dtype in WRAPS_FROM:
-            name = self.let(f"{name}.to({self.type(WRAPS_FROM[dtype])})")
-        return self.let(self.rounding(name, dtype))
+    def zero(self, dtype: torch.dtype) -> str:
+        return self.constant(0, dtype)
 
-    def rounding(self, name: str, dtype: torch.dtype) -> str:
-        """The expression of a floating value rounded to a floating type."""
+    def converted_to(self, name: str, dtype: torch.dtype) -> str:
+        """The expression of a value as another type."""
         kind = self.type(dtype)
         return f"device_math.to_type({name}, {kind})" if dtype in _FP8 else f"{name}.to({kind})"
+
+    def call(self, name: str, t: torch.dtype, *values: str) -> str:
+        own = "tl.sqrt_rn" if name == "sqrt" and t == torch.float32 else _OWN.get(name)
+        return f"{own or f'libdevice.{name}'}({', '.join(values)})"
+
+    def select(self, condition: str, x: str, y: str) -> str:
+        return f"tl.where({condition}, {x}, {y})"
+
+    def quotient(self, t: torch.dtype, x: Any, y: Any) -> str:
+        number = self.number(y)
+        if number and math.isfinite(number):
+            mantissa, exponent = math.frexp(number)
+            if abs(mantissa) == 0.5 and abs(exponent) < 100:  # by a power of two: the product is as exact
+                return f"{self.operand(x, t)} * {self.constant(1 / number, t)}"
+        dividend, divisor = self.operand(x, t), self.operand(y, t)
+        return f"tl.div_rn({dividend}, {divisor})" if t == torch.float32 else f"{dividend} / {divisor}"
+
+    def truncated(self, t: torch.dtype, x: str, y: str) -> str:
+        return f"{x} // {y}"
+
+    def extremum(self, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
+        a, b = self.operand(x, t), self.operand(y, t)
+        if t == torch.float64:  # by comparison: no instruction takes the larger of two doubles, NaN included
+            return self.select(f"({a} {'>' if larger else '<'} {b}) | ({a} != {a})", a, b)
+        # Without it Triton's extremum returns NaN in the interpreter and the number on a GPU.
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if t.is_floating_point else ""
+        return f"tl.{'maximum' if larger else 'minimum'}({a}, {b}{nan})"
+
+
+_OWN = {
+    **{name: f"tl.{name}" for name in ("floor", "ceil", "sqrt", "rsqrt", "fma")}, "rint": "libdevice.nearbyint",
+    "fabs": "tl.abs", "near_exp2": "device_math.exp2", "near_reciprocal": "device_math.reciprocal",
+}  # fmt: skip
 
 
 def _is_normal_float32(value: float) -> bool:

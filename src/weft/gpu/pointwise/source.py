@@ -12,8 +12,7 @@ import torch
 
 from weft.fn.cuda.prelude import PRELUDE, conversions
 from weft.fn.cuda.writer import CudaWriter, loading, stored_type
-from weft.fn.inliner import Held
-from weft.fn.writer import SHORT
+from weft.fn.writer import SHORT, Held
 from weft.gpu.pointwise.form import THREADS, PassForm, Step, parameters
 
 NAME = "pointwise"
