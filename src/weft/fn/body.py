@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -40,9 +41,14 @@ def written(w: Writer, node: fx.Node) -> Held:
     return Held(w.operand(node, dtype), dtype)
 
 
+def output_of(graph: fx.Graph) -> Any:
+    """The value that a graph returns, or the tuple of values."""
+    return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+
+
 def results_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
     """The values that a graph returns."""
-    (result,) = next(node for node in reversed(graph.nodes) if node.op == "output").args
+    result = output_of(graph)
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 

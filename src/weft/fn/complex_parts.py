@@ -1,7 +1,7 @@
 """A function of complex values as a function of their real and imaginary parts: Triton has no complex types.
 
 The recorded graph is run on pairs of real tensors, with each complex operation written in real ones
-(`complex_arithmetic`, `complex_elementary`). That run is recorded in its turn.
+(`complex_pairs`). That run is recorded in its turn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from weft.errors import UnsupportedError
-from weft.fn.complex_arithmetic import REAL_OF, Operation, Pair, as_pair, as_tensor, typed
-from weft.fn.complex_elementary import OPERATIONS
+from weft.fn.body import name_of, output_of, results_of
+from weft.fn.complex_pairs import OPERATIONS, REAL_OF, Operation, Pair, as_pair, as_tensor
 
 
 def split_complex(graph: fx.Graph) -> Callable[..., Any]:
@@ -25,7 +25,6 @@ def split_complex(graph: fx.Graph) -> Callable[..., Any]:
     for node in graph.nodes:
         if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):
             _operation_of(node)
-    (result,) = next(node for node in graph.nodes if node.op == "output").args
 
     def run(*parts: Tensor) -> Any:
         given = iter(parts)
@@ -36,10 +35,8 @@ def split_complex(graph: fx.Graph) -> Callable[..., Any]:
                 known[node] = Pair(value, next(given)) if node.meta["dtype"].is_complex else value
             elif node.op == "call_function":
                 known[node] = _computed(node, known)
-        if isinstance(result, tuple):
-            return tuple(part for node in result for part in _yielded(node, known, parts[0]))
-        found = _yielded(result, known, parts[0])
-        return found if len(found) > 1 else found[0]
+        found = tuple(part for node in results_of(graph) for part in _yielded(node, known, parts[0]))
+        return found if len(found) > 1 or isinstance(output_of(graph), tuple) else found[0]
 
     return run
 
@@ -57,11 +54,12 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     if not dtype.is_complex and not any(isinstance(value, Pair) for value in (*args, *kwargs.values())):
         return node.target(*args, **kwargs)  # type: ignore[operator]
     value = _operation_of(node)(*args, **{key: each for key, each in kwargs.items() if key in ("alpha", "dtype")})
-    return Pair(*(typed(part, REAL_OF[dtype]) for part in as_pair(value))) if dtype.is_complex else value
+    if not dtype.is_complex:
+        return value
+    return Pair(*(part.to(REAL_OF[dtype]) if isinstance(part, Tensor) else part for part in as_pair(value)))
 
 
 def _operation_of(node: fx.Node) -> Operation:
-    name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
-    if name not in OPERATIONS:
-        raise UnsupportedError(f"{name} of complex values does not run on the GPU yet")
-    return OPERATIONS[name]
+    if name_of(node) not in OPERATIONS:
+        raise UnsupportedError(f"{name_of(node)} of complex values does not run on the GPU yet")
+    return OPERATIONS[name_of(node)]

@@ -15,6 +15,7 @@ from torch import fx
 
 from weft.base.cached import cached_property
 from weft.errors import DTypeError, UnsupportedError
+from weft.fn.body import name_of, output_of, results_of
 from weft.fn.complex_parts import split_complex
 from weft.fn.identity import canonical
 from weft.fn.operations import ELEMENTARY, FUSED
@@ -133,10 +134,8 @@ class RecordedFunction(Pointwise):
         self.identity = canonical(graph)
         self.inputs = tuple(inputs)
         self.dtypes = tuple(node.meta["dtype"] for node in graph.nodes if node.op == "placeholder")
-        (output,) = next(node for node in graph.nodes if node.op == "output").args
-        self.result = (
-            tuple(node.meta["dtype"] for node in output) if isinstance(output, tuple) else output.meta["dtype"]
-        )
+        found = tuple([node.meta["dtype"] for node in results_of(graph)])
+        self.result = found if isinstance(output_of(graph), tuple) else found[0]
 
     def __repr__(self) -> str:
         return f"Pointwise({', '.join(self.inputs)}):\n{self.identity}"
@@ -174,8 +173,7 @@ class RecordedFunction(Pointwise):
     def _calls(self) -> tuple[str, ...]:
         """Names of the operations, in order."""
         graph = self._graph if self.is_complex else self._primitive
-        calls = (node.target._schema.name for node in graph.nodes if node.op == "call_function")
-        return tuple(name.removeprefix("aten::") for name in calls)
+        return tuple([name_of(node) for node in graph.nodes if node.op == "call_function"])
 
     @cached_property
     def source(self) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.body import name_of, results_of, write, written
+from weft.fn.body import name_of, output_of, results_of, write, written
 from weft.fn.triton.writer import TritonWriter
 from weft.fn.writer import HALF_TYPES, Held, representable
 
@@ -39,8 +39,8 @@ def emit(graph: fx.Graph) -> str:
         write(w, graph, inputs)
         w.remark = ""
         results = [_returned(w, node, inputs) for node in results_of(graph)]
-    (result,) = next(node for node in graph.nodes if node.op == "output").args
-    w.line(f"return {', '.join(results)}{',' if isinstance(result, tuple) and len(results) == 1 else ''}")
+    trailing = "," if isinstance(output_of(graph), tuple) and len(results) == 1 else ""
+    w.line(f"return {', '.join(results)}{trailing}")
     parameters, body = ", ".join(each.name for each in inputs), "".join(f"    {line}\n" for line in w.lines)
     digest = hashlib.sha256(f"{parameters}\n{body}".encode()).hexdigest()[:16]
     return f"@triton.jit\ndef fused_{digest}({parameters}):\n{body}"
