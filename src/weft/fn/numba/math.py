@@ -18,21 +18,24 @@ LOG2_E, LN_2 = 1 / math.log(2), math.log(2)
 _inline = numba.njit(inline="always", error_model="numpy")
 
 
+def _polynomial(*coefficients, kind=np.float64):
+    """The polynomial of a value, highest power first: written out, so that nobody has a loop to unroll."""
+    known = {f"c{at}": kind(each) for at, each in enumerate(coefficients)}
+    steps = [f"    p = p * x + {name}" for name in known]
+    exec("\n".join(["def polynomial(x):", "    p = c0", *steps[1:], "    return p"]), known)
+    return _inline(known["polynomial"])
+
+
+_expm1_series = _polynomial(*[1 / math.factorial(k) for k in range(9, 0, -1)])
+_log_series = _polynomial(*[1 / k for k in range(13, 1, -2)])
+
+
 @_inline
 def expm1_parts(v):
     """2^n and expm1(r) with v = n ln 2 + r, of a float64 between -200 and 200."""
     n = np.rint(v * LOG2_E)
     r = v - n * LN_2
-    p = 1 / 362880.0
-    p = p * r + 1 / 40320.0
-    p = p * r + 1 / 5040.0
-    p = p * r + 1 / 720.0
-    p = p * r + 1 / 120.0
-    p = p * r + 1 / 24.0
-    p = p * r + 1 / 6.0
-    p = p * r + 0.5
-    p = p * r + 1.0
-    return of_bits((int64(n) + 1023) << 52), p * r
+    return of_bits((int64(n) + 1023) << 52), _expm1_series(r) * r
 
 
 @_inline
@@ -49,68 +52,67 @@ def exp_wide(v):
     return scale + scale * rest
 
 
-@_inline
-def exp(x):
-    return float32(exp_wide(float64(x))) if x == x else x
+def _exponential(factor):
+    """exp of a multiple."""
+
+    @_inline
+    def exponential(x):
+        return float32(exp_wide(float64(x) * factor)) if x == x else x
+
+    return exponential
 
 
-@_inline
-def quick_exp(x):
-    """exp of any float32 within 2 units in the last place, 0 below the normal numbers, infinity from 88.4 on."""
-    x = float32(89.0) if x > float32(89.0) else x
-    return scaled_exp32(x, 0)
+exp, exp2 = _exponential(1.0), _exponential(LN_2)
 
 
-@_inline
-def scaled_exp32(v, shift):
-    """exp(v) 2^shift of a float32 below 88, 0 where that is below the normal numbers; within 2 units in the last place.
+def _of_own_type(kind, word, bias, digits, high, low, terms, most):
+    """Exponentials of one type in its own arithmetic, within 2 units in the last place.
+
+    One of a value below `most`, times 2^shift, 0 where that is below the normal numbers; one of any value, infinity
+    where it exceeds them; one of a difference, times 2^shift, the rounding of the difference put back, NaN of NaN.
 
     v = n ln 2 + r, ln 2 in two parts of which the first times n is exact; a Taylor polynomial of exp(r). What is added
     to v log2(e) rounds it to a whole number, whose bits are then the last ones of the sum.
     """
-    least = float32(-LN_2 * (127 + shift))
-    v = least if v < least else v
-    rounded = v * float32(LOG2_E) + float32(12582912.0)
-    n = rounded - float32(12582912.0)
-    r = v - n * float32(0.693359375) + n * float32(2.12194440e-4)
-    p = float32(1 / 5040.0)
-    p = p * r + float32(1 / 720.0)
-    p = p * r + float32(1 / 120.0)
-    p = p * r + float32(1 / 24.0)
-    p = p * r + float32(1 / 6.0)
-    p = p * r + float32(0.5)
-    p = p * r * r + r
-    return (p + float32(1.0)) * of_bits(int32((bits_of(rounded) << 23) + ((127 + shift) << 23)))
+    log2_e, rounds, high, low, one, zero = map(kind, (LOG2_E, 1.5 * 2**digits, high, low, 1.0, 0.0))
+    most, lowest = kind(most), kind(-1e4)
+    series = _polynomial(*[1 / math.factorial(k) for k in range(terms, 1, -1)], kind=kind)
+    typed = float32 if kind is np.float32 else float64
+
+    @_inline
+    def scaled(v, shift):
+        least = typed(-LN_2 * (bias + shift))
+        v = least if v < least else v
+        rounded = v * log2_e + rounds
+        n = rounded - rounds
+        r = v - n * high - n * low
+        p = series(r) * r * r + r
+        return (p + one) * of_bits(word((bits_of(rounded) << digits) + ((bias + shift) << digits)))
+
+    @_inline
+    def quick(v):
+        return scaled(most if v > most else v, 0)
+
+    @_inline
+    def factor(value, top, shift):
+        off = value - top
+        of_top = off - value
+        lost = (value - (off - of_top)) - (top + of_top)
+        power = scaled(off, shift)
+        return power + power * (lost if off > lowest else zero)
+
+    return scaled, quick, factor
 
 
-@_inline
-def scaled_exp64(v, shift):
-    """exp(v) 2^shift of a float64 below 710: as `scaled_exp32`, by a longer polynomial."""
-    least = -LN_2 * (1023 + shift)
-    v = least if v < least else v
-    rounded = v * LOG2_E + 6755399441055744.0
-    n = rounded - 6755399441055744.0
-    r = v - n * 6.93147180369123816490e-1 - n * 1.90821492927058770002e-10
-    p = 1 / 6227020800.0
-    p = p * r + 1 / 479001600.0
-    p = p * r + 1 / 39916800.0
-    p = p * r + 1 / 3628800.0
-    p = p * r + 1 / 362880.0
-    p = p * r + 1 / 40320.0
-    p = p * r + 1 / 5040.0
-    p = p * r + 1 / 720.0
-    p = p * r + 1 / 120.0
-    p = p * r + 1 / 24.0
-    p = p * r + 1 / 6.0
-    p = p * r + 0.5
-    p = p * r * r + r
-    return (p + 1.0) * of_bits((bits_of(rounded) << 52) + ((1023 + shift) << 52))
-
-
-@_inline
-def quick_exp64(v):
-    """exp of any float64 within 2 units in the last place, 0 below the normal numbers, infinity from 709.8 on."""
-    return scaled_exp64(710.0 if v > 710.0 else v, 0)
+scaled_exp32, quick_exp, factor_32 = _of_own_type(np.float32, int32, 127, 23, 0.693359375, -2.12194440e-4, 7, 89.0)
+scaled_exp64, quick_exp64, factor_64 = _of_own_type(
+    np.float64, int64, 1023, 52, 6.93147180369123816490e-1, 1.90821492927058770002e-10, 13, 710.0
+)
+_log32 = _polynomial(
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1, kind=np.float32,
+)  # fmt: skip
+_log64 = _polynomial(*[1 / k for k in range(21, 1, -2)])
 
 
 @_inline
@@ -124,16 +126,7 @@ def scaled_log32(x, shift):
     f = of_bits(int32(int32(moved & int32(0x7FFFFF)) + int32(0x3F3504F3)))
     f = f - float32(1.0)
     z = f * f
-    p = float32(7.0376836292e-2)
-    p = p * f + float32(-1.1514610310e-1)
-    p = p * f + float32(1.1676998740e-1)
-    p = p * f + float32(-1.2420140846e-1)
-    p = p * f + float32(1.4249322787e-1)
-    p = p * f + float32(-1.6668057665e-1)
-    p = p * f + float32(2.0000714765e-1)
-    p = p * f + float32(-2.4999993993e-1)
-    p = p * f + float32(3.3333331174e-1)
-    value = e * float32(0.693359375) + (f + (p * f * z - float32(0.5) * z - e * float32(2.12194440e-4)))
+    value = e * float32(0.693359375) + (f + (_log32(f) * f * z - float32(0.5) * z - e * float32(2.12194440e-4)))
     return value if x > float32(0.0) else x - float32(np.inf)
 
 
@@ -145,24 +138,9 @@ def scaled_log64(x, shift):
     f = of_bits((moved & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
     s = (f - 1.0) / (f + 1.0)
     z = s * s
-    p = 1 / 21.0
-    p = p * z + 1 / 19.0
-    p = p * z + 1 / 17.0
-    p = p * z + 1 / 15.0
-    p = p * z + 1 / 13.0
-    p = p * z + 1 / 11.0
-    p = p * z + 1 / 9.0
-    p = p * z + 1 / 7.0
-    p = p * z + 1 / 5.0
-    p = p * z + 1 / 3.0
     s = s + s
-    value = e * 6.93147180369123816490e-1 + (s + (s * z * p + e * 1.90821492927058770002e-10))
+    value = e * 6.93147180369123816490e-1 + (s + (s * z * _log64(z) + e * 1.90821492927058770002e-10))
     return value if x > 0.0 else x - np.inf
-
-
-@_inline
-def exp2(x):
-    return float32(exp_wide(float64(x) * LN_2)) if x == x else x
 
 
 @_inline
@@ -193,13 +171,7 @@ def log_wide(v):
     fraction = of_bits((shifted & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
     s = (fraction - 1.0) / (fraction + 1.0)
     z = s * s
-    p = 1 / 13.0
-    p = p * z + 1 / 11.0
-    p = p * z + 1 / 9.0
-    p = p * z + 1 / 7.0
-    p = p * z + 1 / 5.0
-    p = p * z + 1 / 3.0
-    return 2.0 * s + (2.0 * s * z * p + float64(exponent) * LN_2)
+    return 2.0 * s + (2.0 * s * z * _log_series(z) + float64(exponent) * LN_2)
 
 
 @_inline
@@ -211,19 +183,17 @@ def log_any(v):
     return value if v >= 0.0 else np.nan
 
 
-@_inline
-def log(x):
-    return float32(log_any(float64(x)))
+def _logarithm(factor):
+    """A multiple of log."""
+
+    @_inline
+    def logarithm(x):
+        return float32(log_any(float64(x)) * factor)
+
+    return logarithm
 
 
-@_inline
-def log2(x):
-    return float32(log_any(float64(x)) * LOG2_E)
-
-
-@_inline
-def log10(x):
-    return float32(log_any(float64(x)) * 0.4342944819032518)
+log, log2, log10 = map(_logarithm, (1.0, LOG2_E, 0.4342944819032518))
 
 
 @_inline
@@ -232,44 +202,37 @@ def log1p(x):
     return value if not abs(x) < float32(1e-8) else x
 
 
+# W. J. Cody's rational forms, as in Cephes: erf on -1 to 1, and erfc exp(v^2) of 1 and more.
+_near_top = _polynomial(
+    9.60497373987051638749, 9.00260197203842689217e1, 2.23200534594684319226e3, 7.00332514112805075473e3,
+    5.55923013010394962768e4,
+)  # fmt: skip
+_near_bottom = _polynomial(
+    1.0, 3.35617141647503099647e1, 5.21357949780152679795e2, 4.59432382970980127987e3, 2.26290000613890934246e4,
+    4.92673942608635921086e4,
+)  # fmt: skip
+_far_top = _polynomial(
+    2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687, 4.86371970985681366614e1,
+    1.96520832956077098242e2, 5.26445194995477358631e2, 9.34528527171957607540e2, 1.02755188689515710272e3,
+    5.57535335369399327526e2,
+)  # fmt: skip
+_far_bottom = _polynomial(
+    1.0, 1.32281951154744992508e1, 8.67072140885989742329e1, 3.54937778887819891062e2, 9.75708501743205489753e2,
+    1.82390916687909736289e3, 2.24633760818710981792e3, 1.65666309194161350182e3, 5.57535340817727675546e2,
+)  # fmt: skip
+
+
 @_inline
 def erf_near(v):
-    """erf on -1 to 1 (W. J. Cody's rational form, as in Cephes)."""
+    """erf on -1 to 1."""
     z = v * v
-    p = 9.60497373987051638749
-    p = p * z + 9.00260197203842689217e1
-    p = p * z + 2.23200534594684319226e3
-    p = p * z + 7.00332514112805075473e3
-    p = p * z + 5.55923013010394962768e4
-    q = z + 3.35617141647503099647e1
-    q = q * z + 5.21357949780152679795e2
-    q = q * z + 4.59432382970980127987e3
-    q = q * z + 2.26290000613890934246e4
-    q = q * z + 4.92673942608635921086e4
-    return v * p / q
+    return v * _near_top(z) / _near_bottom(z)
 
 
 @_inline
 def erfc_far(v):
     """erfc of 1 and more, up to where it is no float32 any more."""
-    p = 2.46196981473530512524e-10
-    p = p * v + 5.64189564831068821977e-1
-    p = p * v + 7.46321056442269912687
-    p = p * v + 4.86371970985681366614e1
-    p = p * v + 1.96520832956077098242e2
-    p = p * v + 5.26445194995477358631e2
-    p = p * v + 9.34528527171957607540e2
-    p = p * v + 1.02755188689515710272e3
-    p = p * v + 5.57535335369399327526e2
-    q = v + 1.32281951154744992508e1
-    q = q * v + 8.67072140885989742329e1
-    q = q * v + 3.54937778887819891062e2
-    q = q * v + 9.75708501743205489753e2
-    q = q * v + 1.82390916687909736289e3
-    q = q * v + 2.24633760818710981792e3
-    q = q * v + 1.65666309194161350182e3
-    q = q * v + 5.57535340817727675546e2
-    return exp_wide(-v * v) * p / q
+    return exp_wide(-v * v) * _far_top(v) / _far_bottom(v)
 
 
 @_inline
@@ -312,23 +275,3 @@ def gelu_tanh(x):
     u = -1.5957691216057308 * (v + 0.044715 * v * v * v)
     share = 1.0 / (1.0 + exp_wide(u))
     return float32(v * (share if u < 200.0 else 0.0)) if x == x else x
-
-
-@_inline
-def factor_32(value, top, shift):
-    """exp(value - top) 2^shift, the rounding of the difference put back; NaN of NaN."""
-    off = value - top
-    of_top = off - value
-    lost = (value - (off - of_top)) - (top + of_top)
-    power = scaled_exp32(off, shift)
-    return power + power * (lost if off > float32(-1e4) else float32(0.0))
-
-
-@_inline
-def factor_64(value, top, shift):
-    """exp(value - top) 2^shift of float64, as `factor_32` has it."""
-    off = value - top
-    of_top = off - value
-    lost = (value - (off - of_top)) - (top + of_top)
-    power = scaled_exp64(off, shift)
-    return power + power * (lost if off > -1e4 else 0.0)

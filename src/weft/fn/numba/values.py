@@ -18,24 +18,20 @@ _WORD = ir.IntType(64)
 _HALF, _SINGLE, _BYTE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
-def _element(builder: Any, base: Any, index: Any, kind: ir.Type) -> Any:
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
-
-
-def _plain(context: Any, held: Any) -> tuple[ir.Type, int]:
-    kind = context.get_data_type(held)
-    size = held.bitwidth // 8
-    return kind, size // 2 if isinstance(held, types.Complex) else size
+def _place(context: Any, builder: Any, held: Any, stored: ir.Type | None, base: Any, index: Any) -> tuple[Any, int]:
+    """The address of an element, which is held as it is where no type is given that it is stored in, and its size."""
+    kind = stored or context.get_data_type(held)
+    size = stored.width // 8 if isinstance(stored, ir.IntType) else 2 if stored else held.bitwidth // 8
+    size = size // 2 if isinstance(held, types.Complex) else size
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index]), size
 
 
 def _loader(held: Any, stored: ir.Type | None = None, widen: Any = None) -> Any:
     @intrinsic
     def load(typingctx: Any, base: Any, index: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind, size = (stored, stored.width // 8 if isinstance(stored, ir.IntType) else 2) if stored else _plain(
-                context, held
-            )  # fmt: skip
-            value = builder.load(_element(builder, args[0], args[1], kind))
+            place, size = _place(context, builder, held, stored, *args)
+            value = builder.load(place)
             value.align = size
             return value if widen is None else widen(builder, value)
 
@@ -48,11 +44,9 @@ def _storer(held: Any, stored: ir.Type | None = None, narrow: Any = None) -> Any
     @intrinsic
     def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind, size = (stored, stored.width // 8 if isinstance(stored, ir.IntType) else 2) if stored else _plain(
-                context, held
-            )  # fmt: skip
             value = args[2] if narrow is None else narrow(builder, args[2])
-            builder.store(value, _element(builder, args[0], args[1], kind)).align = size
+            place, size = _place(context, builder, held, stored, *args[:2])
+            builder.store(value, place).align = size
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, held), code
@@ -137,27 +131,29 @@ def _from_byte(kind: _Short) -> Any:
     return code
 
 
-def _to_bool(builder: Any, value: Any) -> Any:
-    return builder.icmp_unsigned("!=", value, ir.Constant(ir.IntType(8), 0))
-
-
 _NUMBERS = {
     "float32": types.float32, "float64": types.float64, "complex64": types.complex64, "complex128": types.complex128,
     "int8": types.int8, "uint8": types.uint8, "int16": types.int16, "int32": types.int32, "int64": types.int64,
 }  # fmt: skip
-LOADS = {name: _loader(held) for name, held in _NUMBERS.items()} | {
-    "float16": _loader(types.float32, _HALF, lambda builder, value: builder.fpext(value, _SINGLE)),
-    "bfloat16": _loader(types.float32, _SHORT, _from_bfloat16),
-    "float8_e4m3fn": _loader(types.float32, _BYTE, _from_byte(_E4M3)),
-    "float8_e5m2": _loader(types.float32, _BYTE, _from_byte(_E5M2)),
-    "bool": _loader(types.boolean, ir.IntType(8), _to_bool),
+#: The types that short floating ones are stored in, and what makes a float32 of such a value, and that of a float32.
+_SHORTS = {
+    "float16": (
+        _HALF, lambda builder, value: builder.fpext(value, _SINGLE),
+        lambda builder, value: builder.fptrunc(value, _HALF),
+    ),
+    "bfloat16": (_SHORT, _from_bfloat16, _to_bfloat16),
+    "float8_e4m3fn": (_BYTE, _from_byte(_E4M3), _to_byte(_E4M3)),
+    "float8_e5m2": (_BYTE, _from_byte(_E5M2), _to_byte(_E5M2)),
+}  # fmt: skip
+LOADS = {
+    **{name: _loader(held) for name, held in _NUMBERS.items()},
+    **{name: _loader(types.float32, stored, widen) for name, (stored, widen, _) in _SHORTS.items()},
+    "bool": _loader(types.boolean, _BYTE, lambda builder, value: builder.icmp_unsigned("!=", value, _BYTE(0))),
 }
-STORES = {name: _storer(held) for name, held in _NUMBERS.items()} | {
-    "float16": _storer(types.float32, _HALF, lambda builder, value: builder.fptrunc(value, _HALF)),
-    "bfloat16": _storer(types.float32, _SHORT, _to_bfloat16),
-    "float8_e4m3fn": _storer(types.float32, _BYTE, _to_byte(_E4M3)),
-    "float8_e5m2": _storer(types.float32, _BYTE, _to_byte(_E5M2)),
-    "bool": _storer(types.boolean, ir.IntType(8), lambda builder, value: builder.zext(value, ir.IntType(8))),
+STORES = {
+    **{name: _storer(held) for name, held in _NUMBERS.items()},
+    **{name: _storer(types.float32, stored, narrow) for name, (stored, _, narrow) in _SHORTS.items()},
+    "bool": _storer(types.boolean, _BYTE, lambda builder, value: builder.zext(value, _BYTE)),
 }
 
 
@@ -174,14 +170,7 @@ def _rounding(narrow: Any, widen: Any) -> Any:
     return nearest
 
 
-ROUNDS = {
-    "float16": _rounding(
-        lambda builder, value: builder.fptrunc(value, _HALF), lambda builder, value: builder.fpext(value, _SINGLE)
-    ),
-    "bfloat16": _rounding(_to_bfloat16, _from_bfloat16),
-    "float8_e4m3fn": _rounding(_to_byte(_E4M3), _from_byte(_E4M3)),
-    "float8_e5m2": _rounding(_to_byte(_E5M2), _from_byte(_E5M2)),
-}
+ROUNDS = {name: _rounding(narrow, widen) for name, (_, widen, narrow) in _SHORTS.items()}
 
 
 @intrinsic
