@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fn.function_cases import CASES
-from weft.fn.body import name_of
+from weft.fn.graphs import name_of
 from weft.fn.operations import OPERATIONS
 from weft.fn.pointwise import RecordedFunction
 

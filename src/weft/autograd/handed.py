@@ -25,6 +25,7 @@ from weft.api.entry import FEW
 from weft.autograd.graphs import GraphWriter, Groups, Program
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, Spec
 from weft.base.arrays import any_autocast, dispatch_modes
+from weft.fn.graphs import behind, results_of, run
 from weft.fn.pointwise import RecordedFunction
 from weft.machine.exactness import shortened
 from weft.machine.store import Store
@@ -212,20 +213,17 @@ class _CallWriter(GraphWriter):
         assert isinstance(function, RecordedFunction)
         inputs = [node for node in function.graph.nodes if node.op == "placeholder"]
         taken = zip(self.spec.names[hook], function.dtypes[1:], strict=True)
-        known = dict(zip(inputs, (value, *(self._beside(name, term, kind) for name, kind in taken)), strict=True))
-        for node in function.graph.nodes:
-            if node.op != "call_function":
-                continue
+        given = [value, *(self._beside(name, term, kind) for name, kind in taken)]
+
+        def call(node: fx.Node, args: Any, kwargs: Any) -> fx.Node:
             if hook == EPILOGUE and (other := _addend(node, inputs)) is not None:
-                known[node] = self.plus(value, known[other])
-            else:
-                arguments = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-                known[node] = self.graph.call_function(bound(node.target), *arguments)
-        (given,) = next(node for node in function.graph.nodes if node.op == "output").args
-        results = given if isinstance(given, (tuple, list)) else [given]
+                return self.plus(value, args[node.args.index(other)])
+            return self.graph.call_function(bound(node.target), args, kwargs)
+
+        found, results = run(function.graph, given, call), results_of(function.graph)
         return [
-            known[each] if _is_its_own(each, inputs[0], results[:at]) else self.filled(known[each], term)
-            for at, each in enumerate(results)
+            made if _is_its_own(each, inputs[0], results[:at]) else self.filled(made, term)
+            for at, (each, made) in enumerate(zip(results, found, strict=True))
         ]
 
     def _beside(self, name: str, term: str, kind: torch.dtype) -> fx.Node:
@@ -237,19 +235,9 @@ class _CallWriter(GraphWriter):
         return self.aligned(along, label, term)
 
 
-def _depends(node: fx.Node, value: fx.Node) -> bool:
-    seen, waiting = set(), [node]
-    while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += one.all_input_nodes
-    return value in seen
-
-
 def _is_its_own(node: fx.Node, value: fx.Node, before: Sequence[fx.Node]) -> bool:
     """Whether a result fills memory of its own: no earlier result is the same, and its operation makes no view."""
-    if node in before or not _depends(node, value):
+    if node in before or value not in behind(node):
         return False
     if node is value:
         return True

@@ -17,17 +17,20 @@ def parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
 
     Those are all parameters but the first, whether they have defaults or not; `*args` and `**kwargs` have no names.
     """
-    target: Any = fn
-    if is_triton_function(fn):
-        target = fn.fn  # type: ignore[attr-defined]
-    elif isinstance(fn, torch.nn.Module):
-        target = fn.forward
-    try:
-        found = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):  # a built-in without one
+    found = signature(fn)
+    if found is None:
         return None
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(parameter.name for parameter in found[1:] if parameter.kind in named)
+    return tuple(parameter.name for parameter in list(found.parameters.values())[1:] if parameter.kind in named)
+
+
+def signature(fn: Any) -> inspect.Signature | None:
+    """The signature of a function; None where it cannot be read, as of a built-in."""
+    target = fn.fn if is_triton_function(fn) else fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):
+        return None
 
 
 def bind(functions: Mapping[str, Callable[..., Any] | None], names: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
+from weft.fn.graphs import name_of
 from weft.fn.numba.lowering import QUICK
 from weft.fn.operations import lowering_of
 from weft.fn.writer import Held, Writer, computing
@@ -39,22 +39,6 @@ def written(w: Writer, node: fx.Node) -> Held:
     """A value of a graph that is written, as the type that it is computed in."""
     dtype = w.values[node].dtype if node in w.values else computing(node.meta["dtype"])
     return Held(w.operand(node, dtype), dtype)
-
-
-def output_of(graph: fx.Graph) -> Any:
-    """The value that a graph returns, or the tuple of values."""
-    return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
-
-
-def results_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
-    """The values that a graph returns."""
-    result = output_of(graph)
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def name_of(node: fx.Node) -> str:
-    """The name of an operation, without aten's and without its overload."""
-    return str(node.target._schema.name).removeprefix("aten::")  # type: ignore[union-attr]
 
 
 def deciding(graph: fx.Graph) -> frozenset[fx.Node]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from weft.errors import UnsupportedError
-from weft.fn.body import name_of, output_of, results_of
 from weft.fn.complex_pairs import OPERATIONS, REAL_OF, Operation, Pair, as_pair, as_tensor
+from weft.fn.graphs import name_of, output_of, results_of, run
 
 
 def split_complex(graph: fx.Graph) -> Callable[..., Any]:
@@ -26,30 +27,24 @@ def split_complex(graph: fx.Graph) -> Callable[..., Any]:
         if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):
             _operation_of(node)
 
-    def run(*parts: Tensor) -> Any:
+    def of_parts(*parts: Tensor) -> Any:
         given = iter(parts)
-        known: dict[fx.Node, Any] = {}
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                value = next(given)
-                known[node] = Pair(value, next(given)) if node.meta["dtype"].is_complex else value
-            elif node.op == "call_function":
-                known[node] = _computed(node, known)
-        found = tuple(part for node in results_of(graph) for part in _yielded(node, known, parts[0]))
+        complexes = [node.meta["dtype"].is_complex for node in graph.nodes if node.op == "placeholder"]
+        values = run(graph, [Pair(next(given), next(given)) if both else next(given) for both in complexes], _computed)
+        pairs = zip(results_of(graph), values, strict=True)
+        found = tuple([part for node, value in pairs for part in _yielded(value, node.meta["dtype"], parts[0])])
         return found if len(found) > 1 or isinstance(output_of(graph), tuple) else found[0]
 
-    return run
+    return of_parts
 
 
-def _yielded(node: fx.Node, known: dict[fx.Node, Any], like: Tensor) -> tuple[Tensor, ...]:
+def _yielded(value: Any, dtype: torch.dtype, like: Tensor) -> list[Tensor]:
     """A real value, or both parts of a complex one, in the type that torch gives the result."""
-    dtype = node.meta["dtype"]
-    value = as_pair(known[node]) if dtype.is_complex else (known[node],)
-    return tuple(as_tensor(part, like, REAL_OF.get(dtype, dtype)) for part in value)
+    parts = as_pair(value) if dtype.is_complex else (value,)
+    return [as_tensor(part, like, REAL_OF.get(dtype, dtype)) for part in parts]
 
 
-def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+def _computed(node: fx.Node, args: Any, kwargs: Any) -> Any:
     dtype = node.meta["dtype"]
     if not dtype.is_complex and not any(isinstance(value, Pair) for value in (*args, *kwargs.values())):
         return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from weft.base.arrays import grad_mode, outside_transforms
 from weft.errors import FunctionError
 from weft.fn.backward_rules import BACKWARD, IN_PLACE_OF, SELECTING
+from weft.fn.graphs import behind, name_of, output_of, run
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
 from weft.fn.trace import fusible
@@ -44,20 +45,13 @@ def compute(function: Pointwise, arguments: Sequence[Tensor], *, selecting: bool
     """
     if not isinstance(function, RecordedFunction):
         raise FunctionError("a function written in Triton has no known derivative: write it with torch operations")
-    values: dict[fx.Node, Any] = {}
-    places = iter(arguments)
-    for node in function.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = next(places)
-        elif node.op == "output":
-            found = fx.node.map_arg(node.args[0], values.__getitem__)
-        else:
-            name = node.target._schema.name.partition("::")[2]
-            instead = SELECTING.get(name) if selecting else None
-            call = instead or IN_PLACE_OF.get(name, node.target)
-            args = fx.node.map_arg(node.args, values.__getitem__)
-            values[node] = call(*args, **fx.node.map_arg(node.kwargs, values.__getitem__))
-    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    def call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        name = name_of(node)
+        instead = (selecting and SELECTING.get(name)) or IN_PLACE_OF.get(name) or node.target
+        return instead(*args, **kwargs)  # type: ignore[operator]
+
+    return run(function.graph, arguments, call)
 
 
 def pull(
@@ -139,8 +133,7 @@ def derived(
         return (*(value for value in given if value is not None), tensors[0])
 
     graph = _recorded(call, inputs, f"the derivative of {hook}")
-    (outputs,) = next(node for node in graph.nodes if node.op == "output").args
-    nodes = iter(outputs)
+    nodes = iter(output_of(graph))
     values = [next(nodes) if value is not None else None for value in given]
     cut = {node: name for name, place in known.items() if (node := values[place]) is not None}
     return tuple(
@@ -170,11 +163,11 @@ def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook:
 def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
     """One value of a graph as a function of what it depends on; nodes of `cut` are inputs where that spares others."""
     offered = dict(zip((node for node in graph.nodes if node.op == "placeholder"), names, strict=True))
-    behind, short = _behind(wanted, {}), _behind(wanted, cut)
-    plain = {offered[node] for node in behind if node in offered}
+    depends, short = behind(wanted), behind(wanted, cut)
+    plain = {offered[node] for node in depends if node in offered}
     read = {cut.get(node) or offered[node] for node in short if node in cut or node in offered}
     if plain - set(cut.values()) > read - set(cut.values()):
-        behind = short
+        depends = short
     else:
         cut, read = {}, plain
     new = fx.Graph()
@@ -185,25 +178,13 @@ def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[
             places[node] = by_name[name] = new.placeholder(f"x{len(by_name)}")
             by_name[name].meta.update(node.meta)
     for node, name in cut.items():
-        if node in behind:
+        if node in depends:
             places[node] = _cast(new, by_name[name], node.meta["dtype"])
     for node in graph.nodes:
-        if node.op == "call_function" and node in behind and node not in places:
+        if node.op == "call_function" and node in depends and node not in places:
             places[node] = new.node_copy(node, places.__getitem__)
     new.output(places[wanted])
     return Derived(RecordedFunction(new, tuple(by_name)), tuple(by_name))
-
-
-def _behind(wanted: fx.Node, cut: Mapping[fx.Node, str]) -> set[fx.Node]:
-    """A node and those that it depends on; what lies behind a node that is cut does not count."""
-    seen: set[fx.Node] = set()
-    stack = [wanted]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(() if node in cut else node.all_input_nodes)
-    return seen
 
 
 def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.errors import UnsupportedError
-from weft.fn.body import results_of, write, written
+from weft.fn.body import write, written
+from weft.fn.graphs import results_of
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.writer import BodyWriter, Held
 

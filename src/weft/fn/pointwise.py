@@ -15,8 +15,8 @@ from torch import fx
 
 from weft.base.cached import cached_property
 from weft.errors import DTypeError, UnsupportedError
-from weft.fn.body import name_of, output_of, results_of
 from weft.fn.complex_parts import split_complex
+from weft.fn.graphs import name_of, output_of, results_of
 from weft.fn.identity import canonical
 from weft.fn.operations import ELEMENTARY, FUSED
 from weft.fn.record import record

@@ -37,22 +37,13 @@ _ALIASES = frozenset({
 _COPIES = frozenset({"_to_copy", "clone", "resolve_conj", "resolve_neg", "lift_fresh_copy"})
 #: Operations that fill a tensor with one number: position of that number among the arguments, or the number.
 _FILLS: dict[str, tuple[int, float | None]] = {
-    "full_like": (1, None),
-    "ones_like": (-1, 1),
-    "zeros_like": (-1, 0),
-    "full": (1, None),
-    "ones": (-1, 1),
-    "zeros": (-1, 0),
-    "new_full": (2, None),
-    "new_ones": (-1, 1),
-    "new_zeros": (-1, 0),
-    "scalar_tensor": (0, None),
-    "zero": (-1, 0),
-    "empty_like": (-1, 0),  # what stands in fresh memory may as well be zero
-    "new_empty": (-1, 0),
-    "empty": (-1, 0),
-    "_efficientzerotensor": (-1, 0),  # what autograd takes for a gradient that is zero
-}
+    **dict.fromkeys(("full_like", "full"), (1, None)), "new_full": (2, None), "scalar_tensor": (0, None),
+    **dict.fromkeys(("ones_like", "ones", "new_ones"), (-1, 1)),
+    # What stands in fresh memory may as well be zero; autograd takes the last one for a gradient that is zero.
+    **dict.fromkeys((
+        "zeros_like", "zeros", "new_zeros", "zero", "empty_like", "new_empty", "empty", "_efficientzerotensor",
+    ), (-1, 0)),
+}  # fmt: skip
 #: Conjugates and negatives that torch leaves undone until somebody reads them: what they come to.
 _LAZY = {"_conj": aten.conj_physical.default, "_neg_view": aten.neg.default}
 _SHARING = _ALIASES | _COPIES | frozenset(_LAZY) | {"view_as_real"}

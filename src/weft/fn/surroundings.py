@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -46,7 +46,19 @@ def set_aside(work: Callable[[], Returned]) -> Returned:
                 _pop_torch_dispatch_stack(None)
             for _ in before.functions:  # those of an exporter would write down that a function turns gradients off
                 _pop_torch_function_stack()
-            with _without_exported(), grad_mode(False), _own_hooks(), _uncast(), _unchecked(), _on_cpu():
+            # Elsewhere than in an exporter none of torch's generators is used: one that a signal has cut off would push
+            # its modes when it is collected. Transforms of torch.func allow no hooks, and let none in; those that do
+            # nothing are made anew, as they are told from those of another recording.
+            with (
+                _disable_current_modes() if _len_torch_dispatch_stack_pre_dispatch() else nullcontext(),
+                grad_mode(False),
+                saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+                if torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+                else nullcontext(),
+                _Uncast() if torch._C._is_any_autocast_enabled() else nullcontext(),
+                torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else nullcontext(),
+                torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext(),
+            ):
                 return work()
         finally:
             before.put_back()
@@ -104,31 +116,6 @@ def _top_hooks() -> Any:
 def steers_torch(error: Exception) -> bool:
     """Whether torch raised it to end its own work: a checkpoint that has what it needs, a graph that ends."""
     return type(error).__module__.startswith(_STEERING)
-
-
-def _without_exported() -> AbstractContextManager[Any]:
-    """Without the modes of `torch.export`. Elsewhere none of torch's generators is used: one that a signal has cut off
-    would push its modes when it is collected."""
-    return _disable_current_modes() if _len_torch_dispatch_stack_pre_dispatch() else nullcontext()
-
-
-def _own_hooks() -> AbstractContextManager[Any]:
-    """Hooks that do nothing. Transforms of torch.func allow none, and let none in."""
-    if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
-        return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # told from those of another recording
-    return nullcontext()
-
-
-def _uncast() -> AbstractContextManager[Any]:
-    return _Uncast() if torch._C._is_any_autocast_enabled() else nullcontext()
-
-
-def _unchecked() -> AbstractContextManager[Any]:
-    return torch.autograd.set_detect_anomaly(False) if torch.is_anomaly_enabled() else nullcontext()
-
-
-def _on_cpu() -> AbstractContextManager[Any]:
-    return torch.device("cpu") if torch.get_default_device().type != "cpu" else nullcontext()
 
 
 class _Uncast(TorchFunctionMode):

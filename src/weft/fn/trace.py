@@ -12,6 +12,7 @@ import torch
 
 from weft.base.forks import free_in_child
 from weft.errors import FunctionError
+from weft.fn import binding
 from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
 from weft.fn.operations import FUSED
@@ -113,10 +114,8 @@ def _bare(signature: inspect.Signature) -> inspect.Signature:
 
 def _check_parameters(fn: Callable[..., Any], names: tuple[str, ...], hook: str) -> str:
     """Name of the first parameter; refuses names that the function does not have and parameters left without value."""
-    target = fn.forward if isinstance(fn, torch.nn.Module) else getattr(fn, "fn", fn) if is_triton_function(fn) else fn
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # a built-in without one
+    signature = binding.signature(fn)
+    if signature is None:
         return "value"
     takes = f"the function takes {_bare(signature)}"
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from weft.fn import Pointwise
+from weft.fn.graphs import behind
 from weft.fn.pointwise import RecordedFunction
 from weft.library.views import FIRST, D, Frame, View
 from weft.planner.schedule import AuxTensors
@@ -98,24 +99,11 @@ def writing(function: RecordedFunction, dtypes: tuple[torch.dtype, ...], dense: 
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     value = next(node for node in graph.nodes if node.op == "placeholder" and node not in places)
     for place, dtype, result in zip(places, dtypes, results, strict=True):
-        direct = len(results) == 1 and not result.users and _reads(result, value)
+        direct = len(results) == 1 and not result.users and result is not value and value in behind(result)
         if not (direct and result.meta.get("dtype") == dtype and _writes(result, place, dense)):
             graph.call_function(torch.ops.aten.copy_.default, (place, result))
     graph.output(None)
     return fx.GraphModule(torch.nn.Module(), graph).forward
-
-
-def _reads(node: fx.Node, value: fx.Node) -> bool:
-    """Whether a result depends on the value, and so has its shape."""
-    seen, waiting = set(), [node]
-    while waiting:
-        one = waiting.pop()
-        if one is value:
-            return node is not value
-        if one not in seen:
-            seen.add(one)
-            waiting += one.all_input_nodes
-    return False
 
 
 def _writes(node: fx.Node, place: fx.Node, dense: bool) -> bool:

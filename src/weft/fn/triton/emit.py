@@ -18,7 +18,8 @@ import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.body import name_of, output_of, results_of, write, written
+from weft.fn.body import write, written
+from weft.fn.graphs import behind, name_of, output_of, results_of
 from weft.fn.triton.writer import TritonWriter
 from weft.fn.writer import HALF_TYPES, Held, representable
 
@@ -51,24 +52,12 @@ def _returned(w: TritonWriter, node: fx.Node, inputs: list[Held]) -> str:
     (name, held), dtype = written(w, node), node.meta["dtype"]
     if held != dtype:
         name = w.let(w.converted_to(name, dtype))
-    read = {each.target for each in _sources(w, node)}
+    read = {each.target for each in behind(node, w.known)}
     for unread in (entry.name for entry in inputs if entry.name not in read):
         spread = w.fresh()
         w.line(f"{spread}, _ = tl.broadcast({name}, {unread})")
         name = spread
     return name
-
-
-def _sources(w: TritonWriter, node: fx.Node) -> set[fx.Node]:
-    """The nodes that enter a value, itself and inputs included."""
-    found: set[fx.Node] = set()
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if current not in found and current not in w.known:
-            found.add(current)
-            waiting += current.all_input_nodes
-    return found
 
 
 def half_nodes(graph: fx.Graph) -> set[fx.Node]:

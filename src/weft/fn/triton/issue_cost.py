@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.fn.body import name_of, results_of
+from weft.fn.graphs import name_of, results_of
 from weft.fn.operations import ELEMENTARY
 from weft.fn.triton.emit import half_nodes
 from weft.fn.writer import HALF_TYPES, computing
