@@ -138,7 +138,7 @@ def test_a_module_is_exported(strict: bool, tmp_path: Path) -> None:
 
 def test_an_exported_program_runs_where_its_source_is_not(tmp_path: Path) -> None:
     module = Layer()
-    trace_cache.clear()  # functions are traced while torch traces: nothing of it stands in the program
+    trace_cache._entries.clear()  # functions are traced while torch traces: nothing of it stands in the program
     torch.export.save(torch.export.export(module, (A,)), tmp_path / "layer.pt2")
     torch.save((A, module(A)), tmp_path / "expected.pt")
     code = (

@@ -123,14 +123,14 @@ class Pointwise(ABC):
 
 
 class RecordedFunction(Pointwise):
-    """A torch function, recorded as a graph.
+    """A torch function, recorded as a `graph`.
 
     Called on tensors it runs torch's own kernels, each step rounded to its own dtype. As Triton code it computes half
     precision in float32 and rounds at explicit casts and at the end; see `weft.fn.triton.emit`.
     """
 
     def __init__(self, graph: fx.Graph, inputs: Sequence[str]) -> None:
-        self._graph = graph
+        self.graph = graph
         self.identity = canonical(graph)
         self.inputs = tuple(inputs)
         self.dtypes = tuple(node.meta["dtype"] for node in graph.nodes if node.op == "placeholder")
@@ -150,7 +150,7 @@ class RecordedFunction(Pointwise):
 
     @cached_property
     def issue_slots(self) -> float:
-        return super().issue_slots if self.is_complex else issue_cost(self._primitive)
+        return super().issue_slots if self.is_complex else issue_cost(self.primitive)
 
     @cached_property
     def at_zero(self) -> float | None:
@@ -160,7 +160,7 @@ class RecordedFunction(Pointwise):
         value = self(zero)
         if not isinstance(value, torch.Tensor):
             return None
-        steps = [node for node in self._primitive.nodes if node.op == "call_function"]
+        steps = [node for node in self.primitive.nodes if node.op == "call_function"]
         if any(_rounds_on_the_way(node) for node in steps):
             return None
         if zero.dtype not in HALF_TYPES:
@@ -172,12 +172,12 @@ class RecordedFunction(Pointwise):
     @cached_property
     def _calls(self) -> tuple[str, ...]:
         """Names of the operations, in order."""
-        graph = self._graph if self.is_complex else self._primitive
+        graph = self.graph if self.is_complex else self.primitive
         return tuple([name_of(node) for node in graph.nodes if node.op == "call_function"])
 
     @cached_property
     def source(self) -> str:
-        return emit(self._graph if self.is_complex else self._primitive)
+        return emit(self.graph if self.is_complex else self.primitive)
 
     @cached_property
     def jit(self) -> Any:
@@ -191,7 +191,7 @@ class RecordedFunction(Pointwise):
             of_parts = [dtype.to_real()] * 2 if dtype.is_complex else [dtype]
             dtypes += of_parts
             names += [f"{name}_re", f"{name}_im"] if dtype.is_complex else [name]
-        graph = record(split_complex(self._graph), dtypes, (2, 3), hook="function", fusible=_FUSIBLE.__contains__)
+        graph = record(split_complex(self.graph), dtypes, (2, 3), hook="function", fusible=_FUSIBLE.__contains__)
         return RecordedFunction(graph, names)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -214,24 +214,15 @@ class RecordedFunction(Pointwise):
 
     @cached_property
     def _module(self) -> fx.GraphModule:
-        return fx.GraphModule(torch.nn.Module(), self._graph)
+        return fx.GraphModule(torch.nn.Module(), self.graph)
 
     @property
     def is_complex(self) -> bool:
-        return any(node.meta["dtype"].is_complex for node in self._graph.nodes if node.op != "output")
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The recorded operations."""
-        return self._graph
-
-    @property
-    def primitive(self) -> fx.Graph:
-        """This function in primitive operations only."""
-        return self._primitive
+        return any(node.meta["dtype"].is_complex for node in self.graph.nodes if node.op != "output")
 
     @cached_property
-    def _primitive(self) -> fx.Graph:
+    def primitive(self) -> fx.Graph:
+        """This function in primitive operations only."""
         return record(
             self._module.forward,
             self.dtypes,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from weft.base.forks import free_in_child
+from weft.base.bounded_cache import BoundedCache
 from weft.errors import FunctionError
 from weft.fn import binding
 from weft.fn.fingerprint import fingerprint
@@ -24,10 +22,8 @@ from weft.fn.triton_function import is_triton_function, triton_function
 
 #: Operations on complex values that real ones do not need; the CPU runs them.
 _COMPLEX = frozenset({"conj_physical", "real", "imag", "complex", "polar", "angle", "log_sigmoid"})
-_REMEMBERED = 1024
 
-_traces: OrderedDict[Hashable, Pointwise] = OrderedDict()
-_lock = free_in_child(threading.Lock())
+_traces = BoundedCache(1024)
 
 
 def trace(
@@ -60,15 +56,10 @@ def trace(
     if print_of_fn is None:
         return _trace(fn, dtypes, names, hook, reduces)
     key = (print_of_fn, dtypes, names, reduces)
-    with _lock:
-        if key in _traces:
-            _traces.move_to_end(key)
-            return _traces[key]
-    traced = _trace(fn, dtypes, names, hook, reduces)
-    with _lock:
-        _traces[key] = traced
-        if len(_traces) > _REMEMBERED:
-            _traces.popitem(last=False)
+    traced: Pointwise | None = _traces.get(key)
+    if traced is None:
+        traced = _trace(fn, dtypes, names, hook, reduces)
+        _traces.put(key, traced)
     return traced
 
 
