@@ -14,33 +14,27 @@ autocast, a seed). A function that reaches such things equals no other and is tr
 
 from __future__ import annotations
 
-import collections
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from weft.fn.reads import NUMBERS, OF_VALUES, PURE_MODULES, UNREAD, Opaque, Step, code_of, number
-from weft.fn.steps import ABSENT, held, inherited, slot, step
+from weft.fn.steps import ABSENT, PARTS, cells, held, inherited, items, slot, step
 from weft.fn.triton_function import is_triton_function
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 #: Of values that never change and tell themselves apart.
-_SELVES = frozenset({
-    torch.dtype, torch.device, torch.memory_format, torch.layout,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-})  # fmt: skip
+_SELVES = frozenset({torch.dtype, torch.device, torch.memory_format, torch.layout, *_DESCRIPTORS})
 #: Entries of a class that read state which is held in C.
-_OF_C = (
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-    types.ClassMethodDescriptorType, types.BuiltinFunctionType,
-)  # fmt: skip
+_OF_C = (*_DESCRIPTORS, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
 #: Packages whose classes are taken not to change, as are Triton's functions.
 _SETTLED = frozenset(
     {"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools", "inspect", "types"}
@@ -68,34 +62,6 @@ TRACED = "__weft_traced__"
 
 _settled: set[Any] = set()  # functions and classes that were found not to change
 _HASHED = frozenset({types.FunctionType, types.BuiltinFunctionType, type})  # kinds of what is there
-
-
-def _items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
-    parts: list[Any] = []
-    for each in held:
-        parts += (len(each), *each, *each.values()) if each else (0,)
-    return tuple(parts)
-
-
-#: Kinds of values that are their parts.
-_PARTS: dict[type, Callable[[Any], Collection[Any]]] = {
-    **dict.fromkeys((tuple, list, set, frozenset, torch.Size), lambda value: value),
-    **dict.fromkeys((dict, collections.OrderedDict), _items),
-    functools.partial: lambda value: (
-        value.func, len(value.args), *value.args, *_items(value.keywords, value.__dict__)
-    ),
-    functools.cached_property: lambda value: (value.func, value.attrname),
-    property: lambda value: (value.fget, value.fset, value.fdel),
-    classmethod: lambda value: (value.__func__,),
-    staticmethod: lambda value: (value.__func__,),
-    types.SimpleNamespace: lambda value: _items(value.__dict__),
-    types.MappingProxyType: _items,
-    range: lambda value: (value.start, value.stop, value.step),
-    slice: lambda value: (value.start, value.stop, value.step),
-    inspect.Signature: lambda value: tuple([
-        part for each in value.parameters.values() for part in (each.name, int(each.kind), each.default)
-    ]),
-}  # fmt: skip
 
 
 def standing_for(function: _Function, meaning: Any) -> _Function:
@@ -132,17 +98,12 @@ def fingerprint(fn: Any) -> Hashable | None:
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
     """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
     prints: list[Hashable] = []
-    given = False
     for function in functions:
-        if function is None:
-            prints.append(None)
-            continue
-        found = fingerprint(function)
-        if found is None:
+        found = None if function is None else fingerprint(function)
+        if function is not None and found is None:
             return None
-        prints.append((found,))
-        given = True
-    return tuple(prints) if given else ()
+        prints.append(None if function is None else (found,))
+    return tuple(prints) if prints.count(None) < len(prints) else ()
 
 
 def _quick(fn: types.FunctionType) -> Hashable | None:
@@ -158,7 +119,7 @@ def _quick(fn: types.FunctionType) -> Hashable | None:
     if code.flat is None or inner.__defaults__ or inner.__kwdefaults__ or inner in _settled:
         return None
     key += (code, inner.__name__)
-    for name, cell, attributes in code.flat:  # as `_named` looks them up, in place: this is asked in every call
+    for name, cell, attributes in code.flat:  # as `_Reading` looks them up, in place: this is asked in every call
         if cell is not None:
             value = inner.__closure__[cell].cell_contents
         elif name is OF_VALUES:
@@ -220,8 +181,8 @@ class _Reading:
         elif self._begin(id(value), value):
             if kind is types.FunctionType:
                 self._function(value)
-            elif kind in _PARTS:
-                parts = _PARTS[kind](value)
+            elif kind in PARTS:
+                parts = PARTS[kind](value)
                 self.key += (kind.__name__, len(parts))
                 self._all(parts)
             elif isinstance(value, type):
@@ -273,7 +234,7 @@ class _Reading:
         if meaning is not None:  # what it does with a tensor is what its function does
             self._word("ready", meaning)
         elif fn.__code__ is _DISPATCHING:
-            self._word("dispatching", _cells(_cells(fn)["dispatch"])["registry"], fn.__dict__.get("__wrapped__"))
+            self._word("dispatching", cells(cells(fn)["dispatch"])["registry"], fn.__dict__.get("__wrapped__"))
         else:
             self._body(fn, {}, bound=False)
 
@@ -295,13 +256,19 @@ class _Reading:
         if type(fn.__globals__) is not dict:
             raise Opaque
         if fn.__closure__:
-            names |= _cells(fn)
+            names |= cells(fn)
         self.key += (code, fn.__name__)
         for name, steps in code.reads(bound):
-            self._read(_named(fn, names, name), steps)
+            if name in names:
+                value = names[name]
+            elif name is OF_VALUES:
+                value = torch.Tensor
+            elif (value := fn.__globals__.get(name, ABSENT)) is ABSENT:
+                value = cast(Any, fn).__builtins__.get(name, ABSENT)
+            self._read(value, steps)
         if fn.__defaults__ or fn.__kwdefaults__ or fn.__dict__:
             defaults = fn.__defaults__ or ()
-            self._word("with", len(defaults), *defaults, *_items(fn.__kwdefaults__ or {}, fn.__dict__))
+            self._word("with", len(defaults), *defaults, *items(fn.__kwdefaults__ or {}, fn.__dict__))
 
     def _read(self, value: Any, steps: tuple[Step, ...]) -> None:
         for at, (how, what) in enumerate(steps):
@@ -333,7 +300,7 @@ class _Reading:
                 slot(entry, value) for base in kind.__mro__ for entry in base.__dict__.values()
                 if type(entry) is types.MemberDescriptorType
             ]  # fmt: skip
-            self._word("object", *_items(held(value)), *slots)
+            self._word("object", *items(held(value)), *slots)
 
     def _class(self, kind: type, *, of_object: bool = False) -> None:
         """A class with its bases; `of_object` where one of it is read, whose state must be in what it holds."""
@@ -355,7 +322,7 @@ class _Reading:
             self.key.append((str, name))
             if type(entry) is types.MemberDescriptorType:
                 self.key.append("slot")
-            elif isinstance(entry, _OF_C) and _owner(entry) is kind:
+            elif isinstance(entry, _OF_C) and getattr(entry, "__objclass__", getattr(entry, "__self__", None)) is kind:
                 raise Opaque
             else:
                 self.value(entry)
@@ -422,11 +389,6 @@ def _is_self(value: Any, kind: type) -> bool:
     return kind is torch._ops.OpOverloadPacket and value._qualified_op_name.partition("::")[0] in _OPERATIONS
 
 
-def _owner(entry: Any) -> Any:
-    """The class that a part written in C is of."""
-    return entry.__self__ if isinstance(entry, types.BuiltinFunctionType) else entry.__objclass__
-
-
 def _has_hooks(module: torch.nn.Module | None = None) -> bool:
     everywhere = torch.nn.modules.module
     return bool(
@@ -435,20 +397,3 @@ def _has_hooks(module: torch.nn.Module | None = None) -> bool:
             module._forward_hooks or module._forward_pre_hooks or module._compiled_call_impl is not None
         ))
     )  # fmt: skip
-
-
-def _cells(fn: types.FunctionType) -> dict[str, Any]:
-    try:
-        return dict(zip(fn.__code__.co_freevars, [cell.cell_contents for cell in fn.__closure__ or ()], strict=True))
-    except ValueError:
-        raise Opaque from None  # not yet assigned
-
-
-def _named(fn: types.FunctionType, names: dict[str, Any], name: str) -> Any:
-    if name in names:
-        return names[name]
-    if name is OF_VALUES:
-        return torch.Tensor
-    if name in fn.__globals__:
-        return fn.__globals__[name]
-    return cast(Any, fn).__builtins__.get(name, ABSENT)

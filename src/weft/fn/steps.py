@@ -1,8 +1,12 @@
-"""Attributes and items of values, read only where that runs no code of anybody's."""
+"""Attributes, items and parts of values, read only where that runs no code of anybody's."""
 
 from __future__ import annotations
 
+import collections
+import functools
+import inspect
 import types
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -82,3 +86,38 @@ def slot(entry: Any, value: Any) -> Any:
         return entry.__get__(value)
     except AttributeError:
         return ABSENT
+
+
+def cells(fn: types.FunctionType) -> dict[str, Any]:
+    try:
+        return dict(zip(fn.__code__.co_freevars, [cell.cell_contents for cell in fn.__closure__ or ()], strict=True))
+    except ValueError:
+        raise Opaque from None  # not yet assigned
+
+
+def items(*held: Mapping[Any, Any]) -> tuple[Any, ...]:
+    parts: list[Any] = []
+    for each in held:
+        parts += (len(each), *each, *each.values()) if each else (0,)
+    return tuple(parts)
+
+
+#: Kinds of values that are their parts.
+PARTS: dict[type, Callable[[Any], Collection[Any]]] = {
+    **dict.fromkeys((tuple, list, set, frozenset, torch.Size), lambda value: value),
+    **dict.fromkeys((dict, collections.OrderedDict), items),
+    functools.partial: lambda value: (
+        value.func, len(value.args), *value.args, *items(value.keywords, value.__dict__)
+    ),
+    functools.cached_property: lambda value: (value.func, value.attrname),
+    property: lambda value: (value.fget, value.fset, value.fdel),
+    classmethod: lambda value: (value.__func__,),
+    staticmethod: lambda value: (value.__func__,),
+    types.SimpleNamespace: lambda value: items(value.__dict__),
+    types.MappingProxyType: items,
+    range: lambda value: (value.start, value.stop, value.step),
+    slice: lambda value: (value.start, value.stop, value.step),
+    inspect.Signature: lambda value: tuple([
+        part for each in value.parameters.values() for part in (each.name, int(each.kind), each.default)
+    ]),
+}  # fmt: skip
