@@ -89,27 +89,24 @@ def push(
     with grad_mode(True):
         inputs = [_leaf(argument) for argument in arguments]
         results = compute(function, inputs)
-        found: list[Tensor | None] = []
-        for result in results:
-            if not result.requires_grad:
-                found.append(None)
-                continue
-            dummy = torch.zeros_like(result).requires_grad_()
-            pairs = [(each, to) for each, to in zip(inputs, tangents, strict=True) if to is not None]
-            grads = torch.autograd.grad(
-                result, [each for each, _ in pairs], dummy, allow_unused=True, create_graph=True
-            )
-            moving = zip(grads, pairs, strict=True)
-            kept = [(grad, to) for grad, (_, to) in moving if grad is not None and grad.requires_grad]
-            if not kept:
-                found.append(None)
-                continue
-            (tangent,) = torch.autograd.grad(
-                [grad for grad, _ in kept], [dummy], [converted(to, grad.dtype) for grad, to in kept],
-                allow_unused=True, retain_graph=True,
-            )  # fmt: skip
-            found.append(tangent)
-    return tuple(found)
+        return tuple([_tangent(result, inputs, tangents) for result in results])
+
+
+def _tangent(result: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor | None:
+    if not result.requires_grad:
+        return None
+    dummy = torch.zeros_like(result).requires_grad_()
+    pairs = [(each, to) for each, to in zip(inputs, tangents, strict=True) if to is not None]
+    grads = torch.autograd.grad(result, [each for each, _ in pairs], dummy, allow_unused=True, create_graph=True)
+    moving = zip(grads, pairs, strict=True)
+    kept = [(grad, to) for grad, (_, to) in moving if grad is not None and grad.requires_grad]
+    if not kept:
+        return None
+    (tangent,) = torch.autograd.grad(
+        [grad for grad, _ in kept], [dummy], [converted(to, grad.dtype) for grad, to in kept],
+        allow_unused=True, retain_graph=True,
+    )  # fmt: skip
+    return tangent
 
 
 def derived(
@@ -144,7 +141,7 @@ def derived(
 
 def recorded(
     body: Callable[[Mapping[str, Tensor]], Sequence[Tensor]], inputs: Mapping[str, torch.dtype], hook: str
-) -> Pointwise:
+) -> RecordedFunction:
     """The values that `body` computes from tensors by name, as one function; a tuple where they are several."""
     names = list(inputs)
 

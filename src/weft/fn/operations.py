@@ -87,16 +87,8 @@ def _row(general: Lowering | str, **own: Lowering) -> Operation:
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _add(w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} {'|' if t == torch.bool else '+'} {_times(w, t, y, alpha)}"
-
-
-def _sub(w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} - {_times(w, t, y, alpha)}"
-
-
-def _rsub(w: Writer, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
-    return f"{w.operand(y, t)} - {_times(w, t, x, alpha)}"
+def _sum(symbol: str, w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
+    return f"{w.operand(x, t)} {'|' if t == torch.bool else symbol} {_times(w, t, y, alpha)}"
 
 
 def _times(w: Writer, t: torch.dtype, x: Any, factor: Any) -> str:
@@ -107,15 +99,17 @@ def _times(w: Writer, t: torch.dtype, x: Any, factor: Any) -> str:
     return value if factor == 1 else w.typed(f"{value} {'&' if t == torch.bool else '*'} {w.constant(factor, t)}", t)
 
 
-def _wrapping(symbol: str, plain: Lowering, swap: bool = False) -> Operation:
+def _wrapping(symbol: str, plain: Lowering) -> Operation:
     """A sum or a product; C++ has forms of its own for those of wide integers."""
 
-    def lowering(w: Writer, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
-        if t not in cuda.WIDE:
-            return plain(w, t, x, y) if alpha == 1 else plain(w, t, x, y, alpha=alpha)
-        return cuda.wrapping(symbol, w, t, *((y, x) if swap else (x, y)), alpha)
+    def lowering(w: Writer, t: torch.dtype, x: Any, y: Any, **alpha: Any) -> str:
+        return cuda.wrapping(symbol, w, t, x, y, **alpha) if t in cuda.WIDE else plain(w, t, x, y, **alpha)
 
     return _row(plain, cuda=lowering)
+
+
+def _rsub(w: Writer, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
+    return lowering_of("sub", w)(w, t, y, x, alpha=alpha)
 
 
 def _div(w: Writer, t: torch.dtype, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
@@ -336,7 +330,7 @@ OPERATIONS: dict[str, Operation] = {
     "sigmoid": Operation(triton.sigmoid, cuda.sigmoid, numba.sigmoid),
     "elu": Operation(triton.elu, cuda.elu, numba.elu),
     "gelu": _row(gelu.gelu, numba=numba.gelu),
-    "add": _wrapping("+", _add), "sub": _wrapping("-", _sub), "rsub": _wrapping("-", _rsub, swap=True),
+    "add": _wrapping("+", partial(_sum, "+")), "sub": _wrapping("-", partial(_sum, "-")), "rsub": _row(_rsub),
     "mul": _wrapping("*", _form("{x} * {y}", truth="{x} & {y}")),
     # Triton's minus is 0 - x: it loses the sign of zero.
     "neg": Operation(_form("{x} * {minus_one}", "{zero} - {x}"), cuda.negative, _form("-{x}")),
