@@ -180,17 +180,13 @@ class SlicesOverRanks(Slices):
             elif not whole:
                 total = work.sums.held[number]
         what = f"part {number} of the result"
-
-        def wait(message: Any) -> None:
-            ranks.wait(message, what)
-
         with ranks.during(what):
             total = total.contiguous()
             if len(part.ranks) == 1:
-                wait(broadcast(ranks, total, part.ranks[0]))
+                ranks.wait(broadcast(ranks, total, part.ranks[0]), what)
             else:
                 combine = work.combine if isinstance(work, Summing) else add
-                total = reduced(total, None, ranks, combine, wait, part.ranks)
+                total = reduced(total, None, ranks, combine, what, part.ranks)
         if isinstance(work, Summing) and not whole:
             work.complete(number, total)
         elif total is not place:

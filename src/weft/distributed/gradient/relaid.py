@@ -15,7 +15,6 @@ import torch
 
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_reduce, own_operation
-from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.moves import TensorRoute
 
@@ -53,7 +52,7 @@ class _Relaid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, route: TensorRoute, among: RankLines) -> Any:
         ctx.route, ctx.among = route, among
-        return route.run(tensor, among.at, among.lines, wait_for)
+        return route.run(tensor, among.at, among.lines)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -83,7 +82,7 @@ class _Summed(torch.autograd.Function):
             if found.numel():
                 operation = own_operation(None, found.dtype)
                 what = f"all-reduce of a gradient ({counted(line.size, 'rank')})"
-                wait_for(all_reduce(line, found, operation), line, what)
+                line.wait(all_reduce(line, found, operation), what)
         return found
 
     @staticmethod

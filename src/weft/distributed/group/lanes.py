@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.timeline import HOST, Event, Timeline
 
 
 class Token:
@@ -34,17 +33,6 @@ class Token:
         return self._value
 
 
-@dataclass
-class Record:
-    """The times of one operation on its lane; `step` counts parts, -1 stands for an operation that belongs to none."""
-
-    lane: str
-    name: str
-    step: int
-    begin: Any = 0.0  # until `Recorder.finish` the host's clock, or a CUDA event
-    end: Any = 0.0
-
-
 class Recorder:
     """Notes begin and end of everything that runs in one call, on request.
 
@@ -56,7 +44,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
-        self._records: list[Record] = []
+        self._noted: list[tuple[str, str, Any, Any, int]] = []  # begin and end by the host's clock, or a CUDA event
         if self._cuda:
             torch.cuda.synchronize(device)
         self.began, self._host = time.time(), time.perf_counter()
@@ -65,19 +53,12 @@ class Recorder:
 
     @contextmanager
     def noting(self, lane: str, name: str, step: int) -> Iterator[None]:
-        """Record start and end of the work issued inside the block (CUDA: on the current stream)."""
-        record = Record(lane, name, step, self._now())
-        self._records.append(record)
+        """Record start and end of the work issued inside the block: on a GPU on the current stream, but for the host's.
+        """
+        now = time.perf_counter if lane == HOST else self._now
+        begin = now()
         yield
-        record.end = self._now()
-
-    @contextmanager
-    def noting_host(self, name: str) -> Iterator[None]:
-        """Around what the host itself does."""
-        record = Record("host", name, -1, time.perf_counter())
-        self._records.append(record)
-        yield
-        record.end = time.perf_counter()
+        self._noted.append((lane, name, begin, now(), step))
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -86,26 +67,23 @@ class Recorder:
         event.record()
         return event
 
-    def finish(self) -> list[Record]:
-        """All of it in seconds, in order; waits for the device."""
+    def finish(self) -> Timeline:
+        """All of it, in order; waits for the device."""
         if self._cuda:
             torch.cuda.synchronize(self._device)
-        for record in self._records:
-            record.begin, record.end = self._seconds(record.begin), self._seconds(record.end)
-        return sorted(self._records, key=lambda record: (record.begin, record.end))
+        events = [
+            Event(lane, name, self._seconds(begin), self._seconds(end), step)
+            for lane, name, begin, end, step in self._noted
+        ]
+        return Timeline("measured", tuple(sorted(events, key=lambda event: (event.begin, event.end))))
 
     def _seconds(self, mark: Any) -> float:
         return mark - self._host if isinstance(mark, float) else 1e-3 * float(self._origin.elapsed_time(mark))
 
 
-def noted(recorder: Recorder | None, lane: str, name: str, step: int) -> AbstractContextManager[None]:
+def noted(recorder: Recorder | None, lane: str, name: str, step: int = -1) -> AbstractContextManager[None]:
     """Around what a recorder is to note, where there is one."""
     return recorder.noting(lane, name, step) if recorder is not None else nullcontext()
-
-
-def noted_host(recorder: Recorder | None, name: str) -> AbstractContextManager[None]:
-    """A context that records the time of the host's work in it, where there is a recorder."""
-    return recorder.noting_host(name) if recorder is not None else nullcontext()
 
 
 class Lane:
@@ -165,11 +143,6 @@ def _used_here(value: Any) -> None:
         tensor = getattr(one, "tensor", one)
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
-def wait_for(work: Any, line: Ranks, what: str) -> None:
-    """For a collective that a lane began: its stream waits, or its thread."""
-    line.wait(work, what)
 
 
 _streams: dict[tuple[str, int], torch.cuda.Stream] = {}

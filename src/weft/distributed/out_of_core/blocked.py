@@ -22,13 +22,13 @@ from weft.base.arrays import as_results, as_tensor
 from weft.base.devices import read_device
 from weft.base.factors import addition
 from weft.base.figures import counted, duration, read_limit, si
-from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
+from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, on
 from weft.distributed.group.link import read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
 from weft.distributed.out_of_core.grid import HostProblem, chosen_grid
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.problem import RankProblem
-from weft.distributed.planned.timeline import Timeline
+from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import RankRequest, aux_block, check_factors, check_part, kernel_of, work_of
 from weft.distributed.run.selecting import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.errors import ArgumentError, UnsupportedError, call_context
@@ -127,7 +127,7 @@ class OutOfCorePlan:
     ) -> Any:  # fmt: skip
         with call_context(lambda: f"distributed.plan({self._asked.equation!r})"):
             c, beta = addition(c, beta, out)
-            with noted_host(recorder, "checks"):
+            with noted(recorder, HOST, "checks"):
                 sources = {"a": as_tensor("a", a), "b": as_tensor("b", b)}
                 refuse_gradients(**sources, c=c)
                 check_part("a", sources["a"], self._asked.a, self._problem.a.term)
@@ -140,7 +140,7 @@ class OutOfCorePlan:
             def run() -> Results:
                 if results[0].numel():
                     with on(self.device), ExitStack() as memory:
-                        with noted_host(recorder, "pinning"):
+                        with noted(recorder, HOST, "pinning"):
                             memory.enter_context(pinned([*tensors.values(), *results], self.device))
                         _Pass(self, tensors, results, alpha, beta, recorder).run()
                 return results[0] if len(results) == 1 else tuple(results)

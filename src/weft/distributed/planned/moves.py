@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -26,7 +26,6 @@ from weft.distributed.planned.placement import Places, Span, chunk, held
 from weft.spec.notation import Label, label_text
 
 PIECE = 1 << 26  # bytes of a rank's part from which a tensor travels in pieces: half a millisecond over NVLink
-Wait = Callable[[Any, Ranks, str], None]  # for a collective that was begun, with what it is called
 
 
 @dataclass(frozen=True)
@@ -97,18 +96,18 @@ class TensorRoute:
         """The indices of one dimension that the rank at `at` has under `places`."""
         return held(self.term[dim], self.shape[dim], tuple(places), self.mesh, at)
 
-    def run(self, tensor: torch.Tensor, at: Sequence[int], lines: Sequence[Ranks], wait: Wait) -> torch.Tensor:
+    def run(self, tensor: torch.Tensor, at: Sequence[int], lines: Sequence[Ranks]) -> torch.Tensor:
         """This rank's part under `target`, from that under `source`. Every rank of the lines calls it."""
         places = list(self.source)
         for move in self.moves:
             line, dim = lines[move.line], self.term.index(move.source)
             places[move.line] = None
             whole = self.span(dim, places, at).extent
-            finish = _waiting(wait, line, f"{move.kind} of {self.name} along '{label_text(move.source)}'")
+            what = f"{move.kind} of {self.name} along '{label_text(move.source)}'"
             if move.kind == "all-gather":
-                tensor = gathered(tensor, dim, whole, line, finish)
+                tensor = gathered(tensor, dim, whole, line, what)
             else:
-                tensor = exchanged(tensor, dim, whole, self.term.index(move.target), line, finish)
+                tensor = exchanged(tensor, dim, whole, self.term.index(move.target), line, what)
                 places[move.line] = move.target
         for dim in range(tensor.dim()):
             have, want = self.span(dim, places, at), self.span(dim, self.target, at)
@@ -132,15 +131,6 @@ class TensorRoute:
         return sum(link.seconds(move.kind, size, ranks) for move, size, ranks in self.steps(item))
 
 
-def _waiting(wait: Wait, line: Ranks, what: str) -> Callable[[Any], None]:
-    """Wait for one collective, by its name."""
-
-    def finish(work: Any) -> None:
-        wait(work, line, what)
-
-    return finish
-
-
 def padded(tensor: torch.Tensor, rows: int, dim: int = 0) -> torch.Tensor:
     """`tensor` in row-major order with `rows` indices along `dim`, those that it lacks hold anything."""
     if tensor.shape[dim] == rows:
@@ -150,10 +140,8 @@ def padded(tensor: torch.Tensor, rows: int, dim: int = 0) -> torch.Tensor:
     return found
 
 
-def gathered(
-    tensor: torch.Tensor, dim: int, whole: int, line: Ranks, wait: Callable[[Any], None]
-) -> torch.Tensor:
-    """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all."""
+def gathered(tensor: torch.Tensor, dim: int, whole: int, line: Ranks, what: str) -> torch.Tensor:
+    """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all; `what` names it."""
     rows = -(-whole // line.size)
 
     def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -163,7 +151,7 @@ def gathered(
 
         def end(_: torch.Tensor = part) -> torch.Tensor:  # which is kept until it is sent
             if work is not None:
-                wait(work)
+                line.wait(work, what)
             # Chunks are full but for the last ones, so that they follow one another without gaps.
             return found[:whole].movedim(0, dim)
 
@@ -172,9 +160,7 @@ def gathered(
     return _piece_by_piece(tensor, (dim,), {dim: whole}, {dim: whole}, begin)
 
 
-def exchanged(
-    tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, wait: Callable[[Any], None]
-) -> torch.Tensor:
+def exchanged(tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, what: str) -> torch.Tensor:
     """From a chunk along `dim` of all of `to`, to all of `dim` of a chunk along `to`; `dim` comes first in memory."""
     rows, every = -(-whole // line.size), tensor.shape[to]
     columns = -(-every // line.size)
@@ -194,7 +180,7 @@ def exchanged(
 
         def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
             if work is not None:
-                wait(work)
+                line.wait(work, what)
             return found.flatten(0, 1)[:whole, :mine].movedim((1, 0), (to, dim))
 
         return end
@@ -204,7 +190,7 @@ def exchanged(
 
 def reduced(
     tensor: torch.Tensor, dim: int | None, line: Ranks, combine: Callable[[torch.Tensor, torch.Tensor], None],
-    wait: Callable[[Any], None], holders: Sequence[int] | None = None,
+    what: str, holders: Sequence[int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The tensors of all ranks of a line combined, on every rank (`dim` None) or each rank's chunk of it along `dim`.
 
@@ -214,7 +200,7 @@ def reduced(
     """
     if dim is None:
         flat = tensor.reshape(-1)
-        return gathered(reduced(flat, 0, line, combine, wait, holders), 0, len(flat), line, wait).view(tensor.shape)
+        return gathered(reduced(flat, 0, line, combine, what, holders), 0, len(flat), line, what).view(tensor.shape)
     extent = tensor.shape[dim]
     rows = -(-extent // line.size)
     mine = chunk(Span(0, extent), line.size, line.rank).extent
@@ -226,7 +212,7 @@ def reduced(
 
         def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
             if work is not None:
-                wait(work)
+                line.wait(work, what)
             every = found.unflatten(0, (line.size, rows))
             first, *others = every if holders is None else [every[rank] for rank in holders]
             total = first.clone()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from weft.distributed.group.collectives import all_gather
-from weft.distributed.group.lanes import Lane, Token, done, wait_for
+from weft.distributed.group.lanes import Lane, Token, done
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded
 from weft.distributed.planned.placement import Placed, Places
@@ -92,10 +92,10 @@ class Execution(RankCall):
         if way in ("range", "pieces"):
             return None
         if way == "still":
-            block = self._block(tensor, route.run(local, self.at, self.lines, wait_for), self.strategy.needed(tensor))
+            block = self._block(tensor, route.run(local, self.at, self.lines), self.strategy.needed(tensor))
             return lambda: block
         token = self.lane.put(f"{tensor.name}: {route.said()}", -1,
-                              lambda: route.run(local, self.at, self.lines, wait_for))  # fmt: skip
+                              lambda: route.run(local, self.at, self.lines))  # fmt: skip
         return lambda: self._block(tensor, token.wait(), self.strategy.needed(tensor))
 
     def _own(self, tensor: Placed) -> LocalBlock:
@@ -143,7 +143,7 @@ class Execution(RankCall):
         part = route.without(label, span.extent)
 
         def work() -> LocalBlock:
-            value = part.run(here, self.at, self.lines, wait_for)
+            value = part.run(here, self.at, self.lines)
             found = self._block(tensor, value, self.strategy.needed(tensor))
             return LocalBlock(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
 
@@ -165,7 +165,7 @@ class Execution(RankCall):
             part = padded(here, rows, dim)
             value = part.new_empty((line.size, *part.shape))
             if value.numel():
-                wait_for(all_gather(line, value, part), line, what)
+                line.wait(all_gather(line, value, part), what)
             # Of other labels each rank may need other indices: all travel, and each takes its own.
             for at, one in enumerate(tensor.term):
                 if one != label and one not in own.broadcast:
@@ -189,7 +189,7 @@ class Execution(RankCall):
         tensor, broadcast = c.tensor, c.broadcast
         starts = self._starts(term, shape, wanted)
         if not route.moves:
-            block = LocalBlock(route.run(tensor, self.at, self.lines, wait_for), term, starts, broadcast)
+            block = LocalBlock(route.run(tensor, self.at, self.lines), term, starts, broadcast)
             return lambda: block
-        token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines, wait_for))
+        token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines))
         return lambda: LocalBlock(token.wait(), term, starts, broadcast)

@@ -12,7 +12,7 @@ from weft.api.selection import along_each, check_selected
 from weft.base.arrays import grad_mode
 from weft.base.factors import addition
 from weft.distributed.gradient.calls import Gradients, asking
-from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
+from weft.distributed.group.lanes import Recorder, noted, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
@@ -22,7 +22,7 @@ from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.report import explained, on_paper, title
 from weft.distributed.planned.strategy import Strategy
-from weft.distributed.planned.timeline import Timeline
+from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import (
     RankRequest,
     asked_of,
@@ -226,7 +226,7 @@ class DistributedPlan:
                 factors = {"alpha": alpha, "beta": beta, "validate": validate}
                 return {**factors, "whether c is given": c is not None, **given.same()}
 
-            with noted_host(recorder, "agreement" if self.agree else "checks"):
+            with noted(recorder, HOST, "agreement" if self.agree else "checks"):
                 given = self.ranks.agreed(what, check, same) if self.agree else check()
             block = None
             records = bool(given.asking)
@@ -259,7 +259,7 @@ class DistributedPlan:
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, of parts that are checked; nothing is recorded for gradients."""
         launches = recorder if a.device.type == "cuda" else None  # on a CPU the host contracts by itself
-        with on(a.device), self.ranks.failing(), grad_mode(False), noted_host(launches, "launches"):
+        with on(a.device), self.ranks.failing(), grad_mode(False), noted(launches, HOST, "launches"):
             work = self._with_operands({name: each.detach() for name, each in operands.items()}, recorder)
             results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
             addend = None if c is None else replace(c, tensor=c.tensor.detach())
@@ -327,8 +327,8 @@ class DistributedPlan:
             key, term, places = placed.name, placed.term, placed.places
             if any(label is not None for label in places):
                 route = TensorRoute(key, term, problem.shapes[key], places, nowhere, problem.mesh)
-                with noted(recorder, "transfer", f"{key}: {route.said()}", -1):
-                    tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines, wait_for)
+                with noted(recorder, "transfer", f"{key}: {route.said()}"):
+                    tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines)
             aux[name] = aux_block(name, term, tensor, problem)
         return replace(self._work, aux=aux)
 

@@ -13,7 +13,7 @@ from weft.api.selection import INDEX
 from weft.base.arrays import grad_mode
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation
-from weft.distributed.group.lanes import Recorder, done, wait_for
+from weft.distributed.group.lanes import Recorder, done
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded
@@ -48,7 +48,7 @@ class Parts:
         self._fill(found, sample, term, own, others)
         if found.numel():
             work = all_reduce(self.ranks, found.view(-1).view(torch.uint8), own_operation(None, torch.uint8))
-            wait_for(work, self.ranks, f"gathering of sampled elements of {self.placed.name}")
+            self.ranks.wait(work, f"gathering of sampled elements of {self.placed.name}")
         left = tuple(term[at] for at in others)
         return found.cpu(), (mark, *left) if own else left
 
@@ -125,8 +125,7 @@ def measured(call: Call, device: torch.device) -> tuple[float, Timeline]:
     recorder = Recorder(device)
     with grad_mode(False):
         call(recorder)
-    events = (Event(each.lane, each.name, each.begin, each.end, each.step) for each in recorder.finish())
-    return recorder.began, Timeline("measured", tuple(events))
+    return recorder.began, recorder.finish()
 
 
 def warmed(call: Call, device: torch.device) -> Timeline:
@@ -213,14 +212,14 @@ class Selecting(Execution):
         came = sent.each(torch.empty_like)
         if came.values.numel():
             for received, own in zip(came, sent, strict=True):
-                wait_for(all_to_all(line, received, own), line, f"exchange of D ({counted(line.size, 'rank')})")
+                line.wait(all_to_all(line, received, own), f"exchange of D ({counted(line.size, 'rank')})")
         pieces = came.each(lambda each: each.view(line.size, rows, *each.shape[1:]))
         return best(pieces, self.work.largest)
 
     def _gathered(self, part: torch.Tensor, line: Ranks) -> torch.Tensor:
         found = part.new_empty(line.size * part.numel())
         if found.numel():
-            wait_for(all_gather(line, found, part), line, f"all-gather of D ({counted(line.size, 'rank')})")
+            line.wait(all_gather(line, found, part), f"all-gather of D ({counted(line.size, 'rank')})")
         return found
 
     # -- finish and leave ----------------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ class Selecting(Execution):
 
         def work() -> None:
             for tensor, result in zip(pair, self.results, strict=True):
-                result.copy_(route.run(tensor, self.at, self.lines, wait_for))
+                result.copy_(route.run(tensor, self.at, self.lines))
 
         self.lane.put(f"D: {route.said() or 'stays'}", -1, work, [done(self.device)]).wait()
 

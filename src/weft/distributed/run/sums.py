@@ -16,7 +16,7 @@ import torch
 
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
-from weft.distributed.group.lanes import Token, done, wait_for
+from weft.distributed.group.lanes import Token, done
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded
 from weft.distributed.planned.placement import Span, chunk
@@ -198,10 +198,10 @@ class RankSums:
         operation = own_operation(self.work.algebra, self.work.sum_type)
         # gloo's begins nothing before it is waited for, so that nothing could be done meanwhile.
         if operation is not None and line.backend(self.call.device) != "gloo":
-            wait_for(reduce_scatter(line, found, flat, operation), line, what)
+            line.wait(reduce_scatter(line, found, flat, operation), what)
             return found
         pieces = torch.empty_like(flat)
-        wait_for(all_to_all(line, pieces, flat), line, what)
+        line.wait(all_to_all(line, pieces, flat), what)
         return self.work.reduced(pieces.view(line.size, *found.shape))
 
     def _all_reduce(self, tensor: torch.Tensor, line: Any) -> torch.Tensor:
@@ -211,13 +211,13 @@ class RankSums:
             return tensor
         operation = own_operation(self.work.algebra, self.work.sum_type)
         if operation is not None:
-            wait_for(all_reduce(line, tensor, operation), line, what)
+            line.wait(all_reduce(line, tensor, operation), what)
             return tensor
         # As many bytes as in a ring: each rank reduces a piece, and all gather the pieces.
         flat = tensor.reshape(-1)
         part = self._reduce_scatter(padded(flat, line.size * -(-flat.numel() // line.size)), line)
         found = part.new_empty(line.size * part.numel())
-        wait_for(all_gather(line, found, part.contiguous()), line, what)
+        line.wait(all_gather(line, found, part.contiguous()), what)
         return found[: flat.numel()].view(tensor.shape)
 
     # -- finish --------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class RankSums:
         have = {**places, label: LabelRun.of(span)}
         want = {**places, label: _common(have[label], places[label])}
         for tensor, place in zip(tensors, call.in_results(want), strict=True):
-            value = route.run(tensor, call.at, call.lines, wait_for)
+            value = route.run(tensor, call.at, call.lines)
             place.copy_(LocalBlock(value, self.term, {one: have[one].start for one in self.term}).cut(
                 {one: want[one] for one in self.term})[0])  # fmt: skip
 
@@ -302,7 +302,7 @@ class RankSums:
             whole = part.new_empty((line.size, *part.shape))
             if not whole.numel():
                 continue
-            wait_for(all_gather(line, whole, part), line, f"all-gather of D, part {step.part}")
+            line.wait(all_gather(line, whole, part), f"all-gather of D, part {step.part}")
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
                     place = call.in_results({**places, **others, label: LabelRun.of(span)})[at]
@@ -329,7 +329,7 @@ class RankSums:
 
         def work() -> None:
             for tensor, place in zip(tensors, call.results, strict=True):
-                place.copy_(route.run(tensor, call.at, call.lines, wait_for))
+                place.copy_(route.run(tensor, call.at, call.lines))
 
         call.lane.put(f"D: {route.said()}", -1, work, [done(call.device)]).wait()
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from weft.base.memory import new_tensor
 from weft.distributed.group.collectives import broadcast
-from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.moves import reduced
 from weft.distributed.planned.placement import coordinates
@@ -72,7 +70,7 @@ class ModesRun:
 
     def _bring(self, step: TreeStep, child: int, values: Values) -> None:
         """An operand of a step to where the step needs it."""
-        values[child] = self.plan.route(step, child).run(values[child], self._at, self._lines, wait_for)
+        values[child] = self.plan.route(step, child).run(values[child], self._at, self._lines)
 
     def _step(self, step: TreeStep, values: Values) -> None:
         """One step; what it takes is dropped."""
@@ -89,13 +87,10 @@ class ModesRun:
         del values[step.left], values[step.right], found
         for line, target in sums:
             dim = None if target is None else plan.orders[node].index(target)
-            wait = partial(self._wait, self._lines[line], f"the sum of node {node} over ranks")
-            values[node] = reduced(values[node], dim, self._lines[line], self._combine, wait)
+            what = f"the sum of node {node} over ranks"
+            values[node] = reduced(values[node], dim, self._lines[line], self._combine, what)
         if complete:
             values[node] = values[node].to(dtype)
-
-    def _wait(self, line: Ranks, what: str, work: Any) -> None:
-        wait_for(work, line, what)
 
     def _contract(self, step: TreeStep, values: Values, complete: bool) -> None:
         """The contraction of what is here; steps with operands of equal layouts share a call."""
@@ -123,8 +118,8 @@ class ModesRun:
             if mode is None and plan.mesh[line] > 1:  # made by each of its ranks, whose kernels may differ
                 total = total.contiguous()
                 if total.numel():
-                    self._wait(self._lines[line], "the broadcast of the result", broadcast(self._lines[line], total))
-        whole = plan.gathering.run(total, self._at, self._lines, wait_for)
+                    self._lines[line].wait(broadcast(self._lines[line], total), "the broadcast of the result")
+        whole = plan.gathering.run(total, self._at, self._lines)
         part(tree.graph.result.view(out), tree.graph.output, self._slices[number * tree.summed]).copy_(whole)
 
 
