@@ -8,7 +8,7 @@ Where a call goes, from top to bottom:
     planned/prediction what each way will take, by the models of kernel and link; the fastest is chosen
     run/plan           a DistributedPlan: the tensors of a call are checked, and put through one of
     run/execution        parts that travel and are contracted; `run/sums` has D's, `planned/moves` how tensors travel
-    run/selecting        a call that returns indices as well (`return_arg`)
+    run/measuring        calls of all ranks measured, and held against samples of the whole D
     run/work           the contraction of one part, which is a call of `weft.contract`
     gradient           backward passes: plans of their own
     out_of_core        `device=`: no ranks, blocks of tensors that are larger than a GPU
@@ -23,8 +23,8 @@ from weft.distributed.out_of_core.blocked import OutOfCorePlan
 from weft.distributed.planned.placement import Placement
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.public import contract, plan
+from weft.distributed.run.measuring import MeasuredCalls
 from weft.distributed.run.plan import DistributedPlan
-from weft.distributed.run.selecting import MeasuredCalls
 
 __all__ = [
     "PRESETS",

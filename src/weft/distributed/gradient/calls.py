@@ -98,8 +98,7 @@ class Gradients:
         problem = self._plan.problem
         whole = None
         if c is not None:
-            shape = tuple(1 if label in c.broadcast else problem.extents[label] for label in problem.d.term)
-            whole = shape, c.tensor.dtype
+            whole = problem.addend(c.broadcast, problem.d.places)[0], c.tensor.dtype
         at = problem.at(self._plan.ranks.rank)
         form, layout = form_of(problem, at, self._request, whole, self._places, self._backend)
         needs = (*asked, *(of_operands[name] for name in form.given))

@@ -29,8 +29,8 @@ from weft.distributed.out_of_core.grid import HostProblem, chosen_grid
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.timeline import HOST, Timeline
-from weft.distributed.run.asked import RankRequest, aux_block, check_factors, check_part, kernel_of, work_of
-from weft.distributed.run.selecting import BUDGET, MeasuredCalls, measured_calls, warmed
+from weft.distributed.run.asked import RankRequest, check_factors, check_part, kernel_of, work_of
+from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.oracle.validate import validated
 from weft.planner.request import Request, Results
@@ -61,7 +61,8 @@ class OutOfCorePlan:
         work = work_of(asked, problem, request)
         aux = {name: replace(block, tensor=block.tensor.to(device)) for name, block in work.aux.items()}
         for name, (modes, tensor) in asked.options.operands.items():
-            aux[name] = aux_block(name, tuple(modes), tensor.to(device), problem)  # type: ignore[arg-type]
+            repeated = problem.repeated(modes, tensor.shape)  # type: ignore[arg-type]
+            aux[name] = LocalBlock(tensor.to(device), tuple(modes), {}, repeated)  # type: ignore[arg-type]
         self._work = replace(work, aux=aux)
         self.dtypes = work.types
         self.link = read_link(link, None, device)
@@ -209,10 +210,7 @@ class _Pass:
         self.extents, self.term = whole.extents, whole.terms["d"]
         self.incoming = {}
         for name, tensor in tensors.items():
-            repeated = frozenset(
-                label for label, extent in zip(whole.terms[name], tensor.shape, strict=True)
-                if extent == 1 != self.extents[label]
-            )  # fmt: skip
+            repeated = plan._problem.repeated(whole.terms[name], tensor.shape)
             memory = self._memory(grid.block(name), [tensor.dtype] * min(2, grid.parts(name)))
             self.incoming[name] = _Incoming(LocalBlock(tensor, whole.terms[name], {}, repeated), memory)
         self.tiles = [self._memory(grid.block("d"), self.work.types) for _ in range(min(2, grid.parts("d")))]

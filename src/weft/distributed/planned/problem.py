@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.distributed.planned.placement import Placed, Span, coordinates, held
+from weft.distributed.planned.placement import Placed, Places, Span, coordinates, held
 from weft.spec.notation import Label
 
 
@@ -45,3 +45,13 @@ class RankProblem:
 
     def range(self, label: Label, places: Sequence[Label | None], at: Sequence[int]) -> Span:
         return held(label, self.extents[label], tuple(places), self.mesh, at)
+
+    def repeated(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
+        """Labels along which a tensor of this shape is the same for all indices."""
+        extents = zip(term, shape, strict=True)
+        return frozenset(label for label, extent in extents if extent == 1 != self.extents.get(label, 1))
+
+    def addend(self, repeated: Collection[Label], places: Places) -> tuple[tuple[int, ...], Places]:
+        """The shape of a whole C that is the same along some labels, and its placement where D's is `places`."""
+        shape = tuple(1 if label in repeated else self.extents[label] for label in self.d.term)
+        return shape, tuple(None if label in repeated else label for label in places)

@@ -219,15 +219,6 @@ def work_of(asked: RankRequest, problem: RankProblem, request: Request) -> PartW
     return PartWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
 
 
-def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: RankProblem) -> LocalBlock:
-    """An operand of functions that is whole on this rank."""
-    broadcast = frozenset(
-        label for label, extent in zip(term, tensor.shape, strict=True)
-        if extent == 1 and problem.extents.get(label, 1) != 1
-    )  # fmt: skip
-    return LocalBlock(tensor, tuple(term), {}, broadcast)
-
-
 def check_factors(asked: RankRequest, request: Request, c: Any, alpha: Scalar, beta: Scalar) -> None:
     """The factors of a call, which may have a C."""
     if asked.options.algebra is not None:

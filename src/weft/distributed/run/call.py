@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from weft.distributed.group.lanes import Lane, Recorder, noted
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
+from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Places
 from weft.distributed.planned.steps import steps_of
 from weft.distributed.planned.strategy import Strategy
@@ -47,15 +48,27 @@ class RankCall:
         with noted(self.recorder, "compute", name, step):
             work()
 
+    def moved(self, route: TensorRoute, tensor: torch.Tensor) -> torch.Tensor:
+        """This rank's part under the route's target."""
+        return route.run(tensor, self.at, self.lines)
+
     def spans(self, places: Places) -> dict[Label, LabelRun]:
         """The indices of every label that this rank has under `places`."""
         return {label: LabelRun.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
+
+    def block(
+        self, tensor: torch.Tensor, spans: Mapping[Label, LabelRun], term: Sequence[Label] | None = None,
+        broadcast: Collection[Label] = (),
+    ) -> LocalBlock:  # fmt: skip
+        """A tensor that holds these indices; of D's labels where it has no others."""
+        term = self.problem.d.term if term is None else tuple(term)
+        return LocalBlock(tensor, tuple(term), {one: spans[one].start for one in term}, frozenset(broadcast))
 
     @property
     def finished_as(self) -> Places:
         """The placement of D when the epilogue is applied: the final one, if nothing of it moves after its sums."""
         strategy = self.strategy
-        if strategy.reductions and not strategy.leaving.moves:
+        if (strategy.reductions or self.problem.pairs) and not strategy.leaving.moves:
             return self.problem.d.places
         return strategy.summed
 
@@ -65,9 +78,6 @@ class RankCall:
 
     def in_results(self, spans: Mapping[Label, LabelRun]) -> list[torch.Tensor]:
         """Views of those indices of D's part."""
-        term, places = self.problem.d.term, self.problem.d.places
-        starts = {label: self.problem.range(label, places, self.at).start for label in term}
-        runs = {label: spans[label] for label in term}
-        return [LocalBlock(tensor, term, starts).cut(runs)[0] for tensor in self.results]
-
-
+        there = self.spans(self.problem.d.places)
+        runs = {label: spans[label] for label in self.problem.d.term}
+        return [self.block(tensor, there).cut(runs)[0] for tensor in self.results]

@@ -11,7 +11,8 @@ Two parts of each are in memory at once. Every rank puts the same collectives on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,10 @@ from weft.distributed.group.collectives import all_gather
 from weft.distributed.group.lanes import Lane, Token, done
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import TensorRoute, padded
-from weft.distributed.planned.placement import Placed, Places
+from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.steps import LoopStep
 from weft.distributed.run.call import RankCall
-from weft.distributed.run.sums import RankSums
+from weft.distributed.run.sums import PairSums, RankSums
 from weft.spec.notation import Label, label_text
 
 
@@ -59,7 +60,7 @@ class Execution(RankCall):
                 tokens[tensor.name] = self._fetch(tensor, step, at, after, kept)
             fetched.append(tokens)
 
-        sums = RankSums(self)
+        sums = PairSums(self) if self.problem.pairs else RankSums(self)
         fetch(0)
         known: dict[str, LocalBlock] = {}
         for at, step in enumerate(self.steps):
@@ -87,46 +88,41 @@ class Execution(RankCall):
 
     def _ahead(self, tensor: Placed) -> Callable[[], LocalBlock] | None:
         """A whole operand as it is needed, on its way or here already; None where it comes by parts."""
-        way, route = self.strategy.way_of(tensor), self.strategy.route(tensor)
-        local = self.local[tensor.name]
-        if way in ("range", "pieces"):
+        if self.strategy.way_of(tensor) in ("range", "pieces"):
             return None
-        if way == "still":
-            block = self._block(tensor, route.run(local, self.at, self.lines), self.strategy.needed(tensor))
-            return lambda: block
-        token = self.lane.put(f"{tensor.name}: {route.said()}", -1,
-                              lambda: route.run(local, self.at, self.lines))  # fmt: skip
-        return lambda: self._block(tensor, token.wait(), self.strategy.needed(tensor))
+        return self._arriving(self.strategy.route(tensor), self.local[tensor.name], self._repeated(tensor))
+
+    def _addend(self) -> Callable[[], LocalBlock | None]:
+        """C where it is added: as it came, or on its way to where D is finished."""
+        if self.c is None:
+            return lambda: None
+        problem, d, repeated = self.problem, self.problem.d, self.c.broadcast
+        shape, split = problem.addend(repeated, d.places)
+        route = TensorRoute("c", d.term, shape, split, problem.addend(repeated, self.finished_as)[1], problem.mesh)
+        return self._arriving(route, self.c.tensor, repeated)
+
+    def _arriving(
+        self, route: TensorRoute, tensor: torch.Tensor, repeated: Collection[Label]
+    ) -> Callable[[], LocalBlock]:
+        """A tensor where it is needed, on its way there where it has one."""
+        spans, move = self.spans(route.target), partial(self.moved, route, tensor)
+        token = self.lane.put(f"{route.name}: {route.said()}", -1, move) if route.moves else Token(move())
+        return lambda: self.block(token.wait(), spans, route.term, repeated)
+
+    def _repeated(self, tensor: Placed) -> frozenset[Label]:
+        return self.problem.repeated(tensor.term, self.problem.shapes[tensor.name])
 
     def _own(self, tensor: Placed) -> LocalBlock:
-        return self._block(tensor, self.local[tensor.name], tensor.places)
+        return self.block(self.local[tensor.name], self.spans(tensor.places), tensor.term, self._repeated(tensor))
 
     def _own_piece(self, tensor: Placed) -> LocalBlock:
         """This rank's part of an operand gathered along the loop's label, cut to the needed indices of other labels."""
         block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
         runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
-        starts = {**block.starts, **{label: run.start for label, run in runs.items()}}
-        return LocalBlock(block.cut(runs)[0], tensor.term, starts, block.broadcast)
-
-    def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> LocalBlock:
-        shape = self.problem.shapes[tensor.name]
-        starts, broadcast = self._starts(tensor.term, shape, places), self._broadcast(tensor.term, shape)
-        return LocalBlock(value, tensor.term, starts, broadcast)
-
-    def _starts(self, term: Sequence[Label], shape: Sequence[int], places: Places) -> dict[Label, int]:
-        route = TensorRoute("", tuple(term), tuple(shape), places, places, self.problem.mesh)
-        return {label: route.span(dim, places, self.at).start for dim, label in enumerate(term)}
-
-    def _broadcast(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
-        return frozenset(
-            label for label, extent in zip(term, shape, strict=True)
-            if extent == 1 and self.problem.extents[label] != 1
-        )  # fmt: skip
+        return self.block(block.cut(runs)[0], {**self.spans(tensor.places), **runs}, tensor.term, block.broadcast)
 
     def _fetch(self, tensor: Placed, step: LoopStep, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
         """Part of an operand, on the lane, once the part before the last is done with its memory."""
-        assert step.part is not None
-        assert self.label is not None
         route, way = self.strategy.route(tensor), self.strategy.way_of(tensor)
         work = self._range(tensor, route, step) if way == "range" else self._pieces(tensor, route, step)
 
@@ -137,17 +133,11 @@ class Execution(RankCall):
         return self.lane.put(f"{tensor.name}: {route.said()}, part {step.part}", at, fetch, after)
 
     def _range(self, tensor: Placed, route: TensorRoute, step: LoopStep) -> Callable[[], LocalBlock]:
-        span, label = step.spans[0], self.label
-        assert label is not None
-        here = self._own(tensor).cut({label: LabelRun.of(span)})[0]
-        part = route.without(label, span.extent)
-
-        def work() -> LocalBlock:
-            value = part.run(here, self.at, self.lines)
-            found = self._block(tensor, value, self.strategy.needed(tensor))
-            return LocalBlock(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
-
-        return work
+        assert self.label is not None
+        own, run = self._own(tensor), {self.label: LabelRun.of(step.spans[0])}
+        part, here = route.without(self.label, step.spans[0].extent), own.cut(run)[0]
+        spans = {**self.spans(route.target), **run}
+        return lambda: self.block(self.moved(part, here), spans, tensor.term, own.broadcast)
 
     def _pieces(self, tensor: Placed, route: TensorRoute, step: LoopStep) -> Callable[[], LocalBlock]:
         label = self.label
@@ -158,7 +148,7 @@ class Execution(RankCall):
         mine = step.spans[line.rank]
         own = self._own(tensor)
         here = own.cut({label: LabelRun.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
-        needed = self.spans(self.strategy.needed(tensor))
+        needed = self.spans(route.target)
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> LocalBlock:
@@ -170,26 +160,7 @@ class Execution(RankCall):
             for at, one in enumerate(tensor.term):
                 if one != label and one not in own.broadcast:
                     value = value.narrow(1 + at, needed[one].start - own.starts[one], needed[one].length)
-            starts = {one: needed[one].start for one in tensor.term}
-            return LocalBlock(value, tensor.term, starts, own.broadcast, label, step.spans)
+            found = self.block(value, needed, tensor.term, own.broadcast)
+            return replace(found, pieces=label, spans=step.spans)
 
         return work
-
-    def _addend(self) -> Callable[[], LocalBlock | None]:
-        """C where it is added: as it came, or on its way to where D is finished."""
-        c, places = self.c, self.problem.d.places
-        if c is None:
-            return lambda: None
-        target = self.finished_as
-        term = self.problem.d.term
-        split = tuple(None if label in c.broadcast else label for label in places)
-        wanted = tuple(None if label in c.broadcast else label for label in target)
-        shape = tuple(1 if label in c.broadcast else self.problem.extents[label] for label in term)
-        route = TensorRoute("c", term, shape, split, wanted, self.problem.mesh)
-        tensor, broadcast = c.tensor, c.broadcast
-        starts = self._starts(term, shape, wanted)
-        if not route.moves:
-            block = LocalBlock(route.run(tensor, self.at, self.lines), term, starts, broadcast)
-            return lambda: block
-        token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines))
-        return lambda: LocalBlock(token.wait(), term, starts, broadcast)

@@ -26,7 +26,6 @@ from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import (
     RankRequest,
     asked_of,
-    aux_block,
     check_factors,
     check_part,
     is_dtensor,
@@ -39,7 +38,7 @@ from weft.distributed.run.asked import (
 )
 from weft.distributed.run.execution import Execution
 from weft.distributed.run.given import RankTensors
-from weft.distributed.run.selecting import BUDGET, MeasuredCalls, Selecting, measured_calls, sampled_of, starts, warmed
+from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
 from weft.planner.options import Options
@@ -263,8 +262,7 @@ class DistributedPlan:
             work = self._with_operands({name: each.detach() for name, each in operands.items()}, recorder)
             results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
             addend = None if c is None else replace(c, tensor=c.tensor.detach())
-            kind = Selecting if self.problem.pairs else Execution
-            kind(
+            Execution(
                 self.prediction.strategy, self.ranks.rank, self.lines, work, a.detach(), b.detach(), addend, results,
                 alpha, beta, recorder,
             ).run()  # fmt: skip
@@ -305,8 +303,7 @@ class DistributedPlan:
                 if shape[dim] == 1 and held(label, problem.extents[label], d.places, problem.mesh, at).extent != 1:
                     broadcast.add(label)
         if every is not None:
-            places = tuple(None if label in broadcast else label for label in d.places)
-            whole_shape(Placed("c", d.term, places), every, problem.mesh)
+            whole_shape(Placed("c", d.term, problem.addend(broadcast, d.places)[1]), every, problem.mesh)
         elif broadcast and any(c.shape[d.term.index(label)] != 1 for label in broadcast):
             raise ShapeError(f"c has no one extent along {', '.join(map(label_text, broadcast))}")
         return LocalBlock(c, d.term, {}, frozenset(broadcast))
@@ -329,7 +326,7 @@ class DistributedPlan:
                 route = TensorRoute(key, term, problem.shapes[key], places, nowhere, problem.mesh)
                 with noted(recorder, "transfer", f"{key}: {route.said()}"):
                     tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines)
-            aux[name] = aux_block(name, term, tensor, problem)
+            aux[name] = LocalBlock(tensor, term, {}, problem.repeated(term, tensor.shape))
         return replace(self._work, aux=aux)
 
     def _as_dtensors(self, results: list[torch.Tensor], a: Any) -> list[Any]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from weft.api.selection import INDEX
 from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.group.lanes import Token, done
+from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.moves import padded
 from weft.distributed.planned.placement import Span, chunk
@@ -28,8 +31,13 @@ from weft.spec.notation import Label, label_text
 BOTH = ("a_fn", "b_fn")
 
 
+Tensors = tuple[torch.Tensor, ...]
+
+
 class RankSums:
     """D of one call on one rank."""
+
+    exchanging, gathering = "reduce-scatter", "all-reduce"  # what collectives are called in messages
 
     def __init__(self, call: RankCall) -> None:
         self.call, self.strategy, self.work = call, call.strategy, call.work
@@ -93,7 +101,7 @@ class RankSums:
             return out
         if self.partial is None:
             tensor = torch.empty(out[0].tensor.shape, dtype=self.work.sum_type, device=self.call.device)
-            self.partial = [LocalBlock(tensor, self.term, out[0].starts)]
+            self.partial = [replace(out[0], tensor=tensor)]
         return self.partial
 
     def _target(self, at: int, step: LoopStep) -> Sequence[LocalBlock]:
@@ -109,29 +117,23 @@ class RankSums:
             return self.held[at]
         if self.whole is None:
             direct = not self.reductions and self.strategy.summed == self.call.problem.d.places
-            self.whole = self._as_results() if direct else self._blocks(self.split)
+            results = [self.call.block(each, self.summed) for each in self.call.results]
+            self.whole = results if direct else self._blocks(self.split)
         return self.whole
-
-    def _as_results(self) -> list[LocalBlock]:
-        starts = {label: self.summed[label].start for label in self.term}
-        return [LocalBlock(tensor, self.term, starts) for tensor in self.call.results]
 
     def _blocks(self, spans: Mapping[Label, LabelRun]) -> list[LocalBlock]:
         """New memory: of sums in the order in which the first reduction sends them, else of D and further results."""
-        starts = {label: spans[label].start for label in self.term}
-        if not self.reductions:
-            return [LocalBlock(tensor, self.term, starts) for tensor in self.call.empty(spans, self.work.types)]
-        shape = [spans[label].length for label in self.term]
-        target = self.reductions[0].target
+        call = self.call
+        target = self.reductions[0].target if self.reductions else None
         if target is None:
-            tensor = torch.empty(shape, dtype=self.work.sum_type, device=self.call.device)
-        else:
-            dim = self.term.index(target)
-            rest = [extent for at, extent in enumerate(shape) if at != dim]
-            rows = self._rows(self.reductions[0], shape[dim])
-            flat = torch.empty((rows, *rest), dtype=self.work.sum_type, device=self.call.device)
-            tensor = flat[: shape[dim]].movedim(0, dim)
-        return [LocalBlock(tensor, self.term, starts)]
+            types = [self.work.sum_type] if self.reductions else self.work.types
+            return [call.block(tensor, spans) for tensor in call.empty(spans, types)]
+        shape, dim = [spans[label].length for label in self.term], self.term.index(target)
+        extent = shape.pop(dim)
+        flat = torch.empty(
+            (self._rows(self.reductions[0], extent), *shape), dtype=self.work.sum_type, device=call.device
+        )
+        return [call.block(flat[:extent].movedim(0, dim), spans)]
 
     def _rows(self, reduction: Reduction, extent: int) -> int:
         ranks = self.call.lines[reduction.line].size
@@ -144,8 +146,8 @@ class RankSums:
         rows = max(span.extent for span in step.spans)
         rest = [self.split[label].length for label in self.term if label != self.label]
         flat = torch.empty((len(step.spans), rows, *rest), dtype=self.work.sum_type, device=self.call.device)
-        starts = {label: self.split[label].start for label in self.term}
-        return LocalBlock(flat.movedim(1, 1 + dim), self.term, starts, frozenset(), self.label, step.spans)
+        block = self.call.block(flat.movedim(1, 1 + dim), self.split)
+        return replace(block, pieces=self.label, spans=step.spans)
 
     # -- over ranks ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class RankSums:
             return
         if self.reductions:
             what = f"D: {self._named()}, part {step.part}"
-            work = partial(self._scattered if self.reducing == "pieces" else self._reduced, self.held[at][0])
+            work = partial(self._scattered if self.reducing == "pieces" else self._reduced, self.held[at])
             self.reduced[at] = lane.put(what, at, work, [computed])
         else:
             self._leave(at, step, [block.tensor for block in self.held.pop(at)], computed)
@@ -168,57 +170,68 @@ class RankSums:
         ]
         return ", ".join(texts)
 
-    def _scattered(self, block: LocalBlock) -> torch.Tensor:
+    def _scattered(self, blocks: Sequence[LocalBlock]) -> Tensors:
         """This rank's share of a part that has one of every rank; in D's order."""
-        line = self.call.lines[self.reductions[0].line]
+        (block,), line = blocks, self.call.lines[self.reductions[0].line]
         flat = block.tensor.movedim(1 + self.term.index(block.pieces), 1).contiguous()
-        found = self._reduce_scatter(flat.flatten(0, 1), line)
-        return found.movedim(0, self.term.index(block.pieces))
+        (found,) = self._reduce_scatter((flat.flatten(0, 1),), line)
+        return (found.movedim(0, self.term.index(block.pieces)),)
 
-    def _reduced(self, block: LocalBlock) -> torch.Tensor:
+    def _reduced(self, blocks: Sequence[LocalBlock]) -> Tensors:
         """Sums over the ranks of every line that shares out a reduced label, one line after the other."""
-        tensor = block.tensor
+        tensors = tuple([block.tensor for block in blocks])
         for each in self.reductions:
             line = self.call.lines[each.line]
             if each.target is None:
-                tensor = self._all_reduce(tensor, line)
-            else:
-                dim = self.term.index(each.target)
-                whole = Span(0, tensor.shape[dim])
-                front, rows = tensor.movedim(dim, 0), self._rows(each, tensor.shape[dim])
-                found = self._reduce_scatter(_in_place(front, rows), line)
-                tensor = found[: chunk(whole, line.size, line.rank).extent].movedim(0, dim)
-        return tensor
+                tensors = self._all_reduce(tensors, line)
+                continue
+            dim = self.term.index(each.target)
+            extent = tensors[0].shape[dim]
+            rows, mine = self._rows(each, extent), chunk(Span(0, extent), line.size, line.rank).extent
+            sent = tuple([_in_place(tensor.movedim(dim, 0), rows) for tensor in tensors])
+            tensors = tuple([found[:mine].movedim(0, dim) for found in self._reduce_scatter(sent, line)])
+        return tensors
 
-    def _reduce_scatter(self, flat: torch.Tensor, line: Any) -> torch.Tensor:
-        found = flat.new_empty((flat.shape[0] // line.size, *flat.shape[1:]))
-        what = f"reduce-scatter of D ({counted(line.size, 'rank')})"
-        if not flat.numel():
-            return found
-        operation = own_operation(self.work.algebra, self.work.sum_type)
+    def _reduce_scatter(self, flat: Tensors, line: Ranks) -> Tensors:
+        """This rank's piece along the first dimension; further tensors go with the first as the algebra says."""
+        shape = flat[0].shape[0] // line.size, *flat[0].shape[1:]
+        if not flat[0].numel():
+            return tuple([tensor.new_empty(shape) for tensor in flat])
+        operation = self._operation()
         # gloo's begins nothing before it is waited for, so that nothing could be done meanwhile.
         if operation is not None and line.backend(self.call.device) != "gloo":
-            line.wait(reduce_scatter(line, found, flat, operation), what)
-            return found
-        pieces = torch.empty_like(flat)
-        line.wait(all_to_all(line, pieces, flat), what)
-        return self.work.reduced(pieces.view(line.size, *found.shape))
+            found = flat[0].new_empty(shape)
+            line.wait(reduce_scatter(line, found, flat[0], operation), self._what("reduce-scatter", line))
+            return (found,)
+        pieces = []
+        for tensor in flat:
+            pieces.append(torch.empty_like(tensor))
+            line.wait(all_to_all(line, pieces[-1], tensor), self._what(self.exchanging, line))
+        return self.work.reduced([each.view(line.size, *shape) for each in pieces])
 
-    def _all_reduce(self, tensor: torch.Tensor, line: Any) -> torch.Tensor:
-        tensor = tensor.contiguous()
-        what = f"all-reduce of D ({counted(line.size, 'rank')})"
-        if not tensor.numel():
-            return tensor
-        operation = own_operation(self.work.algebra, self.work.sum_type)
+    def _all_reduce(self, tensors: Tensors, line: Ranks) -> Tensors:
+        shape, count = tensors[0].shape, tensors[0].numel()
+        if not count:
+            return tensors
+        operation = self._operation()
         if operation is not None:
-            line.wait(all_reduce(line, tensor, operation), what)
-            return tensor
+            tensor = tensors[0].contiguous()
+            line.wait(all_reduce(line, tensor, operation), self._what("all-reduce", line))
+            return (tensor,)
         # As many bytes as in a ring: each rank reduces a piece, and all gather the pieces.
-        flat = tensor.reshape(-1)
-        part = self._reduce_scatter(padded(flat, line.size * -(-flat.numel() // line.size)), line)
-        found = part.new_empty(line.size * part.numel())
-        line.wait(all_gather(line, found, part.contiguous()), what)
-        return found[: flat.numel()].view(tensor.shape)
+        flat = tuple([padded(tensor.reshape(-1), line.size * -(-count // line.size)) for tensor in tensors])
+        gathered = []
+        for part in self._reduce_scatter(flat, line):
+            gathered.append(part.new_empty(line.size * part.numel()))
+            line.wait(all_gather(line, gathered[-1], part.contiguous()), self._what(self.gathering, line))
+        return tuple([each[:count].view(shape) for each in gathered])
+
+    def _operation(self) -> Any | None:
+        """The collectives' own operation, where they have one."""
+        return own_operation(self.work.algebra, self.work.sum_type)
+
+    def _what(self, kind: str, line: Ranks) -> str:
+        return f"{kind} of D ({counted(line.size, 'rank')})"
 
     # -- finish --------------------------------------------------------------------------------------------------------
 
@@ -239,29 +252,27 @@ class RankSums:
         if out is not None:
             self._leave(at, step, out, done(self.call.device))
 
-    def _finished(self, sums: torch.Tensor, have: Mapping[Label, LabelRun], at: int) -> list[torch.Tensor] | None:
+    def _finished(self, sums: Tensors, have: Mapping[Label, LabelRun], at: int) -> list[torch.Tensor] | None:
         """The finished part where it leaves on its own; None where it stays, or leaves with all others."""
         call = self.call
         there = call.spans(call.finished_as)
         want = {label: _common(have[label], there[label]) for label in self.term}
-        starts = {label: have[label].start for label in self.term}
-        value = LocalBlock(sums, self.term, starts).cut(want)[0]
+        value, *beside = (call.block(tensor, have).cut(want)[0] for tensor in sums)
         alone = self.moving in ("range", "pieces")
         if alone:
             out = call.empty(want, self.work.types)
         elif self.strategy.leaving.moves:
             if self.whole is None:
-                self.whole = [
-                    LocalBlock(tensor, self.term, {label: there[label].start for label in self.term})
-                    for tensor in call.empty(there, self.work.types)
-                ]
+                self.whole = [call.block(tensor, there) for tensor in call.empty(there, self.work.types)]
             out = [block.cut(want)[0] for block in self.whole]
         else:
             out = call.in_results(want)
         if out[0].numel():
-            call.record(
-                f"finish part {at}", at, partial(self.work.finish, value, out, want, self.addend, call.alpha, call.beta)
-            )
+            made = out[: len(out) - len(beside)]
+            finish = partial(self.work.finish, value, made, want, self.addend, call.alpha, call.beta)
+            call.record(f"finish part {at}", at, finish)
+            for tensor, place in zip(beside, out[len(made) :], strict=True):
+                place.copy_(tensor)
         return out if alone else None
 
     # -- leave ---------------------------------------------------------------------------------------------------------
@@ -279,11 +290,9 @@ class RankSums:
         route = self.strategy.leaving.without(label, span.extent)
         places = call.spans(call.problem.d.places)
         have = {**places, label: LabelRun.of(span)}
-        want = {**places, label: _common(have[label], places[label])}
+        want = {one: _common(have[one], places[one]) for one in self.term}
         for tensor, place in zip(tensors, call.in_results(want), strict=True):
-            value = route.run(tensor, call.at, call.lines)
-            place.copy_(LocalBlock(value, self.term, {one: have[one].start for one in self.term}).cut(
-                {one: want[one] for one in self.term})[0])  # fmt: skip
+            place.copy_(call.block(call.moved(route, tensor), have).cut(want)[0])
 
     def _gather_pieces(self, step: LoopStep, tensors: Sequence[torch.Tensor]) -> None:
         call, label = self.call, self.label
@@ -295,7 +304,6 @@ class RankSums:
         rows = max(span.extent for span in spans)
         places = call.spans(call.problem.d.places)
         finished = call.spans(call.finished_as)
-        starts = {one: finished[one].start for one in self.term}
         others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
         for at, tensor in enumerate(tensors):
             part = padded(tensor.movedim(dim, 0), rows)
@@ -307,15 +315,14 @@ class RankSums:
                 if span.extent:
                     place = call.in_results({**places, **others, label: LabelRun.of(span)})[at]
                     value = piece[: span.extent].movedim(0, dim)  # of other labels the ranks of the line keep their own
-                    place.copy_(LocalBlock(value, self.term, starts).cut(others)[0])
+                    place.copy_(call.block(value, finished).cut(others)[0])
 
     def end(self) -> None:
         """Move what does not go by parts: sums over ranks, then D; and wait for all that is on its way."""
         call = self.call
         if self.reductions and self.reducing == "ahead":
             assert self.whole is not None
-            sums = self.whole[0]
-            self.whole = None
+            sums, self.whole = self.whole, None
             token = call.lane.put(f"D: {self._named()}", -1, partial(self._reduced, sums), [done(call.device)])
             self._finished(token.wait(), self.summed, -1)
         for token, _ in self.leaving.values():
@@ -329,9 +336,39 @@ class RankSums:
 
         def work() -> None:
             for tensor, place in zip(tensors, call.results, strict=True):
-                place.copy_(route.run(tensor, call.at, call.lines))
+                place.copy_(call.moved(route, tensor))
 
         call.lane.put(f"D: {route.said()}", -1, work, [done(call.device)]).wait()
+
+
+class PairSums(RankSums):
+    """D with the indices of what was selected; -1 where there was nothing to select from. Tensors move whole."""
+
+    exchanging, gathering = "exchange", "all-gather"
+
+    def compute(self, at: int, step: LoopStep, blocks: Mapping[str, LocalBlock]) -> None:
+        """The selected values among the indices that this rank computes, and where they stand in the whole."""
+        problem = self.call.problem
+        values, along = self.work.select(blocks["a"], blocks["b"], self.split)
+        places = torch.zeros(values.shape, dtype=INDEX, device=values.device)
+        reduced = [label for label in dict.fromkeys((*problem.a.term, *problem.b.term)) if problem.is_reduced(label)]
+        for label, index in zip(reduced, along, strict=True):
+            whole = places * problem.extents[label] + index + self.split[label].start
+            places = torch.where(index < 0, index, whole)
+        self.whole = [self.call.block(each, self.split) for each in (values, places)]
+
+    def _named(self) -> str:
+        return f"{super()._named()} of values with their indices"
+
+    def _operation(self) -> None:
+        """Collectives know of no pairs."""
+
+    def end(self) -> None:
+        if not self.reductions:
+            assert self.whole is not None
+            pair, self.whole = tuple([block.tensor for block in self.whole]), None
+            self._finished(pair, self.summed, -1)
+        super().end()
 
 
 def _common(one: LabelRun, other: LabelRun) -> LabelRun:

@@ -86,13 +86,16 @@ class PartWork:
             values, places = contraction((term_a, term_b, self.term), x, y, options, return_arg=True)
         return values, list(places) if isinstance(places, tuple) else [places]
 
-    def reduced(self, pieces: torch.Tensor) -> torch.Tensor:
-        """The algebra's reduction of sums over the first dimension of `pieces`."""
-        found = torch.empty_like(pieces[0])
-        labels = tuple(range(1, pieces.dim()))
+    def reduced(self, pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The algebra's reduction of sums over the first dimension; of selected values with their indices the best."""
+        if len(pieces) == 2:
+            return best(pieces[0], pieces[1], self.largest)
+        (sums,) = pieces
+        found = torch.empty_like(sums[0])
+        labels = tuple(range(1, sums.dim()))
         terms = ((0, *labels), ())
-        self._call(terms, pieces, self._one(pieces.device), None, [(found, labels)], 1.0, 1.0, self._after())
-        return found
+        self._call(terms, sums, self._one(sums.device), None, [(found, labels)], 1.0, 1.0, self._after())
+        return (found,)
 
     def _after(self) -> Options:
         """Options of what is done to sums: a value alone, reduced as the algebra does."""
@@ -136,6 +139,18 @@ class PartWork:
 
 def _guard(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     return _one_at_a_time if tensor.device.type == "cpu" else nullcontext()
+
+
+def best(values: torch.Tensor, places: torch.Tensor, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Along the first dimension: the larger (or smaller) value, NaN before all others; of equals the first index."""
+    found, at = values[0], places[0]
+    for value, place in zip(values[1:], places[1:], strict=True):
+        equal = (value == found) | (value.isnan() & found.isnan())
+        ahead = value > found if largest else value < found
+        ahead = torch.where(equal, place < at, ahead | (value.isnan() & ~found.isnan()))
+        ahead = (place >= 0) & (ahead | (at < 0))
+        found, at = torch.where(ahead, value, found), torch.where(ahead, place, at)
+    return found, at
 
 
 def alone(algebra: Algebra) -> Algebra:
