@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from weft.api.keywords import Equation
 from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
@@ -133,27 +131,11 @@ def contract(
         said = said_of(over.ranks, (over.group, over.mesh), equation, a, b, placements, link, options)
 
         def make() -> DistributedPlan:
-            given = _without_history(options)
-            return _planned("contract", what, over, equation, a, b, placements, link, True, given)
+            return _planned("contract", what, over, equation, a, b, placements, link, True, options)
 
         known = kept_or_made(over.ranks, what, said, make)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
-
-
-def _without_history(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options that a plan which is kept may keep: operands come anew in each call, with what gradients go through."""
-    operands = options.get("operands")
-    if not isinstance(operands, Mapping):
-        return options
-    detached = {
-        name: (pair[0], pair[1].detach()) if _is_recorded(pair) else pair for name, pair in operands.items()
-    }  # fmt: skip
-    return {**options, "operands": detached}
-
-
-def _is_recorded(pair: Any) -> bool:
-    return isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)
 
 
 def _refuse_limit(memory_limit: Any) -> None:

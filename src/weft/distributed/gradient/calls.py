@@ -1,4 +1,4 @@
-"""A call over ranks that needs gradients: the tensors that require them, and the rule that is kept with the plan."""
+"""A call over ranks that needs gradients: its plain form, and the rules that are kept with the plan."""
 
 from __future__ import annotations
 
@@ -7,99 +7,107 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
 from weft.autograd.function import apply
-from weft.base.arrays import grad_mode, is_transforming
+from weft.autograd.spec import Letters, check_differentiable, plain
 from weft.distributed.gradient.explain import lines_of
-from weft.distributed.gradient.form import form_of
 from weft.distributed.gradient.rule import DifferentiatedPlan, RankProduct
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Places
+from weft.distributed.run.asked import key_of
 from weft.errors import UnsupportedError, WeftError
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
-from weft.plans.derivatives import asks
-
-
-def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) -> list[str]:
-    """The names of tensors that require a gradient; `UnsupportedError` where there is none."""
-    refuse_transforms(tensors)
-    found = [name for name, tensor in tensors.items() if tensor is not None and asks(tensor)]
-    if found and algebra is not None:
-        raise UnsupportedError(
-            f"{found[0]} requires a gradient: over ranks the algebra {algebra.name} has none, plus_times has; detach "
-            f"{found[0]}, or call weft.contract on whole tensors"
-        )
-    return found
-
-
-def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
-    """`UnsupportedError` where a derivative is requested otherwise than by a tensor that requires a gradient."""
-    for name, tensor in tensors.items():
-        with grad_mode(False):  # what requests derivatives nevertheless does so otherwise
-            otherwise = tensor is not None and (is_transforming() or asks(tensor))
-        if otherwise:
-            raise UnsupportedError(
-                f"{name} is inside a transform of torch.func, or has a tangent: contractions over ranks have "
-                "gradients in reverse mode alone, by requires_grad and backward"
-            )
+from weft.spec.notation import label_text
 
 
 class Gradients:
     """The rules of a plan's calls, one for each set of tensors that ask, made once."""
 
-    def __init__(
-        self, plan: DifferentiatedPlan, what: str, request: Request, places: Mapping[str, Places], backend: str
-    ) -> None:
-        """`request` is of the whole tensors; `places` are those of operands, by their names in the call."""
-        self._plan, self._what, self._request = plan, what, request
-        self._places, self._backend = places, backend
+    def __init__(self, plan: DifferentiatedPlan) -> None:
+        self._plan = plan
         self._rules: dict[Any, RankProduct] = {}
 
     def call(
-        self, a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None, operands: Mapping[str, torch.Tensor],
-        alpha: Scalar, beta: Scalar,
+        self, asking: Collection[str], a: torch.Tensor, b: torch.Tensor, c: LocalBlock | None,
+        operands: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar,
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, with what makes gradients of it. Every rank calls it."""
-        ranks = self._plan.ranks
-        addend = None if c is None else c.tensor
-        asked = tuple(each is not None and asks(each) for each in (a, b, addend, *operands.values()))
-        key = asked, None if c is None else (c.broadcast, c.tensor.dtype)
+        plan = self._plan
+        key = tuple(asking), None if c is None else (c.broadcast, c.tensor.dtype)
         if key not in self._rules:
 
             def make() -> RankProduct:
-                return self._made(asked[:3], dict(zip(operands, asked[3:], strict=True)), c, a.device)
+                return self._made(asking, c)
 
-            self._rules[key] = ranks.agreed(f"{self._what}: gradients", make) if self._plan.agree_backward else make()
+            self._rules[key] = plan.ranks.agreed(f"{plan.what}: gradients", make) if plan.agree_backward else make()
         rule = self._rules[key]
-        tensors = rule.form.of((a, b, addend, *(operands[name] for name in rule.form.given)))
-        found = apply(rule, alpha, beta, tensors)
+        addend = None if c is None else c.tensor
+        found = apply(rule, alpha, beta, rule.form.of((a, b, addend, *(operands[name] for name in rule.form.given))))
         return list(found[: len(rule.spec.results)])
 
-    def described(self, given: Collection[str], names: Collection[str], device: torch.device) -> list[str]:
-        """Lines on the backward pass of calls in which `given` of A and B, and operands of these names, ask.
+    def described(self) -> list[str]:
+        """Lines on the backward pass of calls of tensors that ask as those did that the plan was made of.
 
         No other rank takes part.
         """
-        algebra = self._request.raw_algebra
+        plan, algebra = self._plan, self._plan.request.raw_algebra
+        asking = plan.asked.asking
+        if not asking:
+            return []
         if algebra is not None:
-            return [f"none: over ranks the algebra {algebra.name} has no gradient"]
-        try:
-            rule = self._made(("a" in given, "b" in given, False), {name: name in names for name in self._places}, None,
-                              device)  # fmt: skip
-            return list(lines_of(rule))
-        except WeftError as error:
-            return [f"none: {error}"]
+            lines = [f"none: over ranks the algebra {algebra.name} has no gradient"]
+        else:
+            try:
+                lines = list(lines_of(self._made(asking, None)))
+            except WeftError as error:
+                lines = [f"none: {error}"]
+        names = [name for name in plan.asked.options.operands if key_of(name) in asking]
+        given = [name for name in ("a", "b") if name in asking]
+        return ["", f"backward, of {', '.join((*given, *names))}:", *(f"  {line}" for line in lines)]
 
-    def _made(
-        self, asked: tuple[bool, ...], of_operands: Mapping[str, bool], c: LocalBlock | None, device: torch.device
-    ) -> RankProduct:
-        """The rule where these of A, B and C, and of operands, require gradients."""
-        problem = self._plan.problem
-        whole = None
-        if c is not None:
-            whole = problem.addend(c.broadcast, problem.d.places)[0], c.tensor.dtype
-        at = problem.at(self._plan.ranks.rank)
-        form, layout = form_of(problem, at, self._request, whole, self._places, self._backend)
-        needs = (*asked, *(of_operands[name] for name in form.given))
-        return RankProduct(self._plan, self._what, form, layout, needs, device)
+    def _made(self, asking: Collection[str], c: LocalBlock | None) -> RankProduct:
+        """The rule where these tensors require gradients.
+
+        `DTypeError` where the result has no derivative, `UnsupportedError` where a tensor is repeated along a mode in a
+        way that its parts do not tell.
+        """
+        plan, problem, request = self._plan, self._plan.problem, self._plan.request
+        letters, places = Letters(request).of, plan.asked.places
+        whole = None if c is None else (problem.addend(c.broadcast, problem.d.places)[0], c.tensor.dtype)
+        _refuse_repeated(request, None if whole is None else whole[0], places)
+        check_differentiable(request)
+        form = plain(request, whole, plan.asked.options.backend)
+        placed = {"A": places["a"], "B": places["b"], "D": places["d"]}
+        placed |= {f"operand {name}": places[key_of(given)] for (name, _), given in zip(
+            form.spec.operands, form.given, strict=True)}  # fmt: skip
+        spelled = {
+            name: tuple(None if label is None else letters[label] for label in each) for name, each in placed.items()
+        }
+        names = ("a", "b", *(key_of(name) for name in form.given))
+        needs = [name in asking for name in names]
+        needs.insert(2, c is not None and "c" in asking)
+        extents = {letters[label]: extent for label, extent in problem.extents.items()}
+        return RankProduct(plan, form, extents, spelled, tuple(needs))
+
+
+def _refuse_repeated(request: Request, c: tuple[int, ...] | None, places: Mapping[str, Places]) -> None:
+    """Refuse functions of tensors with an extent of 1 that stands for more: they may need the full extent."""
+    extents, notation, names = request.extents, request.notation, request.functions.names
+    terms = {each.name: each.term for each in request.named}
+    given = {"a": (notation.inputs[0], request.a.shape, names[0]), "b": (notation.inputs[1], request.b.shape, names[1])}
+    if c is not None:
+        given["c"] = notation.output, c, names[2]
+    for name, (term, shape, taken) in given.items():
+        for label, extent in zip(term, shape, strict=True):
+            if extent != 1 or extents.get(label, 1) == 1:
+                continue
+            reason = ""
+            if label in places.get(name, ()):
+                reason = "is placed by it: place it whole"
+            elif any(label in terms[one] for one in taken):
+                reason = "its function takes an operand that lies along it: expand it"
+            if reason:
+                raise UnsupportedError(
+                    f"{name} has extent 1 along '{label_text(label)}', which is {extents[label]}, and {reason} to get "
+                    "its gradient"
+                )

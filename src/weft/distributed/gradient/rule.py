@@ -20,15 +20,16 @@ from weft.autograd.backward import Needs, Steps, operand_source
 from weft.autograd.product import Product
 from weft.autograd.spec import Plain
 from weft.autograd.steps import ONE, GradientStep, Spread, with_modes
-from weft.distributed.gradient.layout import PassLayout, within
 from weft.distributed.gradient.relaid import RankLines, alongside_parts, relaid
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.moves import TensorRoute
-from weft.distributed.planned.placement import Places
+from weft.distributed.planned.placement import Places, Span, held
 from weft.distributed.planned.prediction import Prediction
 from weft.distributed.planned.problem import RankProblem
+from weft.distributed.run.asked import RankRequest
 from weft.planner.options import Options
+from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
@@ -42,6 +43,13 @@ class DifferentiatedPlan(Protocol):
     ranks: Ranks
     lines: tuple[Ranks, ...]
     agree_backward: bool
+    asked: RankRequest
+    request: Request
+    device: torch.device
+
+    @property
+    def what(self) -> str:
+        """The plan in messages."""
 
     def __call__(self, a: Any, b: Any, *, alpha: Scalar = 1.0, operands: Mapping[str, Any] | None = None) -> Any:
         """This rank's part of D."""
@@ -60,21 +68,42 @@ class DifferentiatedPlan(Protocol):
 
 
 class RankProduct(Product):
-    """The rule of a plan's calls, for these needs. Its plans are made when they are first used, on every rank alike."""
+    """The rule of a plan's calls, for these needs. Its plans are made when they are first used, on every rank alike.
+
+    A gradient is placed as its tensor, sums and whatever has their shape as D.
+    """
 
     knows = False
     fuses = False  # what a function reads in addition to its value is on this rank, what a contraction gives may not be
 
     def __init__(
-        self, plan: DifferentiatedPlan, what: str, form: Plain, layout: PassLayout, needs: Needs, device: torch.device
-    ) -> None:
-        self.plan, self.what, self.form, self.layout = plan, what, form, layout
+        self, plan: DifferentiatedPlan, form: Plain, extents: Mapping[str, int], places: Mapping[str, Places],
+        needs: Needs,
+    ) -> None:  # fmt: skip
+        """`extents` are by the labels of the plain form; `places` of A, B, D, and of each operand of functions."""
+        self.plan, self.form, self.extents, self.places = plan, form, extents, places
+        self.mesh, self.at = plan.problem.mesh, plan.problem.at(plan.ranks.rank)
         self._plans: dict[Any, DifferentiatedPlan] = {}
         spec = form.spec
         names = ("A", "B", "C", *(operand_source(name) for name, _ in spec.operands))
         terms = zip(names, spec.terms(), strict=True)
-        parts = tuple(None if term is None else layout.part(name, term) for name, term in terms)
-        super().__init__(spec, needs, False, parts, device)
+        parts = tuple(None if term is None else self.part(name, term) for name, term in terms)
+        super().__init__(spec, needs, False, parts, plan.device)
+
+    # -- placement -----------------------------------------------------------------------------------------------------
+
+    def places_of(self, source: str, term: str) -> Places:
+        """The placement of a source that has these labels."""
+        return within(self.places[_origin(source)], term)
+
+    def span(self, label: str, places: Places) -> Span:
+        """The indices of a label that this rank has."""
+        return held(label, self.extents[label], places, self.mesh, self.at)
+
+    def part(self, source: str, term: str) -> tuple[int, ...]:
+        """The shape of this rank's part."""
+        places = self.places_of(source, term)
+        return tuple(self.span(label, places).extent for label in term)
 
     def _is_kept(self) -> bool:
         return True  # every rank must choose alike, and sums that are made again would travel again
@@ -132,7 +161,7 @@ class RankProduct(Product):
                 "create_graph": torch.is_grad_enabled(),
                 "which gradients require a gradient": [each is not None and asks(each) for each in grads],
             }
-            self.plan.ranks.agreed(f"the backward pass of {self.what}", lambda: said, dict)
+            self.plan.ranks.agreed(f"the backward pass of {self.plan.what}", lambda: said, dict)
         with self.plan.ranks.failing():
             return super().backward(alpha, beta, saved, grads, needs)
 
@@ -140,54 +169,47 @@ class RankProduct(Product):
         return self._made(pattern, needs, stored=True)
 
     def _shape(self, term: str) -> list[int]:
-        return list(self.layout.part("D", term))
+        return list(self.part("D", term))
 
     def _run(
         self, step: GradientStep | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
     ) -> torch.Tensor:
+        """A sum over a mode has what it needs travel as in a forward pass; elements that are placed alike stay here."""
         if isinstance(step, Spread):
-            have = self.layout.places_of(step.like, step.want)
+            have = self.places_of(step.like, step.want)
             part = self._alongside(sources[step.source], step.source, step.have, have)
             return step.run({**sources, step.source: part}, alpha, beta)
+        left, right, _, factor, *_ = step.arguments(sources, alpha, beta)
+        found: torch.Tensor
         if step.right != ONE:
-            return self._contraction(step, sources, alpha, beta)
-        found = self._pass(step, sources, alpha, beta)
+            right, options = right.to(left.dtype), step.asked(sources)
+            found = self._plan_of(step, left, right, options)(
+                left, right, alpha=factor, operands=options.operands or None
+            )
+            return found
+        own, term = step.text.split(",->")
+        have = self.places_of(step.left, own)
+        if not _sums(step) or _is_function(step):
+            left, factor = self._on_parts(step, sources, have, alpha, beta), 1.0
+        if _sums(step):
+            found = self._plan_of(step, left)(left, one_of(left.dtype, left.device), alpha=factor)
+        else:
+            found = self._relaid(left, step.target, term, have, self.places_of(step.target, term))
         return found if step.addend is None else found + sources[step.addend]
 
-    def _contraction(
-        self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
-    ) -> torch.Tensor:
-        """A sum of products: what has to travel does so as in a forward pass."""
-        left, right, _, factor, *_ = step.arguments(sources, alpha, beta)
-        options = step.asked(sources)
-        plan = self._plan_of(step, left, right.to(left.dtype), options)
-        found: torch.Tensor = plan(left, right.to(left.dtype), alpha=factor, operands=options.operands or None)
-        return found
-
     def _plan_of(
-        self, step: GradientStep, left: torch.Tensor, right: torch.Tensor, options: Options, sketched: bool = False
-    ) -> DifferentiatedPlan:
-        asked, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
-        return self._planned(step, step.text, left, right, (step.left, step.right, step.target), asked, aux, sketched)
-
-    def _pass(self, step: GradientStep, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
-        """A function of elements that are placed alike, on this rank; then the sum over modes that the result lacks."""
-        own, term = step.text.split(",->")
-        have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
-        value, _, _, factor, *_ = step.arguments(sources, alpha, beta)
-        if not _sums(step) or step.a_fn is not None or step.epilogue is not None:
-            value, factor = self._on_parts(step, sources, have, alpha, beta), 1.0
-        if not _sums(step):
-            return self._relaid(value, step.target, term, have, want)
-        found: torch.Tensor = self._plan_of_sum(step, value)(value, one_of(value.dtype, value.device), alpha=factor)
-        return found
-
-    def _plan_of_sum(self, step: GradientStep, value: torch.Tensor, sketched: bool = False) -> DifferentiatedPlan:
-        """The sum of a step's values, which may be those of its left operand, over modes that its result lacks."""
-        kind = self._summed_in(value.dtype)
-        options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
-        one = one_of(value.dtype, value.device)
-        return self._planned(step, step.text, value, one, (step.left, ONE, step.target), options, {}, sketched)
+        self, step: GradientStep, left: torch.Tensor, right: torch.Tensor | None = None,
+        options: Options | None = None, sketched: bool = False,
+    ) -> DifferentiatedPlan:  # fmt: skip
+        """The plan of a step's contraction; without `right` of the sum of values over modes that its result lacks."""
+        if right is None or options is None:
+            kind, aux = self._summed_in(left.dtype), {}
+            right = one_of(left.dtype, left.device)
+            options = replace(step.options, precision=kind, accumulate=kind, out_dtype=step.out_dtype)
+        else:
+            options, aux = replace(options, promote=False), {name: source for name, source, _ in step.aux}
+        names = step.left, step.right, step.target
+        return self._planned(step, step.text, left, right, names, options, aux, sketched)
 
     def _summed_in(self, dtype: torch.dtype) -> torch.dtype:
         return self.spec.accumulate if dtype.is_complex else self.spec.accumulate.to_real()
@@ -201,7 +223,7 @@ class RankProduct(Product):
         for name, source, modes in step.aux:
             parts[name] = self._alongside(sources[source], source, modes, have)
         for name, label in step.indices:
-            span = self.layout.span(label, have)
+            span = self.span(label, have)
             parts[name] = torch.arange(span.start, span.stop, dtype=self.spec.dtype_of(name), device=self.device)
         aux = (*((name, name, modes) for name, _, modes in step.aux),
                *((name, name, label) for name, label in step.indices))  # fmt: skip
@@ -214,17 +236,17 @@ class RankProduct(Product):
     def _alongside(self, tensor: torch.Tensor, source: str, modes: str, places: Places) -> torch.Tensor:
         """The part of a source that belongs to this rank's part of a tensor placed by `places`."""
         want = within(places, modes)
-        part = self._relaid(tensor, source, modes, self.layout.places_of(source, modes), want)
+        part = self._relaid(tensor, source, modes, self.places_of(source, modes), want)
         shared = [line for line, at, mine in zip(self.plan.lines, places, want, strict=True) if at != mine]
         return alongside_parts(part, self._among(shared))
 
     def _relaid(self, tensor: torch.Tensor, name: str, term: str, have: Places, want: Places) -> torch.Tensor:
-        layout = self.layout
-        route = TensorRoute(name, tuple(term), layout.whole(term), have, want, layout.mesh)
+        shape = tuple(self.extents[label] for label in term)
+        route = TensorRoute(name, tuple(term), shape, have, want, self.mesh)
         return relaid(tensor, route, self._among(self.plan.lines))
 
     def _among(self, lines: Sequence[Ranks]) -> RankLines:
-        return RankLines(lines, self.layout.at, self.plan.ranks if self.plan.agree_backward else None)
+        return RankLines(lines, self.at, self.plan.ranks if self.plan.agree_backward else None)
 
     def _planned(
         self, key: Any, text: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str, str],
@@ -238,10 +260,10 @@ class RankProduct(Product):
         if key not in self._plans:
             inputs, output = text.split("->")
             terms = zip("abd", (*inputs.split(","), output), names, strict=True)
-            placements = {at: self.layout.places_of(name, term) for at, term, name in terms}
+            placements = {at: self.places_of(name, term) for at, term, name in terms}
             modes = {name: str(modes) for name, (modes, _) in options.operands.items()}
-            placements |= {name: self.layout.places_of(source, modes[name]) for name, source in aux.items()}
-            found = self.plan.beside(text, a, b, placements, self.layout.extents, options, sketched)
+            placements |= {name: self.places_of(source, modes[name]) for name, source in aux.items()}
+            found = self.plan.beside(text, a, b, placements, self.extents, options, sketched)
             if sketched:
                 return found
             self._plans[key] = found
@@ -258,23 +280,22 @@ class RankProduct(Product):
         if isinstance(step, Spread):
             sources[step.target] = self._empty(step.target, step.want, step.dtype)
             return None
-        left = sources[step.left]
+        left, right, options = sources[step.left], None, None
         sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
         if step.right != ONE:
-            right = sources[step.right].to(left.dtype)
-            return self._plan_of(step, left, right, step.asked(sources), sketched=True)
-        if not _sums(step):
+            right, options = sources[step.right].to(left.dtype), step.asked(sources)
+        elif not _sums(step):
             return None
-        if step.a_fn is not None or step.epilogue is not None:
+        elif _is_function(step):
             left = self._empty(step.left, step.text.split(",->")[0], self._summed_in(step.out_dtype))
-        return self._plan_of_sum(step, left, sketched=True)
+        return self._plan_of(step, left, right, options, sketched=True)
 
     def empty_parts(self) -> dict[str, torch.Tensor]:
         """This rank's part of every source, with nothing in it."""
         return {name: self._nothing(meta.shape, meta.dtype) for name, meta in self.metas().items()}
 
     def _empty(self, name: str, term: str, dtype: torch.dtype) -> torch.Tensor:
-        return self._nothing(self.layout.part(name, term), dtype)
+        return self._nothing(self.part(name, term), dtype)
 
     def _nothing(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty((), dtype=dtype, device=self.device).expand(shape)
@@ -284,3 +305,20 @@ def _sums(step: GradientStep) -> bool:
     """Whether a step over elements sums some of them."""
     own, term = step.text.split(",->")
     return set(own) != set(term)
+
+
+def _is_function(step: GradientStep) -> bool:
+    return step.a_fn is not None or step.epilogue is not None
+
+
+def within(places: Places, term: str) -> Places:
+    """The places of a tensor of labels `term`, so that each rank has what belongs to its part of one under `places`."""
+    return tuple(label if label is not None and str(label) in term else None for label in places)
+
+
+def _origin(source: str) -> str:
+    """The tensor of the forward pass that a source is placed as: "dA along mk" as A, "dD1", "G" and "sums" as D."""
+    if "operand " in source:
+        return source.removeprefix("d ")
+    first = source.split()[0].removeprefix("d")
+    return first if first in ("A", "B") else "D"

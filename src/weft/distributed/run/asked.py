@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from weft.algebra import Algebra
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.selection import INDEX, check_selected
-from weft.base.arrays import as_tensor
-from weft.distributed.gradient.calls import refuse_transforms
+from weft.base.arrays import as_tensor, grad_mode, is_transforming
 from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.kernel_model import KernelModel
 from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
@@ -78,10 +78,22 @@ class RankRequest:
             found[f"the placement of {name}"] = [None if one is None else label_text(one) for one in places]
         return found
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """This rank's parts: a, b, and operands of functions by what they are called here."""
+        beside = {key_of(name): tensor for name, tensor in self.options.tensors.items()}
+        return {"a": self.a, "b": self.b, **beside}
+
+    @property
+    def placed(self) -> dict[str, Placed]:
+        """Their labels, and where they are."""
+        terms = dict(zip("ab", self.notation.inputs, strict=True))
+        terms |= {key_of(name): tuple(modes) for name, (modes, _) in self.options.operands.items()}  # type: ignore[arg-type]
+        return {key: Placed(key, tuple(term), self.places[key]) for key, term in terms.items()}
+
     def shapes(self) -> dict[str, list[int]]:
         """Shapes of this rank's parts."""
-        found = {"a": list(self.a.shape), "b": list(self.b.shape)}
-        return {**found, **{key_of(name): list(tensor.shape) for name, tensor in self.options.tensors.items()}}
+        return {key: list(tensor.shape) for key, tensor in self.tensors.items()}
 
 
 def read_asked(
@@ -93,7 +105,12 @@ def read_asked(
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
     return_arg = read_flag("return_arg", keywords.get("return_arg", False))
     given = {name: value for name, value in keywords.items() if name not in (*REFUSED, "return_arg")}
-    return asked_of(equation, a, b, mesh, placements, read_options(call, given), return_arg)
+    found = asked_of(equation, a, b, mesh, placements, read_options(call, given), return_arg)
+    if call == "plan":
+        return found
+    # A plan that is kept keeps no history: operands come anew in each call, with what gradients go through.
+    beside = {name: (modes, tensor.detach()) for name, (modes, tensor) in found.options.operands.items()}
+    return replace(found, options=replace(found.options, operands=beside))
 
 
 def asked_of(
@@ -102,8 +119,7 @@ def asked_of(
 ) -> RankRequest:  # fmt: skip
     """The request of this rank, from options that are read."""
     local_a, local_b = local("a", a), local("b", b)
-    refuse_transforms({"a": local_a, "b": local_b})
-    asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
+    found = asking({"a": local_a, "b": local_b})
     local_a, local_b = local_a.detach(), local_b.detach()
     notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
     parts = {name: (modes, local(key_of(name), tensor)) for name, (modes, tensor) in options.operands.items()}
@@ -123,11 +139,9 @@ def asked_of(
         else:
             places[name] = read_places(name, named.get(name), term, mesh)
     meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
-    asking += [key_of(name) for name, tensor in options.tensors.items() if asks(tensor)]
+    found += tuple([key_of(name) for name, tensor in options.tensors.items() if asks(tensor)])
     device_mesh = meshes[0] if meshes else None
-    return RankRequest(
-        equation, notation, mesh, local_a, local_b, options, places, device_mesh, tuple(asking), return_arg
-    )  # fmt: skip
+    return RankRequest(equation, notation, mesh, local_a, local_b, options, places, device_mesh, found, return_arg)
 
 
 def key_of(operand: str) -> str:
@@ -145,22 +159,34 @@ def local(name: str, value: Any) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
-def placed_of(asked: RankRequest) -> dict[str, Placed]:
-    """A, B and operands of functions, by what they are called here."""
-    terms = dict(zip("ab", asked.notation.inputs, strict=True))
-    terms |= {key_of(name): tuple(modes) for name, (modes, _) in asked.options.operands.items()}  # type: ignore[arg-type]
-    return {key: Placed(key, tuple(term), asked.places[key]) for key, term in terms.items()}
+def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None = None) -> tuple[str, ...]:
+    """The names of tensors that require a gradient; `UnsupportedError` where there is none."""
+    for name, tensor in tensors.items():
+        with grad_mode(False):  # what requests derivatives nevertheless does so otherwise
+            otherwise = tensor is not None and (is_transforming() or asks(tensor))
+        if otherwise:
+            raise UnsupportedError(
+                f"{name} is inside a transform of torch.func, or has a tangent: contractions over ranks have "
+                "gradients in reverse mode alone, by requires_grad and backward"
+            )
+    found = tuple([name for name, tensor in tensors.items() if tensor is not None and asks(tensor)])
+    if found and algebra is not None:
+        raise UnsupportedError(
+            f"{found[0]} requires a gradient: over ranks the algebra {algebra.name} has none, plus_times has; detach "
+            f"{found[0]}, or call weft.contract on whole tensors"
+        )
+    return found
 
 
 def whole_shapes(asked: RankRequest, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
     """Shapes of the whole tensors, from the shapes of every rank's parts; every rank raises the same errors."""
-    placed = placed_of(asked)
+    placed = asked.placed
     return {key: whole_shape(each, [one[key] for one in shapes], asked.mesh) for key, each in placed.items()}
 
 
 def problem_of(asked: RankRequest, shapes: Mapping[str, tuple[int, ...]]) -> tuple[RankProblem, Request]:
     """The problem of all ranks together; and the request of the whole tensors, which exist nowhere."""
-    whole, placed = dict(shapes), placed_of(asked)
+    whole, placed = dict(shapes), asked.placed
     extents = mode_extents(asked.notation, (whole["a"], whole["b"]))
     d = Placed("d", asked.notation.output, asked.places["d"])
     whole["d"] = tuple(extents[label] for label in d.term)

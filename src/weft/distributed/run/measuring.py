@@ -16,7 +16,7 @@ from weft.distributed.planned.blocks import LocalBlock
 from weft.distributed.planned.placement import Placed, coordinates, held
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.timeline import Event, Timeline
-from weft.distributed.run.given import RankTensors
+from weft.distributed.run.asked import RankRequest, key_of
 from weft.oracle.validate import Sample, Sampled
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -68,24 +68,20 @@ class Parts:
 
 
 def sampled_of(
-    problem: RankProblem, request: Request, ranks: Ranks, given: RankTensors, operands: Mapping[str, Placed],
+    problem: RankProblem, request: Request, ranks: Ranks, asked: RankRequest, tensors: Mapping[str, torch.Tensor],
     c: LocalBlock | None, factors: tuple[Scalar, Scalar],
 ) -> Sampled:  # fmt: skip
-    """Elements of the whole D that validate a call; `operands` has placements of operands. Every rank calls it."""
-
-    def parts(placed: Placed, shape: tuple[int, ...], tensor: torch.Tensor) -> Parts:
-        return Parts(placed, shape, problem, ranks, tensor.detach())
-
+    """Elements of the whole D that validate a call of these tensors. Every rank calls it."""
+    parts = {
+        key: Parts(each, problem.shapes[key], problem, ranks, tensors[key].detach())
+        for key, each in asked.placed.items()
+    }
     addend = None
     if c is not None:
         shape, places = problem.addend(c.broadcast, problem.d.places)
-        addend = parts(Placed("c", problem.d.term, places), shape, c.tensor)
-    operands_of_functions = {
-        name: parts(placed, problem.shapes[placed.name], given.operands[name]) for name, placed in operands.items()
-    }
-    a, b = (parts(each, problem.shapes[each.name], tensor)
-            for each, tensor in ((problem.a, given.a), (problem.b, given.b)))  # fmt: skip
-    return Sampled.of(request, a, b, addend, *factors, operands_of_functions)
+        addend = Parts(Placed("c", problem.d.term, places), shape, problem, ranks, c.tensor.detach())
+    operands = {name: parts[key_of(name)] for name in asked.options.operands}
+    return Sampled.of(request, parts["a"], parts["b"], addend, *factors, operands)
 
 
 def starts(problem: RankProblem, rank: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from weft.api.selection import along_each, check_selected
 from weft.base.arrays import grad_mode
 from weft.base.factors import addition
-from weft.distributed.gradient.calls import Gradients, asking
+from weft.distributed.gradient.calls import Gradients
 from weft.distributed.group.lanes import Recorder, noted, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
@@ -20,24 +20,23 @@ from weft.distributed.planned.moves import TensorRoute
 from weft.distributed.planned.placement import Placed, Places, held, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import RankProblem
-from weft.distributed.planned.report import explained, on_paper, title
+from weft.distributed.planned.report import explained, on_paper, paper, title
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import HOST, Timeline
 from weft.distributed.run.asked import (
     RankRequest,
     asked_of,
+    asking,
     check_factors,
     check_part,
     is_dtensor,
     kernel_of,
     key_of,
     local,
-    placed_of,
     problem_of,
     work_of,
 )
 from weft.distributed.run.execution import Execution
-from weft.distributed.run.given import RankTensors
 from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
@@ -46,6 +45,7 @@ from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_addend
 from weft.spec.arguments import read_flag
+from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Label, label_text
 
 
@@ -64,9 +64,9 @@ class DistributedPlan:
         self.problem, self.ranks, self.lines = problem, ranks, lines
         self.agree, self.agree_backward = agree, agree_backward
         self.link: Link = read_link(link, ranks, asked.a.device)
-        self._asked, self._request = asked, request
+        self.asked, self.request, self._placed = asked, request, asked.placed
         self._work = work_of(asked, problem, request)
-        self._gradients = self._new_gradients()
+        self._gradients = Gradients(self)
         self.device = asked.a.device
         self.kernel = kernel_of(asked, problem, request, self.device)
         self.candidates: list[Prediction] = ranked(problem, self.kernel, self.link)
@@ -127,40 +127,31 @@ class DistributedPlan:
         """
         if ranks is None and link is None and target is None:
             text = explained(self.problem, self.prediction, self.candidates, self.link, self.kernel, self.ranks)
-            return "\n".join([text, *self._backward_lines()])
+            return "\n".join([text, *self._gradients.described()])
+        return on_paper(self.problem, *self._elsewhere(ranks, link), self.kernel, target)
+
+    def predict(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> Timeline:
+        """The predicted timeline of rank 0; with arguments on paper, as for `explain`."""
+        if ranks is None and link is None and target is None:
+            return self.prediction.timeline
+        return paper(self.problem, *self._elsewhere(ranks, link), self.kernel, target)[1][0].timeline
+
+    def _elsewhere(self, ranks: Any, link: Any) -> tuple[int, Link]:
+        """The number of ranks, and the link, of a plan on paper."""
         if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
             raise ArgumentError(f"ranks is a number of ranks, 1 or more, not {ranks!r}")
         if len(self.problem.mesh) > 1 and ranks is not None:
             raise ArgumentError(
                 f"a plan on paper has one dimension of ranks, this one has a mesh of {len(self.problem.mesh)}"
             )
-        chosen = read_link(link, self.ranks, self.device) if link is not None else self.link
-        return on_paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)
-
-    def _backward_lines(self) -> list[str]:
-        asking = self._asked.asking
-        if not asking:
-            return []
-        names = [name for name in self._asked.options.operands if key_of(name) in asking]
-        given = [name for name in ("a", "b") if name in asking]
-        return ["", f"backward, of {', '.join((*given, *names))}:",
-                *(f"  {line}" for line in self._gradients.described(given, names, self.device))]
-
-    def predict(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> Timeline:
-        """The predicted timeline of rank 0; with arguments on paper, as for `explain`."""
-        if ranks is None and link is None and target is None:
-            return self.prediction.timeline
-        from weft.distributed.planned.report import paper
-
-        chosen = read_link(link, self.ranks, self.device) if link is not None else self.link
-        return paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)[1][0].timeline
+        return ranks or self.problem.size, self.link if link is None else read_link(link, self.ranks, self.device)
 
     def forced(self, prediction: Prediction) -> DistributedPlan:
         """This plan by another of its `candidates`. Every rank takes the same one."""
         found = object.__new__(DistributedPlan)
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
-        found._gradients = found._new_gradients()
+        found._gradients = Gradients(found)
         return found
 
     def choice(self) -> list[Any]:
@@ -188,8 +179,7 @@ class DistributedPlan:
         backward pass, on which ranks have agreed; on what follows of them they agree anew.
         """
         asked = asked_of(text, a, b, self.problem.mesh, placements, options)
-        placed = placed_of(asked)
-        shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
+        shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in asked.placed.items()}
         found = DistributedPlan(
             asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, False, self.agree_backward
         )
@@ -197,14 +187,10 @@ class DistributedPlan:
             return found
         return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
 
-    def _new_gradients(self) -> Gradients:
-        operands = self._asked.options.operands
-        places = {name: self._asked.places[key_of(name)] for name in operands}
-        return Gradients(self, self._what, self._request, places, self._asked.options.backend)
-
     @property
-    def _what(self) -> str:
-        return f"distributed.plan({self._asked.equation!r})"
+    def what(self) -> str:
+        """The plan in messages."""
+        return f"distributed.plan({self.asked.equation!r})"
 
     # -- a call --------------------------------------------------------------------------------------------------------
 
@@ -212,41 +198,47 @@ class DistributedPlan:
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar | None, operands: Mapping[str, Any] | None,
         validate: bool = False, recorder: Recorder | None = None,
     ) -> Any:  # fmt: skip
-        what = self._what
+        what = self.what
         c, beta = addition(c, beta, None)
         with call_context(lambda: what):
 
-            def check() -> RankTensors:
+            def check() -> tuple[dict[str, Any], Sequence[str]]:
                 if read_flag("validate", validate):
-                    check_supported(self._request)
+                    check_supported(self.request)
                 return self._checked(a, b, c, alpha, beta, operands)
 
-            def same(given: RankTensors) -> dict[str, Any]:
-                factors = {"alpha": alpha, "beta": beta, "validate": validate}
-                return {**factors, "whether c is given": c is not None, **given.same()}
+            def same(found: tuple[dict[str, Any], Sequence[str]]) -> dict[str, Any]:
+                """The backward pass moves the same tensors on every rank."""
+                addend = found[0]["c"]
+                return {
+                    "alpha": alpha, "beta": beta, "validate": validate, "whether c is given": c is not None,
+                    "which tensors require a gradient": ", ".join(found[1]) or "none",
+                    "the type of c": None if addend is None else dtype_name(addend.dtype),
+                }  # fmt: skip
 
             with noted(recorder, HOST, "agreement" if self.agree else "checks"):
-                given = self.ranks.agreed(what, check, same) if self.agree else check()
+                given, recorded = self.ranks.agreed(what, check, same) if self.agree else check()
             block = None
-            records = bool(given.asking)
-            if given.c is not None and (records or beta != 0 or self._asked.options.algebra is not None):
-                block = self._addend(given.c, what, self.agree or records)
+            if given["c"] is not None and (recorded or beta != 0 or self.asked.options.algebra is not None):
+                block = self._addend(given["c"], what, self.agree or bool(recorded))
             sampled = None
             if validate:
-                placed = {name: self._placed(name) for name in given.operands}
                 addend = block if beta != 0 else None
                 with on(self.device), self.ranks.failing():
-                    sampled = sampled_of(self.problem, self._request, self.ranks, given, placed, addend, (alpha, beta))
-            if records:
-                results = self._gradients.call(given.a, given.b, block, given.operands, alpha, beta)
+                    sampled = sampled_of(
+                        self.problem, self.request, self.ranks, self.asked, given, addend, (alpha, beta)
+                    )
+            call = given["a"], given["b"], block, {name: given[key_of(name)] for name in self.asked.options.operands}
+            if recorded:
+                results = self._gradients.call(recorded, *call, alpha, beta)
             else:
-                results = self.execute(given.a, given.b, block, given.operands, alpha, beta, recorder)
+                results = self.execute(*call, alpha, beta, recorder)
             if sampled is not None:
                 start = starts(self.problem, self.ranks.rank)
                 judged = results[:1] if self.problem.pairs else results
                 self.ranks.agreed(f"{what}: validate", lambda: sampled.compare(judged, start))
         if self.problem.pairs:
-            results = [results[0], *along_each(results[1], self._request)]
+            results = [results[0], *along_each(results[1], self.request)]
         kept = self._as_dtensors(results, a) if is_dtensor(a) else results
         if self.problem.pairs and len(kept) != 2:
             return kept[0], tuple(kept[1:])
@@ -270,27 +262,27 @@ class DistributedPlan:
 
     def _checked(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None
-    ) -> RankTensors:
-        asked, problem = self._asked, self.problem
-        x, y = local("a", a), local("b", b)
-        for tensor, placed, like in ((x, problem.a, asked.a), (y, problem.b, asked.b)):
-            check_part(placed.name, tensor, like, placed.term)
-        check_factors(asked, self._request, c, alpha, beta)
+    ) -> tuple[dict[str, Any], Sequence[str]]:
+        """This rank's parts by what they are called here, and which of them require gradients."""
+        asked, found = self.asked, {"a": local("a", a), "b": local("b", b)}
+        like = asked.tensors
+        for key, tensor in found.items():
+            check_part(key, tensor, like[key], self._placed[key].term)
+        check_factors(asked, self.request, c, alpha, beta)
         if asked.return_arg:
-            check_selected(self._request, c is not None)
+            check_selected(self.request, c is not None)
         addend = local("c", c) if c is not None else None
         if addend is not None:
-            check_addend(addend.detach(), self.shape, self._request.arithmetic.accumulate, self.device)
-        given = dict(asked.options.tensors)
+            check_addend(addend.detach(), self.shape, self.request.arithmetic.accumulate, self.device)
+        given: dict[str, Any] = {**like, **found}
         for name, value in (operands or {}).items():
-            if name not in given:
-                raise ArgumentError(f"no operand of this plan is called {name!r}: it has {', '.join(given) or 'none'}")
-            pair = value[1] if isinstance(value, (tuple, list)) else value
-            tensor = local(f"operand '{name}'", pair)
-            check_part(f"operand '{name}'", tensor, given[name], self._term(name))
-            given[name] = tensor
-        named = {"a": x, "b": y, "c": addend, **{key_of(name): tensor for name, tensor in given.items()}}
-        return RankTensors(x, y, addend, given, asking(named, asked.options.algebra))
+            key, there = key_of(name), asked.options.operands
+            if name not in there:
+                raise ArgumentError(f"no operand of this plan is called {name!r}: it has {', '.join(there) or 'none'}")
+            given[key] = local(key, value[1] if isinstance(value, (tuple, list)) else value)
+            check_part(key, given[key], like[key], self._placed[key].term)
+        given = {"a": given.pop("a"), "b": given.pop("b"), "c": addend, **given}
+        return given, asking(given, asked.options.algebra)
 
     def _addend(self, c: torch.Tensor, what: str, agree: bool) -> LocalBlock:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
@@ -308,19 +300,12 @@ class DistributedPlan:
             raise ShapeError(f"c has no one extent along {', '.join(map(label_text, broadcast))}")
         return LocalBlock(c, d.term, {}, frozenset(broadcast))
 
-    def _term(self, name: str) -> tuple[Label, ...]:
-        return tuple(self._asked.options.operands[name][0])  # type: ignore[arg-type]
-
-    def _placed(self, operand: str) -> Placed:
-        key = key_of(operand)
-        return Placed(key, self._term(operand), self._asked.places[key])
-
     def _with_operands(self, given: Mapping[str, torch.Tensor], recorder: Recorder | None) -> Any:
         """The work with operands of functions whole on this rank: those that are placed are gathered."""
         problem, aux = self.problem, dict(self._work.aux)
         nowhere = (None,) * len(problem.mesh)
         for name, tensor in given.items():
-            placed = self._placed(name)
+            placed = self._placed[key_of(name)]
             key, term, places = placed.name, placed.term, placed.places
             if any(label is not None for label in places):
                 route = TensorRoute(key, term, problem.shapes[key], places, nowhere, problem.mesh)
