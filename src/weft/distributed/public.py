@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from weft.api.keywords import Equation
@@ -81,8 +81,8 @@ def plan(
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             return _in_blocks("plan", equation, a, b, device, memory_limit, link, c is not None, options)
         _refuse_limit(memory_limit)
-        over = _Over.of(group, mesh, timeout, a, b)
-        return _planned("plan", what, over, equation, a, b, placements, link, agree, options)
+        group, ranks = _ranks_of(group, mesh, timeout, a, b)
+        return _planned("plan", what, ranks, (group, mesh), equation, a, b, placements, link, agree, options)
 
 
 def contract(
@@ -127,13 +127,14 @@ def contract(
             blocks = _in_blocks("contract", equation, a, b, device, memory_limit, link, added, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
-        over = _Over.of(group, mesh, timeout, a, b)
-        said = said_of(over.ranks, (over.group, over.mesh), equation, a, b, placements, link, options)
+        group, ranks = _ranks_of(group, mesh, timeout, a, b)
+        over = group, mesh
+        said = said_of(ranks, over, equation, a, b, placements, link, options)
 
         def make() -> DistributedPlan:
-            return _planned("contract", what, over, equation, a, b, placements, link, True, options)
+            return _planned("contract", what, ranks, over, equation, a, b, placements, link, True, options)
 
-        known = kept_or_made(over.ranks, what, said, make)
+        known = kept_or_made(ranks, what, said, make)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
 
@@ -160,39 +161,31 @@ def _in_blocks(
     return OutOfCorePlan(asked, problem, request, place, limit, link, added)
 
 
-@dataclass(frozen=True)
-class _Over:
-    """The ranks of a call: their group, and their mesh, which nobody has looked at yet."""
-
-    ranks: Ranks
-    group: Any
-    mesh: Any
-
-    @classmethod
-    def of(cls, group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> _Over:
-        dtensors = [one for one in (a, b) if is_dtensor(one)]
-        if group is None and mesh is None and dtensors:
-            group = dtensors[0].device_mesh
-        return cls(ranks_of(group, timeout), group, mesh)
+def _ranks_of(group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> tuple[Any, Ranks]:
+    """The group of a call, which may be that of its DTensors, and its ranks."""
+    if group is None and mesh is None:
+        group = next((one.device_mesh for one in (a, b) if is_dtensor(one)), None)
+    return group, ranks_of(group, timeout)
 
 
 def _planned(
-    call: str, what: str, over: _Over, equation: Equation, a: Any, b: Any, placements: Any, link: Any, agree: bool,
-    options: Mapping[str, Any],
+    call: str, what: str, ranks: Ranks, over: tuple[Any, Any], equation: Equation, a: Any, b: Any, placements: Any,
+    link: Any, agree: bool, options: Mapping[str, Any],
 ) -> DistributedPlan:  # fmt: skip
-    """Read on every rank, agreed on, planned alike."""
-    ranks = over.ranks
+    """Read on every rank, agreed on, planned alike; `over` are a group and a mesh that nobody has looked at yet."""
 
     def read() -> RankRequest:
         refuse_unknown("contract", options, "distributed")
         read_flag("agree", agree)
-        mesh = shape_of(over.group, over.mesh, ranks)
-        found = read_asked(call, equation, a, b, mesh, placements, options)
+        found = read_asked(call, equation, a, b, shape_of(*over, ranks), placements, options)
+        if call == "contract":  # its plan keeps no history: operands come anew in each call, with what is recorded
+            beside = {name: (modes, tensor.detach()) for name, (modes, tensor) in found.options.operands.items()}
+            found = replace(found, options=replace(found.options, operands=beside))
         ranks.backend(found.a.device)
         return found
 
     asked = ranks.agreed(what, read, RankRequest.same)
-    lines = lines_of(over.group, asked.mesh, ranks)
+    lines = lines_of(over[0], asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)
     problem, request = ranks.agreed(what, lambda: problem_of(asked, whole), lambda found: computed(found[1]))

@@ -266,12 +266,10 @@ class _Pass:
     ) -> None:  # fmt: skip
         out = [self._tile(memory, runs) for memory in tile]
         going_on = out if self.sums is None else [self._tile(self.sums[0], runs)]
-        addend = blocks.get("c") if first else going_on[0]
-        hooks = ["a_fn", "b_fn", *(["c_fn"] if first and addend is not None else []), *(["epilogue"] if last else [])]
         spans = {label: LabelRun(0, extent) for label, extent in self.extents.items()}
         self.work.multiply(
-            blocks["a"], blocks["b"], out if last else going_on, runs, spans=spans, addend=addend, alpha=self.alpha,
-            beta=self.beta if first else 1.0, hooks=hooks,
+            blocks["a"], blocks["b"], out if last else going_on, runs, spans=spans, alpha=self.alpha, beta=self.beta,
+            addend=blocks.get("c") if first else going_on[0], first=first, last=last,
         )  # fmt: skip
 
     def _tile(self, memory: torch.Tensor, runs: Mapping[Label, LabelRun]) -> LocalBlock:

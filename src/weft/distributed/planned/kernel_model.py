@@ -53,18 +53,20 @@ class KernelModel:
         """Seconds for a part of what a rank computes; both by the extents of labels."""
         launch = LAUNCH[self.kind]
         work = max(0.0, self.whole(whole) - launch)
-        products = work * _ratio(self._products(part), self._products(whole))
+        products = work * (self._products(part) / (self._products(whole) or 1.0))
         return launch + max(products, min(work, self.traffic(part) / self.bandwidth))
 
     def whole(self, extents: Mapping[Label, int]) -> float:
         """Seconds for all that a rank computes."""
-        named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1], generation())[0]
+        return self._predicted(extents)[0]
 
     def stays(self, extents: Mapping[Label, int]) -> bool:
         """Whether the kernel occupies all multiprocessors until it ends, so that no transfer can overlap it."""
-        named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1], generation())[1] == _STAYS
+        return self._predicted(extents)[1] == _STAYS
+
+    def _predicted(self, extents: Mapping[Label, int]) -> tuple[float, str]:
+        a, b = (tuple(extents[label] for label in term) for term in self.terms[:2])
+        return _predicted(self, a, b, generation())
 
     def traffic(self, extents: Mapping[Label, int]) -> float:
         """Bytes of A, B and sums."""
@@ -123,7 +125,3 @@ def _predicted(
         return float(choice.best.seconds), choice.best.schedule.family
     flops = 2 * math.prod(extents.values())
     return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / kernel.bandwidth), ""
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

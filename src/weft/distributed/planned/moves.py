@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,6 +26,9 @@ from weft.distributed.planned.placement import Places, Span, chunk, held
 from weft.spec.notation import Label, label_text
 
 PIECE = 1 << 26  # bytes of a rank's part from which a tensor travels in pieces: half a millisecond over NVLink
+
+#: What is sent, where it comes, and how the result is read there.
+Packed = tuple[torch.Tensor, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -144,20 +147,12 @@ def gathered(tensor: torch.Tensor, dim: int, whole: int, line: Ranks, what: str)
     """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all; `what` names it."""
     rows = -(-whole // line.size)
 
-    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def pack(piece: torch.Tensor) -> Packed:
         part = padded(piece.movedim(dim, 0), rows)
-        found = part.new_empty((line.size * rows, *part.shape[1:]))
-        work = all_gather(line, found, part) if found.numel() else None
+        # Chunks are full but for the last ones, so that they follow one another without gaps.
+        return part, part.new_empty((line.size * rows, *part.shape[1:])), lambda found: found[:whole].movedim(0, dim)
 
-        def end(_: torch.Tensor = part) -> torch.Tensor:  # which is kept until it is sent
-            if work is not None:
-                line.wait(work, what)
-            # Chunks are full but for the last ones, so that they follow one another without gaps.
-            return found[:whole].movedim(0, dim)
-
-        return end
-
-    return _piece_by_piece(tensor, (dim,), {dim: whole}, {dim: whole}, begin)
+    return _piece_by_piece(tensor, (dim,), {dim: whole}, {dim: whole}, pack, all_gather, line, what)
 
 
 def exchanged(tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, what: str) -> torch.Tensor:
@@ -168,24 +163,16 @@ def exchanged(tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, 
     full = every // columns if columns else 0  # pieces without a gap, and one with
     rest = every - full * columns
 
-    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def pack(piece: torch.Tensor) -> Packed:
         front = piece.movedim((to, dim), (0, 1))  # to, dim, and the rest
         sent = front.new_empty((line.size, rows, columns, *front.shape[2:]))
         there = sent[:, : front.shape[1]].transpose(1, 2)  # rank, to, dim, and the rest
         there[:full].copy_(front[: full * columns].unflatten(0, (full, columns)))
         if rest:
             there[full, :rest].copy_(front[full * columns :])
-        found = torch.empty_like(sent)
-        work = all_to_all(line, found, sent) if found.numel() else None
+        return sent, torch.empty_like(sent), lambda found: found.flatten(0, 1)[:whole, :mine].movedim((1, 0), (to, dim))
 
-        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
-            if work is not None:
-                line.wait(work, what)
-            return found.flatten(0, 1)[:whole, :mine].movedim((1, 0), (to, dim))
-
-        return end
-
-    return _piece_by_piece(tensor, (dim, to), {dim: rows}, {dim: whole, to: mine}, begin)
+    return _piece_by_piece(tensor, (dim, to), {dim: rows}, {dim: whole, to: mine}, pack, all_to_all, line, what)
 
 
 def reduced(
@@ -205,36 +192,43 @@ def reduced(
     rows = -(-extent // line.size)
     mine = chunk(Span(0, extent), line.size, line.rank).extent
 
-    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def pack(piece: torch.Tensor) -> Packed:
         sent = padded(piece.movedim(dim, 0), line.size * rows)
-        found = torch.empty_like(sent)
-        work = all_to_all(line, found, sent) if found.numel() else None
+        return sent, torch.empty_like(sent), combined
 
-        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
-            if work is not None:
-                line.wait(work, what)
-            every = found.unflatten(0, (line.size, rows))
-            first, *others = every if holders is None else [every[rank] for rank in holders]
-            total = first.clone()
-            for other in others:
-                combine(total, other)
-            return total[:mine].movedim(0, dim)
+    def combined(found: torch.Tensor) -> torch.Tensor:
+        every = found.unflatten(0, (line.size, rows))
+        first, *others = every if holders is None else [every[rank] for rank in holders]
+        total = first.clone()
+        for other in others:
+            combine(total, other)
+        return total[:mine].movedim(0, dim)
 
-        return end
-
-    return _piece_by_piece(tensor, (dim,), {}, {dim: mine}, begin)
+    return _piece_by_piece(tensor, (dim,), {}, {dim: mine}, pack, all_to_all, line, what)
 
 
 def _piece_by_piece(
     tensor: torch.Tensor, fixed: Sequence[int], most: Mapping[int, int], after: Mapping[int, int],
-    begin: Callable[[torch.Tensor], Callable[[], torch.Tensor]],
+    pack: Callable[[torch.Tensor], Packed], collective: Callable[[Ranks, torch.Tensor, torch.Tensor], Any],
+    line: Ranks, what: str,
 ) -> torch.Tensor:  # fmt: skip
-    """A large tensor in pieces along a dimension that is not `fixed`: while one travels the next is packed, and the
-    one before it unpacked.
+    """A collective of a tensor, of a large one in pieces along a dimension that is not `fixed`: while one travels the
+    next is packed, and the one before it unpacked.
 
-    `begin` starts a piece and returns what ends it. `most` has extents of the rank that has most, so that all ranks
-    make as many pieces; `after` extents of the result.
+    `most` has extents of the rank that has most, so that all ranks make as many pieces; `after` extents of the result.
     """
+
+    def begin(piece: torch.Tensor) -> Callable[[], torch.Tensor]:
+        sent, found, unpack = pack(piece)
+        work = collective(line, found, sent) if found.numel() else None
+
+        def end(_: torch.Tensor = sent) -> torch.Tensor:  # which is kept until it has come
+            if work is not None:
+                line.wait(work, what)
+            return unpack(found)
+
+        return end
+
     shape = [most.get(dim, extent) for dim, extent in enumerate(tensor.shape)]
     free = [dim for dim in range(tensor.dim()) if dim not in fixed]
     by = max(free, key=lambda dim: shape[dim], default=0)

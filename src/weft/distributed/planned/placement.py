@@ -6,6 +6,7 @@ A mode of extent n split p ways is stored in chunks of ceil(n / p), the last of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -84,7 +85,7 @@ def read_places(name: str, given: Any, term: Sequence[Label], mesh: Sequence[int
     return modes
 
 
-def dtensor_places(name: str, tensor: Any, term: Sequence[Label], mesh: Sequence[int]) -> Places:
+def dtensor_places(name: str, tensor: Any, term: Sequence[Label]) -> Places:
     """Places of a tensor's modes from a DTensor's own placements."""
     found: list[Label | None] = []
     for one in tensor.placements:
@@ -96,7 +97,7 @@ def dtensor_places(name: str, tensor: Any, term: Sequence[Label], mesh: Sequence
             found.append(term[one.dim % len(term)])
         else:
             raise UnsupportedError(f"{name} is a DTensor placed by {one}: only Shard and Replicate are read")
-    return read_places(name, tuple(found), term, mesh)
+    return tuple(found)
 
 
 def chunk(whole: Span, parts: int, at: int) -> Span:
@@ -184,9 +185,7 @@ def read_mesh(mesh: Any, size: int) -> tuple[int, ...]:
     shape = tuple(mesh) if isinstance(mesh, (list, tuple)) else (mesh,)
     if not shape or not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in shape):
         raise ArgumentError(f"a mesh is extents of 1 and more, as (2, 4), not {mesh!r}")
-    count = 1
-    for extent in shape:
-        count *= extent
+    count = math.prod(shape)
     if count != size:
         raise ArgumentError(f"the mesh {_shape(shape)} has {count} places, the group {counted(size, 'rank')}")
     return shape

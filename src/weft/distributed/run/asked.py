@@ -54,7 +54,6 @@ class RankRequest:
     b: torch.Tensor
     options: Options
     places: Mapping[str, Places]  # of a, b, d, and of operands by name
-    device_mesh: Any  # of DTensors; None where there are none
     asking: tuple[str, ...] = ()  # "a", "b" and operands that require gradients
     return_arg: bool = False
 
@@ -105,12 +104,7 @@ def read_asked(
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
     return_arg = read_flag("return_arg", keywords.get("return_arg", False))
     given = {name: value for name, value in keywords.items() if name not in (*REFUSED, "return_arg")}
-    found = asked_of(equation, a, b, mesh, placements, read_options(call, given), return_arg)
-    if call == "plan":
-        return found
-    # A plan that is kept keeps no history: operands come anew in each call, with what gradients go through.
-    beside = {name: (modes, tensor.detach()) for name, (modes, tensor) in found.options.operands.items()}
-    return replace(found, options=replace(found.options, operands=beside))
+    return asked_of(equation, a, b, mesh, placements, read_options(call, given), return_arg)
 
 
 def asked_of(
@@ -134,14 +128,11 @@ def asked_of(
         places[key_of(name)] = read_places(key_of(name), given_place, tuple(modes), mesh)  # type: ignore[arg-type]
     for name, term in terms.items():
         value = {"a": a, "b": b}.get(name)
-        if name not in named and is_dtensor(value):
-            places[name] = dtensor_places(name, value, term, mesh)
-        else:
-            places[name] = read_places(name, named.get(name), term, mesh)
-    meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
+        own = name not in named and is_dtensor(value)
+        given = dtensor_places(name, value, term) if own else named.get(name)
+        places[name] = read_places(name, given, term, mesh)
     found += tuple([key_of(name) for name, tensor in options.tensors.items() if asks(tensor)])
-    device_mesh = meshes[0] if meshes else None
-    return RankRequest(equation, notation, mesh, local_a, local_b, options, places, device_mesh, found, return_arg)
+    return RankRequest(equation, notation, mesh, local_a, local_b, options, places, found, return_arg)
 
 
 def key_of(operand: str) -> str:

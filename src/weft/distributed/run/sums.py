@@ -28,9 +28,6 @@ from weft.distributed.planned.strategy import Reduction
 from weft.distributed.run.call import RankCall
 from weft.spec.notation import Label, label_text
 
-BOTH = ("a_fn", "b_fn")
-
-
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -79,21 +76,15 @@ class RankSums:
     ) -> None:  # fmt: skip
         if not all(block.tensor.numel() for block in out):
             return
-        call = self.call
-        alpha, beta, hooks = call.alpha, call.beta, [*BOTH]
-        addend: LocalBlock | None
+        alpha, beta, addend, going_on = self.call.alpha, self.call.beta, self.addend, out
         if self.reductions:
-            alpha, beta, addend = 1.0, 1.0, None if first else out[0]
+            alpha, beta, addend, last = 1.0, 1.0, None, False
         else:
             going_on = self._going_on(out)
-            addend = self.addend if first else going_on[0]
-            beta = call.beta if first else 1.0
-            hooks += ["c_fn"] if first and addend is not None else []
-            hooks += ["epilogue"] if last else []
-            out = out if last else going_on
         self.work.multiply(
-            blocks["a"], blocks["b"], out, runs, spans=self.split, addend=addend, alpha=alpha, beta=beta, hooks=hooks
-        )
+            blocks["a"], blocks["b"], out if last else going_on, runs, spans=self.split,
+            addend=addend if first else going_on[0], alpha=alpha, beta=beta, first=first, last=last,
+        )  # fmt: skip
 
     def _going_on(self, out: Sequence[LocalBlock]) -> Sequence[LocalBlock]:
         """Where sums go on: in D itself, if it has their type."""

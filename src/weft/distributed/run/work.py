@@ -50,16 +50,17 @@ class PartWork:
 
     def multiply(
         self, a: LocalBlock, b: LocalBlock, out: Sequence[LocalBlock], runs: Spans, *, spans: Spans,
-        addend: LocalBlock | None, alpha: Scalar, beta: Scalar, hooks: Sequence[str],
+        addend: LocalBlock | None, alpha: Scalar, beta: Scalar, first: bool, last: bool,
     ) -> None:  # fmt: skip
         """One contraction of the indices `runs` of the loop's label, into the same of `out`.
 
-        `spans` are the indices that this rank computes of every label, for operands of functions; `hooks` the
-        functions that run.
+        `spans` are the indices that this rank computes of every label, for operands of functions. C is added to the
+        `first` part of a sum, and to the others the sum so far; the epilogue is of the `last`.
         """
         x, term_a = a.cut(runs)
         y, term_b = b.cut(runs)
-        c = self._cut(addend, runs)
+        c, beta = self._cut(addend, runs), beta if first else 1.0
+        hooks = ("a_fn", "b_fn", *(["c_fn"] if first and addend is not None else []), *(["epilogue"] if last else []))
         options = self._taking(self.options, {**spans, **runs}, hooks)
         self._call((term_a, term_b), x, y, c, [one.cut(runs) for one in out], alpha, beta, options)
 
