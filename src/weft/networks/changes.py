@@ -66,13 +66,10 @@ def _made_constants(plan: NetworkPlan, constants: Mapping[int, torch.Tensor]) ->
             shape = [extents[label] for label in orders[step.node]]
             values[step.node] = torch.empty(shape, dtype=dtypes[step.node], device=device)
             function = plan.whole_functions.get(step.node)
-            call = prepared(
-                (step.left, step.right, step.node), (orders[step.left], orders[step.right], orders[step.node]),
-                (values[step.left], values[step.right], None, values[step.node]),
-                asked.having(epilogue=function) if function is not None else asked,
-            )  # fmt: skip
-            ready = [as_launched(values[node]) for node in (step.left, step.right, step.node)]
-            call.launch(ready[0], ready[1], None, ready[2], call.one, call.zero, call.aux)
+            a, b, d = (values[node] for node in (step.left, step.right, step.node))
+            options = asked.having(epilogue=function) if function is not None else asked
+            call = prepared(step, orders, (a, b, None, d), options)
+            call.launch(as_launched(a), as_launched(b), None, d, call.one, call.zero, call.aux)
     if plan.folded.steps and not is_capturing(device):
         await_making(device)
     return [given[node] if node in given else values[node] for node in plan.folded.made]

@@ -59,6 +59,11 @@ class Saved:
     includes: tuple[str, ...]  # files whose sums are in this one
 
 
+def done(files: Iterable[Saved]) -> list[int]:
+    """The slices whose sums stand in files."""
+    return [number for file in files for first, stop in file.done for number in range(first, stop)]
+
+
 class Checkpoint:
     """A folder with the state of one computation. `identity` says, by name, what the computation is."""
 
@@ -185,10 +190,10 @@ def identity_of(network: NetworkPlan) -> dict[str, str]:
     return {
         "shapes of operands": _shortened(",".join(str(operand.shape) for operand in graph.operands)),
         "types": _shortened(", ".join(dtype_name(network.whole_dtypes[node]) for node in sorted(network.whole_dtypes))),
-        "labels": _digest((graph.terms, graph.output, graph.extents)),
-        "path": _digest((network.path, network.folded.given)),
+        "labels": digest((graph.terms, graph.output, graph.extents)),
+        "path": digest((network.path, network.folded.given)),
         "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
-        "functions": _digest([(node, _function(function, network.whole_dtypes[node]))
+        "functions": digest([(node, _function(function, network.whole_dtypes[node]))
                               for node, function in sorted(network.whole_functions.items())]),
         "precision": f"{options.precision}, {options.accumulate}",
         "algebra": "plus_times" if algebra is None else _algebra(algebra, network.dtype),
@@ -235,13 +240,14 @@ def _algebra(algebra: Algebra, dtype: torch.dtype) -> str:
         traced = algebra.traced(dtype)
     except WeftError:  # as for functions
         return algebra.name
-    return f"{algebra.name} ({_digest((traced.combine.identity, traced.reduce.identity, traced.identity))})"
+    return f"{algebra.name} ({digest((traced.combine.identity, traced.reduce.identity, traced.identity))})"
 
 
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+def digest(value: Any, size: int = 8) -> str:
+    """A digest of so many bytes of a value as text."""
+    return hashlib.blake2b(repr(value).encode(), digest_size=size).hexdigest()
 
 
 def _shortened(text: str) -> str:
     """Text that people can read where it is short; with a digest of all of it where it is not."""
-    return text if len(text) <= 120 else f"{text[:80]}... ({_digest(text)})"
+    return text if len(text) <= 120 else f"{text[:80]}... ({digest(text)})"

@@ -8,7 +8,7 @@ they are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from weft.planner.options import Options
 from weft.plans.intermediates import WIDER, intermediate_type, step_options
 from weft.spec import Notation
 from weft.spec.dtypes import REAL_OF
+
+Place = tuple[int, ...]  # of a part of the result: the indices of its sliced labels
 
 
 class Contractions:
@@ -102,22 +104,19 @@ def differentiable(steps: Contractions, operands: Sequence[torch.Tensor]) -> tor
         return steps.of(views)
     if tree.slices > 1 and tree.root in plan.functions:
         raise UnsupportedError("the derivative of a function of the whole result, in slices: apply it to the result")
-    partial: dict[tuple[int, ...], list[torch.Tensor]] = {}
-    outer = [label for label in tree.graph.output if label in tree.sliced]
+    partial: dict[Place, list[torch.Tensor]] = {}
     algebra = plan.settings.options.algebra
-    for where in indices(tree):
-        parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
+    for place, parts in _slices(tree, views):
         if is_transforming():  # they take no checkpoints
             found = steps.of(parts)
         else:
             found = checkpoint(lambda *given: steps.of(given), *parts, use_reentrant=False)
-        known = partial.setdefault(tuple(where[label] for label in outer), [])
+        known = partial.setdefault(place, [])
         if known and algebra is None:
             known[0] = known[0] + found
         else:
             known.append(found)
-    sums = {place: _reduced(algebra, known) for place, known in partial.items()}
-    return _assembled(plan, tree, outer, sums)
+    return _assembled(plan, tree, {place: _reduced(algebra, known) for place, known in partial.items()})
 
 
 def as_operations(steps: Contractions, operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
@@ -132,9 +131,8 @@ def as_operations(steps: Contractions, operands: Sequence[torch.Tensor], out: to
 def _scaled(steps: Contractions, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The result over 10**exponent, and the exponent; every intermediate is scaled by a pass of its own."""
     tree, views = steps.tree, steps.views(operands)
-    outer = [label for label in tree.graph.output if label in tree.sliced]
     slices = []
-    for where in indices(tree):
+    for place, parts in _slices(tree, views):
         exponents: list[torch.Tensor] = []
 
         def strip(tensor: torch.Tensor, into: list[torch.Tensor] = exponents) -> torch.Tensor:
@@ -143,17 +141,16 @@ def _scaled(steps: Contractions, operands: Sequence[torch.Tensor]) -> tuple[torc
             return value
 
         if tree.steps:
-            parts = [strip(part(view, term, where)) for view, term in zip(views, tree.graph.terms, strict=True)]
-            value = steps.of(parts, strip)
+            value = steps.of([strip(each) for each in parts], strip)
         else:
             value = alone(steps.plan, strip(operands[0]))
-        slices.append((tuple(where[label] for label in outer), value, torch.stack(exponents).sum()))
+        slices.append((place, value, torch.stack(exponents).sum()))
     whole = torch.stack([exponent for _, _, exponent in slices]).amax()
-    sums: dict[tuple[int, ...], torch.Tensor] = {}
+    sums: dict[Place, torch.Tensor] = {}
     for place, value, exponent in slices:
         found = value * torch.pow(10.0, exponent - whole).to(REAL_OF.get(value.dtype, value.dtype))
         sums[place] = sums[place] + found if place in sums else found
-    return _assembled(steps.plan, tree, outer, sums), whole
+    return _assembled(steps.plan, tree, sums), whole
 
 
 def alone(plan: NetworkPlan, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -205,11 +202,21 @@ def _reduced(algebra: Algebra | None, partial: Sequence[torch.Tensor]) -> torch.
     return of_one(Notation((labels,), labels[1:]), stacked, options)
 
 
-def _assembled(
-    plan: NetworkPlan, tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]
-) -> torch.Tensor:
+def _outer(tree: Tree) -> list[int]:
+    """The sliced labels of the result."""
+    return [label for label in tree.graph.output if label in tree.sliced]
+
+
+def _slices(tree: Tree, views: Sequence[torch.Tensor]) -> Iterator[tuple[Place, list[torch.Tensor]]]:
+    """The part of the result that each slice adds to, and the parts of operands that it sees."""
+    for where in indices(tree):
+        parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
+        yield tuple([where[label] for label in _outer(tree)]), parts
+
+
+def _assembled(plan: NetworkPlan, tree: Tree, sums: Mapping[Place, torch.Tensor]) -> torch.Tensor:
     """The result of its parts, which come by the indices of its sliced labels."""
-    parts = dict(sums)
+    parts, outer = dict(sums), _outer(tree)
     for at in reversed(range(len(outer))):
         extent = tree.graph.extents[outer[at]]
         heads = dict.fromkeys(place[:at] for place in parts)

@@ -19,7 +19,7 @@ import torch
 
 from weft.base.log import warn
 from weft.errors import ArgumentError
-from weft.networks.checkpoint import Checkpoint
+from weft.networks.checkpoint import Checkpoint, Saved, done
 from weft.networks.work import SliceWork
 from weft.tune.progress import quiet, shown
 
@@ -68,13 +68,20 @@ class Slices:
 
     visible = True  # whether progress is shown
 
-    def __init__(
-        self, work: SliceWork, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None
-    ) -> None:
+    def __init__(self, work: SliceWork, numbers: Sequence[int], *, before: int = 0) -> None:
         """`before` counts slices of earlier runs, for the bar."""
-        self.work, self.numbers, self.keeper = work, numbers, keeper
+        self.work, self.numbers = work, numbers
+        self.keeper: Keeper | None = None
         self.done = 0
         self._before = before
+
+    def take_up(self, checkpoint: Checkpoint, rank: int, run: int, files: Sequence[Saved], every: float) -> None:
+        """Begin with the sums of these files, and write a file of this process's own."""
+        for file in files:
+            self.work.absorb(checkpoint.read(file.name))
+        includes, before = [file.name for file in files], done(files)
+        self.keeper = Keeper(checkpoint, f"{run:06}-{rank}.npz", includes, before, every)
+        self.keeper.first(self.work)
 
     def go_on(self, report: Callable[[int], None]) -> Any:
         """The result, once all slices are done that are not. After each `report` hears how many are, those of earlier

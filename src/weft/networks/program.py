@@ -10,25 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from weft.base.kept import is_capturing
 from weft.base.memory import new_tensor
+from weft.networks.order import Orders
 from weft.networks.plan import NetworkPlan
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.rescale import by_left, by_right, check_floating, find_peaks, new_peaks
 from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import ContractionCall, StepOptions, Terms, as_launched, prepared, wanted
-from weft.networks.sums import SliceSums, SumPlace
+from weft.networks.steps import ContractionCall, Numbers, StepOptions, StepTensors, as_launched, prepared, wanted
 from weft.networks.tree import TreeStep
 from weft.planner.target import target_of
 from weft.plans.side_by_side import FEWEST, compile_side_by_side
-from weft.plans.tiers import Wanted
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
 Watch = Callable[[TreeStep, Sequence[Any], Mapping[int, int]], None]
+
+
+class SumPlace(NamedTuple):
+    """Where the last step of a slice writes."""
+
+    into: torch.Tensor
+    added: torch.Tensor | None  # what is added to its result: the sum so far
+    last: bool  # the step's function is applied: the sum is complete
 
 
 class NetworkProgram:
@@ -60,8 +67,9 @@ class NetworkProgram:
         inner = [step for step in tree.steps if step.node != tree.root]
         if len(inner) >= FEWEST:
             name, target = self._described(values), target_of("triton", self.device)
-            compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
-        calls = {step.node: self._prepared(step, values) for step in inner}
+            known = [step for step in inner if step.node not in plan.functions]  # a function may be anything
+            compile_side_by_side(name, target, lambda: [wanted(*self._request(step, values)) for step in known])
+        calls = {step.node: prepared(*self._request(step, values)) for step in inner}
         self.calls: dict[int, ContractionCall] = calls
         order = [step for step in tree.ordered if step.node != tree.root]
         self.once = [calls[step.node] for step in order if step.node in tree.once]
@@ -77,8 +85,8 @@ class NetworkProgram:
         self._plain: list[ContractionCall] = []
         self._stream: Any = None
         self.replay: Replay | None = None
-        wanted = graphs is True or (graphs and is_worth_while(self.each, plan.gathered))
-        if wanted and self.device.type == "cuda":
+        replays = graphs is True or (graphs and is_worth_while(self.each, plan.gathered))
+        if replays and self.device.type == "cuda":
             self.replay = Replay(self.each, self._run, tree.leaves, apart=not plan.arena.shared, most=plan.gathered)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | None:
@@ -162,7 +170,7 @@ class NetworkProgram:
         return where
 
     def one_by_one(
-        self, tensors: Sequence[torch.Tensor], out: torch.Tensor
+        self, tensors: Sequence[torch.Tensor], place: SumPlace
     ) -> Iterator[tuple[ContractionCall, Callable[[], None]]]:
         """Each step of a call in turn, of its last slice: what is planned, and what runs it, as often as is wished.
 
@@ -173,7 +181,6 @@ class NetworkProgram:
             for call in self.once:
                 yield call, partial(call.settled.run, values)
             number, whole = len(self.slices) - 1, self.cut(values)
-            place = SliceSums(self.plan, self.slices, out).place(number) if self._sliced else SumPlace(out, None, True)
             if place.added is not None:
                 place.added.zero_()
             self._cut_to(number, values, whole)
@@ -247,7 +254,8 @@ class NetworkProgram:
                     models[leaf] = least_aligned(whole[leaf], self.plan.tree.graph.terms[leaf], self._sliced)
                 if leaf in self._conjugated:
                     models[leaf] = models[leaf].conj()
-            known = self._last[key] = self.calls[root.node] = self._prepared(root, models, place, c, finish)
+            known = prepared(*self._request(root, models, place, c, finish))
+            self._last[key] = self.calls[root.node] = known
         return known
 
     def _described(self, values: Sequence[Any]) -> str:
@@ -257,36 +265,20 @@ class NetworkProgram:
         steps = [(step, plan.orders[step.node], plan.dtypes[step.node]) for step in tree.steps]
         return repr((leaves, steps, tree.graph.extents, tree.sliced, plan.asked, self._strips_exponents))
 
-    def _wanted(self, step: TreeStep, values: Sequence[Any]) -> Wanted | None:
-        """The request for a step's plan that is not built yet; None where a function may be anything."""
-        if step.node in self.plan.functions:
-            return None
-        orders = self.plan.orders
-        terms: Terms = (orders[step.left], orders[step.right], orders[step.node])
-        tensors = values[step.left], values[step.right], None, values[step.node]
-        return wanted(terms, tensors, *self._asked(step, values, True))
-
-    def _prepared(
+    def _request(
         self, step: TreeStep, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,
         finish: bool = True,
-    ) -> ContractionCall:  # fmt: skip
-        plan = self.plan
-        nodes = (step.left, step.right, step.node)
-        terms = (plan.orders[step.left], plan.orders[step.right], plan.orders[step.node])
-        d = place if place is not None else values[step.node]
-        return prepared(nodes, terms, (values[step.left], values[step.right], c, d), *self._asked(step, values, finish))
-
-    def _asked(
-        self, step: TreeStep, values: Sequence[Any], finish: bool
-    ) -> tuple[StepOptions, dict[str, tuple[int, torch.Tensor]]]:
-        """The options of a step, and the operands of its functions by name."""
-        asked = self.plan.asked
+    ) -> tuple[TreeStep, Orders, StepTensors, StepOptions, Numbers]:  # fmt: skip
+        """All that the plan of a step is made of."""
+        plan, asked, operands = self.plan, self.plan.asked, {}
         if self._strips_exponents:
+            asked = asked.having(a_fn=by_left, b_fn=by_right)
             places = {"left": self._first_peak + step.left, "right": self._first_peak + step.right}
-            return asked.having(a_fn=by_left, b_fn=by_right), {name: (at, values[at]) for name, at in places.items()}
-        if finish and step.node in self.plan.functions:
-            asked = asked.having(epilogue=self.plan.functions[step.node])
-        return asked, {}
+            operands = {name: (at, values[at]) for name, at in places.items()}
+        elif finish and step.node in plan.functions:
+            asked = asked.having(epilogue=plan.functions[step.node])
+        d = place if place is not None else values[step.node]
+        return step, plan.orders, (values[step.left], values[step.right], c, d), asked, operands
 
     def _steps(
         self, values: list[Any], watch: Watch | None, where: Mapping[int, int], changed: Collection[int] | None = None

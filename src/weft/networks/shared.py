@@ -24,9 +24,9 @@ from weft.distributed.planned.lines import ranks_of, shape_of
 from weft.distributed.planned.moves import reduced
 from weft.errors import ArgumentError, RankError, ShapeError
 from weft.networks.checkpoint import Checkpoint, Saved, identity_of, values_of
-from weft.networks.long_run import Keeper, Slices
+from weft.networks.long_run import Slices
 from weft.networks.plan import NetworkPlan
-from weft.networks.shared_plan import ResultPart, SharedPlan, done, left
+from weft.networks.shared_plan import ResultPart, SharedPlan, left
 from weft.networks.work import Scaling, SliceWork, Summing, add
 
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
@@ -51,15 +51,13 @@ def call_with_checkpoint(given: NetworkCall, path: Any, every: Any) -> tuple[Sli
     checkpoint = Checkpoint(path, identity_of(network) | values_of(network, operands), slices)
     files = checkpoint.found()
     work = given.work(operands, place, range(slices // network.tree.summed))
-    for file in files:
-        work.absorb(checkpoint.read(file.name))
-    before, remaining = done(files), left(slices, files)
-    keeper = None
+    remaining = left(slices, files)
+    call = Slices(work, remaining, before=slices - len(remaining))
     if remaining or len(files) != 1:  # else all is in one file already
-        name = f"{checkpoint.next_run():06}-0.npz"
-        keeper = Keeper(checkpoint, name, [file.name for file in files], before, every)
-        keeper.first(work)
-    return Slices(work, remaining, before=len(before), keeper=keeper), place
+        call.take_up(checkpoint, 0, checkpoint.next_run(), files, every)
+    else:
+        work.absorb(checkpoint.read(files[0].name))
+    return call, place
 
 
 def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tuple[SlicesOverRanks, torch.Tensor]:
@@ -93,7 +91,7 @@ def call_with_group(given: NetworkCall, group: Any, path: Any, every: Any) -> tu
     def begin() -> SlicesOverRanks:
         made = SlicesOverRanks(given, plan, operands, place)
         if checkpoint is not None:
-            made.take_up(checkpoint, every)
+            made.take_up(checkpoint, ranks.rank, plan.run, plan.loaded(ranks.rank), every)
         return made
 
     call = ranks.agreed(f"the begin of {name}", begin)
@@ -108,7 +106,7 @@ def _known_call(given: NetworkCall, plan: SharedPlan) -> tuple[SlicesOverRanks, 
         return SlicesOverRanks(given, plan, operands, place), place
     except Exception as error:
         StopSign(plan.ranks).put_up()  # the others are at their slices
-        _end_together("failed", error, plan)
+        end_together("failed", error, plan.ranks, plan.end)
         raise
 
 
@@ -125,15 +123,6 @@ class SlicesOverRanks(Slices):
         self.visible = plan.ranks.rank == 0
         self._plan = plan
 
-    def take_up(self, checkpoint: Checkpoint, every: float) -> None:
-        """Begin with the sums of this rank's files, and write a file of its own."""
-        files = self._plan.loaded(self._plan.ranks.rank)
-        for file in files:
-            self.work.absorb(checkpoint.read(file.name))
-        name = f"{self._plan.run:06}-{self._plan.ranks.rank}.npz"
-        self.keeper = Keeper(checkpoint, name, [file.name for file in files], done(files), every)
-        self.keeper.first(self.work)
-
     def go_on(self, report: Callable[[int], None]) -> Any:
         """This rank's slices, and the result."""
         ranks, begun = self._plan.ranks, time.monotonic()
@@ -142,7 +131,7 @@ class SlicesOverRanks(Slices):
         if outcome != "done":
             self._sign.put_up()
         ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
-        _end_together(outcome, error, self._plan)
+        end_together(outcome, error, ranks, self._plan.end)
         if isinstance(self.work, Scaling):
             self.work.scaled_to(max(ranks.exchanged("exponents", float(self.work.exponent))))
         for part in self._plan.parts:
@@ -174,11 +163,11 @@ class SlicesOverRanks(Slices):
         if isinstance(work, Scaling):
             place = total = work.sums
         else:
-            place = total = work.sums.part(number)
+            place = total = work.part(number)
             if not self._plan.has(part):
                 total = torch.empty(place.shape, dtype=part.dtype, device=place.device)
             elif not whole:
-                total = work.sums.held[number]
+                total = work.sums[number]
         what = f"part {number} of the result"
         with ranks.during(what):
             total = total.contiguous()
@@ -209,18 +198,17 @@ def agreed_network(ranks: Ranks, name: str, read: Callable[[], Any], same: Calla
         raise
 
 
-def _end_together(outcome: str, error: BaseException | None, plan: SharedPlan) -> None:
-    """Go on where all ranks have done their slices; else raise what has kept one from it, on every rank."""
-    ranks = plan.ranks
-    every = ranks.exchanged(plan.end, outcome)
+def end_together(outcome: str, error: BaseException | None, ranks: Ranks, end: str) -> None:
+    """Go on where all ranks are done; else raise what has kept one from it, on every rank. `end` names the place."""
+    every = ranks.exchanged(end, outcome)
     if all(said == "done" for said in every):
         return
 
-    def check() -> None:
-        if outcome == "failed" and error is not None:
+    def check() -> None:  # what made others stop comes first
+        if isinstance(error, Exception) and (outcome == "failed" or "failed" not in every):
             raise error
 
-    ranks.agreed(plan.end, check)
+    ranks.agreed(end, check)
     stopped = ", ".join(str(rank) for rank, said in enumerate(every) if said == "interrupted")
     raise KeyboardInterrupt(f"rank {stopped} of {ranks.size} was interrupted")
 

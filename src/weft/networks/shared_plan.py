@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import torch
 
 from weft.distributed.group.collectives import Pace, shares
 from weft.distributed.group.ranks import Ranks
-from weft.networks.checkpoint import Saved, identity_of
+from weft.networks.checkpoint import Saved, digest, done, identity_of
 from weft.networks.plan import NetworkPlan
 from weft.plans.intermediates import WIDER
 
@@ -82,13 +81,7 @@ def _held(network: NetworkPlan, numbers: Sequence[int], files: Sequence[Saved]) 
 
 def end_of(network: NetworkPlan) -> str:
     """The end of a network's slices, in words that are those of no other network."""
-    said = hashlib.blake2b(repr(identity_of(network)).encode(), digest_size=4).hexdigest()
-    return f"the end of the slices of {network!r} ({said})"
-
-
-def done(files: Sequence[Saved]) -> list[int]:
-    """The slices whose sums stand in files."""
-    return [number for file in files for first, stop in file.done for number in range(first, stop)]
+    return f"the end of the slices of {network!r} ({digest(identity_of(network), 4)})"
 
 
 def left(slices: int, files: Sequence[Saved]) -> list[int]:

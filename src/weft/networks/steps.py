@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.lookup import find_plan
+from weft.networks.tree import TreeStep
 from weft.planner.options import Options
 from weft.plans.bound import BoundCall
 from weft.plans.checks import checked_scalar
@@ -19,6 +20,9 @@ from weft.plans.promoting import PromotingLaunch
 from weft.plans.tiers import Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
+StepTensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]  # A, B, C and D
+Numbers = Mapping[str, tuple[int, torch.Tensor]]  # operands of a step's functions, with their places among the values
+NONE: Numbers = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -74,42 +78,33 @@ class ContractionCall(NamedTuple):
 
 
 def prepared(
-    nodes: tuple[int, int, int],
-    terms: Terms,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor],
-    asked: StepOptions,
-    operands: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
-) -> ContractionCall:
-    """A step planned for the layouts of A, B, C (or None) and D. Equal steps share a plan.
-
-    `operands` are those of its functions, each a number, with its place among the values of calls.
-    """
-    a, b, c, d = tensors
-    plan, tensors_of_functions = _planned(terms, tensors, asked, operands)
-    variant = plan.launch(a, b, c, d, tensors_of_functions)
+    step: TreeStep, orders: Mapping[int, Sequence[int]], tensors: StepTensors, asked: StepOptions,
+    operands: Numbers = NONE,
+) -> ContractionCall:  # fmt: skip
+    """A step planned for the layouts of its tensors; `orders` are of the labels of nodes. Equal steps share a plan."""
+    plan, beside = _planned(step, orders, tensors, asked, operands)
+    variant = plan.launch(*tensors, beside)
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
     aux = tuple([operands[each.name][0] for each in variant.description.aux])
-    launch = variant.launch if d.numel() else _nothing
-    return ContractionCall(launch, *nodes, one, zero, aux, variant, plan)
+    launch = variant.launch if tensors[3].numel() else _nothing
+    return ContractionCall(launch, step.left, step.right, step.node, one, zero, aux, variant, plan)
 
 
 def wanted(
-    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions,
-    operands: Mapping[str, tuple[int, torch.Tensor]] = MappingProxyType({}),
+    step: TreeStep, orders: Mapping[int, Sequence[int]], tensors: StepTensors, asked: StepOptions,
+    operands: Numbers = NONE,
 ) -> Wanted | None:  # fmt: skip
     """The request that `prepared` would build a plan from; None where that plan is built already."""
-    a, b, c, d = tensors
-    plan, tensors_of_functions = _planned(terms, tensors, asked, operands)
-    return plan.wanted(a, b, c, d, tensors_of_functions)
+    plan, beside = _planned(step, orders, tensors, asked, operands)
+    return plan.wanted(*tensors, beside)
 
 
 def _planned(
-    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: StepOptions,
-    operands: Mapping[str, tuple[int, torch.Tensor]],
-) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
+    step: TreeStep, orders: Mapping[int, Sequence[int]], tensors: StepTensors, asked: StepOptions, operands: Numbers
+) -> tuple[Plan, Mapping[str, torch.Tensor]]:
     """The plan of a step, and the operands of its functions."""
-    a, b, _, d = tensors
+    terms, (a, b, _, d) = (orders[step.left], orders[step.right], orders[step.node]), tensors
     named = {name: ("", tensor) for name, (_, tensor) in operands.items()}
     options = replace(asked.of(a.dtype, b.dtype), out_dtype=d.dtype, operands=named)
     return find_plan(renamed(terms), a, b, options), options.tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,12 @@ from weft.fn.triton_function import is_triton_function
 from weft.library.views import DIMS, LONGEST
 from weft.networks.checkpoint import HeldSums
 from weft.networks.checks import watch_of
-from weft.networks.program import NetworkProgram
+from weft.networks.program import NetworkProgram, SumPlace
 from weft.networks.rescale import scale_and_exponent
 from weft.networks.slicing import part
-from weft.networks.sums import SliceSums, SumPlace
+from weft.networks.steps import ContractionCall
 from weft.planner.options import Options
+from weft.plans.intermediates import WIDER
 from weft.spec.dtypes import REAL_OF
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
@@ -38,44 +39,91 @@ class _Slices:
         self._values = self.program.begin(self._tensors, self._watch)
         self._whole = self.program.cut(self._values)
 
+    def one_by_one(self) -> Iterator[tuple[ContractionCall, Callable[[], None]]]:
+        """The steps of the last slice, as `NetworkProgram.one_by_one` has them."""
+        return self.program.one_by_one(self._tensors, self.place(len(self.program.slices) - 1))
+
+    def place(self, number: int) -> SumPlace:
+        """Where slice `number` goes."""
+        plan = self.program.plan
+        made = torch.empty(plan.shape(plan.tree.root), dtype=plan.dtype, device=self.program.device)
+        return SumPlace(made, None, True)
+
 
 class Summing(_Slices):
-    """Sums of slices, in place. `partial` are the parts that are not finished here."""
+    """Sums of slices, in place.
+
+    A part of the result whose slices all run here one after the other is added up in the memory of the result and
+    finished by its last slice. A part that is shared with other ranks, or that a checkpoint may have to hold, is a
+    *partial* sum: its function waits for the others. Half precision is added up in float32.
+    """
 
     def __init__(
-        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor, partial: Collection[int],
-        combine: Combine,
+        self, program: NetworkProgram, tensors: Sequence[torch.Tensor], out: torch.Tensor,
+        partial: Collection[int] = (),
     ) -> None:  # fmt: skip
+        """`partial` are the numbers of parts that are not finished here."""
         super().__init__(program, tensors, out)
-        self.sums = SliceSums(program.plan, program.slices, out, partial)
-        self.combine = combine
+        plan, tree = program.plan, program.plan.tree
+        self.combine = combine_of(plan.settings.options.algebra) if partial else add
+        self._into, self._summed = tree.graph.result.view(out), tree.summed
+        self._partial = frozenset(partial)
+        self._in_place = out.dtype not in WIDER and tree.root not in plan.functions
+        self._wide: torch.Tensor | None = None
+        if self._summed > 1 and out.dtype in WIDER and len(self._partial) < tree.slices // self._summed:
+            self._wide = self._new()
+        self.sums: dict[int, torch.Tensor] = {}  # partial sums that have begun
 
     @property
     def result(self) -> torch.Tensor:
         return self.out
 
+    def part(self, number: int) -> torch.Tensor:
+        """A part of the result."""
+        return part(self._into, self.program.plan.tree.graph.output, self.program.slices[number * self._summed])
+
     def slice(self, number: int) -> None:
-        self.program.slice(number, self._values, self.sums.place(number), self._whole, self._watch)
+        self.program.slice(number, self._values, self.place(number), self._whole, self._watch)
+
+    def place(self, number: int) -> SumPlace:
+        at, turn = divmod(number, self._summed)
+        if at in self._partial:
+            begun = at in self.sums
+            held = self.sums[at] if begun else self._begun(at)
+            return SumPlace(held, held if begun else None, False)
+        place = self.part(at)
+        first, last = turn == 0, turn == self._summed - 1
+        sum_of = self._wide if self._wide is not None else place
+        return SumPlace(place if last else sum_of, None if first else sum_of, last)
+
+    def _begun(self, number: int) -> torch.Tensor:
+        self.sums[number] = self.part(number) if self._in_place else self._new()
+        return self.sums[number]
+
+    def _new(self) -> torch.Tensor:
+        plan, dtype = self.program.plan, self.out.dtype
+        return torch.empty(plan.shape(plan.tree.root), dtype=WIDER.get(dtype, dtype), device=self.out.device)
 
     def finish(self) -> None:
         """Make the result of sums whose last slices did not."""
-        for number, total in self.sums.held.items():
+        for number, total in self.sums.items():
             self.complete(number, total)
 
     def held(self) -> HeldSums:
-        return HeldSums(dict(self.sums.held))
+        return HeldSums(dict(self.sums))
 
     def absorb(self, held: HeldSums) -> None:
         for number, value in held.parts.items():
-            if number in self.sums.held:
-                into = self.sums.held[number]
+            if number in self.sums:
+                into = self.sums[number]
                 self.combine(into, value.to(into.device).view(into.shape))
             else:
-                self.sums.begin(number, value)
+                into = self._begun(number)
+                into.copy_(value.reshape(into.shape))
 
     def complete(self, number: int, total: torch.Tensor) -> None:
         """Put the whole sum of a part into the result, through the last function."""
-        place = self.sums.part(number)
+        place = self.part(number)
         if total.data_ptr() == place.data_ptr():
             return
         plan = self.program.plan
@@ -92,14 +140,13 @@ class Scaling(_Slices):
         self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=out.device)  # to the base of two
 
     def slice(self, number: int) -> None:
-        plan, values = self.program.plan, self._values
-        made = torch.empty(plan.shape(plan.tree.root), dtype=plan.dtype, device=self.program.device)
-        self.program.slice(number, values, SumPlace(made, None, True), self._whole, self._watch)
+        plan, values, place = self.program.plan, self._values, self.place(number)
+        self.program.slice(number, values, place, self._whole, self._watch)
         # The result is scaled by its own power of two where it is added; all others were as they were read.
         scale, exponent = scale_and_exponent(values[plan.tree.root + 1 :])
         result = plan.tree.graph.result
         into = part(result.view(self.sums), result.term, self.program.slices[number])
-        self._add(into, made.mul_(scale.to(made.dtype)), exponent)
+        self._add(into, place.into.mul_(scale.to(plan.dtype)), exponent)
 
     def _add(self, into: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor) -> None:
         """Add values times 2**exponent to a part of the sums, which have one exponent for all."""
@@ -143,11 +190,9 @@ def work_of(
     program: NetworkProgram, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int]
 ) -> SliceWork:
     """The slices of a call into `place`."""
-    settings = program.plan.settings
-    if settings.strip_exponent:
+    if program.plan.settings.strip_exponent:
         return Scaling(program, operands, place)
-    combine = combine_of(settings.options.algebra) if partial else add
-    return Summing(program, operands, place, partial, combine)
+    return Summing(program, operands, place, partial)
 
 
 def finish(value: torch.Tensor, place: torch.Tensor, function: Callable[..., Any] | None) -> None:

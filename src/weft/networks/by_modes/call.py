@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from typing import Any
@@ -23,11 +22,11 @@ from weft.errors import ArgumentError, RankError, UnsupportedError, WorkspaceErr
 from weft.networks.by_modes.chosen import by_slices, chosen, meshes_of
 from weft.networks.by_modes.plan import ModesPlan
 from weft.networks.by_modes.run import ModesRun
-from weft.networks.checkpoint import identity_of
+from weft.networks.checkpoint import digest, identity_of
 from weft.networks.cost import Model
 from weft.networks.long_run import Slices
 from weft.networks.plan import NetworkPlan
-from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group
+from weft.networks.shared import NetworkCall, agreed_network, call_with_checkpoint, call_with_group, end_together
 
 WAYS = ("slices", "modes", "auto")
 
@@ -130,30 +129,20 @@ def _together(
     ranks: Ranks, name: str, run: ModesRun, operands: list[torch.Tensor], place: torch.Tensor
 ) -> None:
     """The steps on every rank; what fails on some is raised on all."""
-    failed: Exception | None = None
+    outcome, failed = "done", None
     try:
         with on(place.device), ranks.failing(), grad_mode(False):
             run.run(operands, place)
     except Exception as error:
-        failed = error
-    every = ranks.exchanged(f"the end of {name}", None if failed is None else type(failed).__name__)
-    if not any(every):
-        return
-    first = any(kind not in (None, "RankError") for kind in every)  # what made others stop
-
-    def check() -> None:
-        if failed is not None and not (first and isinstance(failed, RankError)):
-            raise failed
-
-    ranks.agreed(f"the end of {name}", check)
+        outcome, failed = "stopped" if isinstance(error, RankError) else "failed", error
+    end_together(outcome, failed, ranks, f"the end of {name}")
 
 
 def _digest(plan: ModesPlan | None) -> str:
     if plan is None:
         return "by slices"
     steps = [(step.node, plan.split[step.node], plan.places[step.node]) for step in plan.tree.steps]
-    said = repr((plan.mesh, plan.tree.sliced, plan.tree.graph.extents, plan.orders, steps))
-    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    return digest((plan.mesh, plan.tree.sliced, plan.tree.graph.extents, plan.orders, steps))
 
 
 def _heard(said: list[Any]) -> Link:

@@ -98,13 +98,10 @@ class ModesRun:
         key = (step.node, *((each.shape, each.stride(), each.data_ptr() & 15) for each in tensors))
         call = self._calls.get(key)
         if call is None:
-            nodes, orders = (step.left, step.right, step.node), self.plan.orders
-            asked = self._asked
+            asked, (a, b, d) = self._asked, tensors
             if complete and step.node in self._functions:
                 asked = asked.having(epilogue=self._functions[step.node])
-            a, b, d = tensors
-            terms = (orders[step.left], orders[step.right], orders[step.node])
-            call = self._calls[key] = prepared(nodes, terms, (a, b, None, d), asked)
+            call = self._calls[key] = prepared(step, self.plan.orders, (a, b, None, d), asked)
         call.run(values)  # type: ignore[arg-type]  # nodes by their numbers
 
     def _end(self, total: torch.Tensor, number: int, out: torch.Tensor) -> None:

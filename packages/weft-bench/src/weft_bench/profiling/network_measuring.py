@@ -107,7 +107,7 @@ def _timed_steps(
     """The steps in their order. Equal ones are timed once, but all are run: the next ones need what they make."""
     timings: dict[int, Timing] = {}
     budget, found = sampling.budget / len(network.plan.tree.steps), []
-    for call, run in network.work(operands, place).program.one_by_one(operands, place):
+    for call, run in network.work(operands, place).one_by_one():
         run()
         key = id(call.variant)
         if key not in timings:
