@@ -11,7 +11,7 @@ from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
-from weft.distributed.run.asked import RankRequest, computed, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.asked import RankRequest, computed, is_dtensor, read_asked
 from weft.distributed.run.kept import kept_or_made, said_of
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
@@ -157,7 +157,7 @@ def _in_blocks(
     if asked.return_arg:
         raise UnsupportedError("return_arg= is not for device=: blocks along a reduced mode keep a value alone")
     refuse_gradients(a=a, b=b, **asked.options.tensors)
-    problem, request = problem_of(asked, whole_shapes(asked, [asked.shapes()]))
+    problem, request = asked.problem_of(asked.whole_shapes([asked.shapes()]))
     return OutOfCorePlan(asked, problem, request, place, limit, link, added)
 
 
@@ -187,8 +187,8 @@ def _planned(
     asked = ranks.agreed(what, read, RankRequest.same)
     lines = lines_of(over[0], asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
-    whole = whole_shapes(asked, every)
-    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole), lambda found: computed(found[1]))
+    whole = asked.whole_shapes(every)
+    problem, request = ranks.agreed(what, lambda: asked.problem_of(whole), lambda found: computed(found[1]))
     found = ranks.agreed(what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, agree, agree))
     # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
     return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])

@@ -29,7 +29,7 @@ from weft.distributed.out_of_core.grid import HostProblem, chosen_grid
 from weft.distributed.planned.blocks import LabelRun, LocalBlock
 from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.timeline import HOST, Timeline
-from weft.distributed.run.asked import RankRequest, check_factors, check_part, kernel_of, work_of
+from weft.distributed.run.asked import RankRequest, check_part
 from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.oracle.validate import validated
@@ -58,7 +58,7 @@ class OutOfCorePlan:
         self.device, self.limit = device, limit
         self.shape = problem.shapes["d"]
         self._asked, self._problem, self._request = asked, problem, request
-        work = work_of(asked, problem, request)
+        work = asked.work_of(problem, request)
         aux = {name: replace(block, tensor=block.tensor.to(device)) for name, block in work.aux.items()}
         for name, (modes, tensor) in asked.options.operands.items():
             repeated = problem.repeated(modes, tensor.shape)  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ class OutOfCorePlan:
         self._work = replace(work, aux=aux)
         self.dtypes = work.types
         self.link = read_link(link, None, device)
-        self.kernel = kernel_of(asked, problem, request, device)
+        self.kernel = asked.kernel_of(problem, request, device)
         terms = {"a": problem.a.term, "b": problem.b.term, "d": problem.d.term}
         terms |= {"c": problem.d.term} if added else {}
         items = {**problem.items, "d": sum(dtype.itemsize for dtype in self.dtypes), "c": problem.items["sum"]}
@@ -154,7 +154,7 @@ class OutOfCorePlan:
         return out if out is not None else found
 
     def _checked_addend(self, c: Any, alpha: Scalar, beta: Scalar) -> torch.Tensor | None:
-        check_factors(self._asked, self._request, c, alpha, beta)
+        self._asked.check_factors(self._request, c, alpha, beta)
         if c is None:
             return None
         if "c" not in self.grid.whole.terms:

@@ -94,6 +94,69 @@ class RankRequest:
         """Shapes of this rank's parts."""
         return {key: list(tensor.shape) for key, tensor in self.tensors.items()}
 
+    def whole_shapes(self, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the whole tensors, from the shapes of every rank's parts; every rank raises the same errors."""
+        every = self.placed.items()
+        return {key: whole_shape(each, [one[key] for one in shapes], self.mesh) for key, each in every}
+
+    def problem_of(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[RankProblem, Request]:
+        """The problem of all ranks together; and the request of the whole tensors, which exist nowhere."""
+        whole, placed = dict(shapes), self.placed
+        extents = mode_extents(self.notation, (whole["a"], whole["b"]))
+        d = Placed("d", self.notation.output, self.places["d"])
+        whole["d"] = tuple(extents[label] for label in d.term)
+        request = self._request(whole)
+        items = {
+            "a": self.a.itemsize, "b": self.b.itemsize, "d": request.d_dtype.itemsize,
+            "sum": request.arithmetic.accumulate.itemsize,
+        }  # fmt: skip
+        if self.return_arg:
+            check_selected(request, added=False)
+            items |= {name: items[name] + INDEX.itemsize for name in ("d", "sum")}
+        problem = RankProblem(placed["a"], placed["b"], d, whole, extents, self.mesh, items, self.return_arg)
+        return problem, request
+
+    def _request(self, whole: Mapping[str, tuple[int, ...]]) -> Request:
+        """The request that `weft.contract` would make of the whole tensors; its errors are those of that call."""
+        meta = {
+            key: torch.empty(whole[key], dtype=tensor.dtype, device="meta") for key, tensor in self.tensors.items()
+        }
+        operands = {name: (modes, meta[key_of(name)]) for name, (modes, _) in self.options.operands.items()}
+        options = replace(self.options, operands=operands, backend="reference")
+        return resolved(self.notation, str(self.equation), meta["a"], meta["b"], options)
+
+    def work_of(self, problem: RankProblem, request: Request) -> PartWork:
+        """The functions of a call, their operands still to come."""
+        options = self.options
+        names = dict(zip(HOOKS, request.functions.names, strict=True))
+        aux: dict[str, LocalBlock] = {}
+        for name, label in options.indices.items():
+            extent = problem.extents.get(label, 1)
+            kind = torch.int64 if extent > 2**31 else torch.int32
+            aux[name] = LocalBlock(torch.arange(extent, dtype=kind, device=self.a.device), (label,))
+        types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if self.return_arg else ()))
+        largest = check_selected(request, added=False) if self.return_arg else False
+        each = replace(options, accumulate=request.arithmetic.accumulate, operands={}, indices={}, kept_dtype=None)
+        return PartWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
+
+    def check_factors(self, request: Request, c: Any, alpha: Scalar, beta: Scalar) -> None:
+        """The factors of a call, which may have a C."""
+        if self.options.algebra is not None:
+            check_unscaled(self.options.algebra.name, alpha, beta)
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            checked_scalar(name, value, request.arithmetic.accumulate)
+        if c is None and beta not in (0, 1):
+            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
+
+    def kernel_of(self, problem: RankProblem, request: Request, device: torch.device) -> KernelModel:
+        """The model of what contracts parts on this device."""
+        options = self.options
+        backend = options.backend if options.backend != "reference" else "auto"
+        terms = problem.a.term, problem.b.term, problem.d.term
+        types = self.a.dtype, self.b.dtype, request.arithmetic.accumulate
+        target = target_of(resolve_backend(backend, device), device)
+        return KernelModel(terms, types, target, options.algebra, options.precision)
+
 
 def read_asked(
     call: str, equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
@@ -169,30 +232,6 @@ def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None =
     return found
 
 
-def whole_shapes(asked: RankRequest, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the whole tensors, from the shapes of every rank's parts; every rank raises the same errors."""
-    placed = asked.placed
-    return {key: whole_shape(each, [one[key] for one in shapes], asked.mesh) for key, each in placed.items()}
-
-
-def problem_of(asked: RankRequest, shapes: Mapping[str, tuple[int, ...]]) -> tuple[RankProblem, Request]:
-    """The problem of all ranks together; and the request of the whole tensors, which exist nowhere."""
-    whole, placed = dict(shapes), asked.placed
-    extents = mode_extents(asked.notation, (whole["a"], whole["b"]))
-    d = Placed("d", asked.notation.output, asked.places["d"])
-    whole["d"] = tuple(extents[label] for label in d.term)
-    request = request_of(asked, whole)
-    items = {
-        "a": asked.a.itemsize, "b": asked.b.itemsize, "d": request.d_dtype.itemsize,
-        "sum": request.arithmetic.accumulate.itemsize,
-    }  # fmt: skip
-    if asked.return_arg:
-        check_selected(request, added=False)
-        items |= {name: items[name] + INDEX.itemsize for name in ("d", "sum")}
-    problem = RankProblem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items, asked.return_arg)
-    return problem, request
-
-
 def computed(request: Request) -> dict[str, str]:
     """The computations of functions as text, equal on all ranks: a constant in them is part of it."""
     functions, algebra = request.functions, request.algebra
@@ -206,54 +245,6 @@ def _in_a_line(text: str) -> str:
     line = text.replace("\n", "; ")
     digest = hashlib.blake2b(line.encode(), digest_size=8).hexdigest()
     return line if len(line) <= 200 else f"{line[:120]}... ({digest})"
-
-
-def request_of(asked: RankRequest, whole: Mapping[str, tuple[int, ...]]) -> Request:
-    """The request that `weft.contract` would make of the whole tensors; its errors are those of that call."""
-    a, b = (
-        torch.empty(whole[name], dtype=tensor.dtype, device="meta") for name, tensor in (("a", asked.a), ("b", asked.b))
-    )
-    operands = {
-        name: (modes, torch.empty(whole[key_of(name)], dtype=tensor.dtype, device="meta"))
-        for name, (modes, tensor) in asked.options.operands.items()
-    }
-    options = replace(asked.options, operands=operands, backend="reference")
-    return resolved(asked.notation, str(asked.equation), a, b, options)
-
-
-def work_of(asked: RankRequest, problem: RankProblem, request: Request) -> PartWork:
-    """The functions of a call, their operands still to come."""
-    options = asked.options
-    names = dict(zip(HOOKS, request.functions.names, strict=True))
-    aux: dict[str, LocalBlock] = {}
-    for name, label in options.indices.items():
-        extent = problem.extents.get(label, 1)
-        kind = torch.int64 if extent > 2**31 else torch.int32
-        aux[name] = LocalBlock(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
-    types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if asked.return_arg else ()))
-    largest = check_selected(request, added=False) if asked.return_arg else False
-    each = replace(options, accumulate=request.arithmetic.accumulate, operands={}, indices={}, kept_dtype=None)
-    return PartWork(names, aux, each, request.arithmetic.accumulate, types, problem.d.term, largest)
-
-
-def check_factors(asked: RankRequest, request: Request, c: Any, alpha: Scalar, beta: Scalar) -> None:
-    """The factors of a call, which may have a C."""
-    if asked.options.algebra is not None:
-        check_unscaled(asked.options.algebra.name, alpha, beta)
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        checked_scalar(name, value, request.arithmetic.accumulate)
-    if c is None and beta not in (0, 1):
-        raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
-
-
-def kernel_of(asked: RankRequest, problem: RankProblem, request: Request, device: torch.device) -> KernelModel:
-    """The model of what contracts parts on this device."""
-    options = asked.options
-    backend = options.backend if options.backend != "reference" else "auto"
-    return KernelModel(
-        (problem.a.term, problem.b.term, problem.d.term), (asked.a.dtype, asked.b.dtype, request.arithmetic.accumulate),
-        target_of(resolve_backend(backend, device), device), options.algebra, options.precision,
-    )  # fmt: skip
 
 
 def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequence[Label]) -> None:

@@ -23,19 +23,7 @@ from weft.distributed.planned.problem import RankProblem
 from weft.distributed.planned.report import explained, on_paper, paper, title
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import HOST, Timeline
-from weft.distributed.run.asked import (
-    RankRequest,
-    asked_of,
-    asking,
-    check_factors,
-    check_part,
-    is_dtensor,
-    kernel_of,
-    key_of,
-    local,
-    problem_of,
-    work_of,
-)
+from weft.distributed.run.asked import RankRequest, asked_of, asking, check_part, is_dtensor, key_of, local
 from weft.distributed.run.execution import Execution
 from weft.distributed.run.measuring import BUDGET, MeasuredCalls, measured_calls, sampled_of, starts, warmed
 from weft.errors import ArgumentError, ShapeError, call_context
@@ -65,10 +53,10 @@ class DistributedPlan:
         self.agree, self.agree_backward = agree, agree_backward
         self.link: Link = read_link(link, ranks, asked.a.device)
         self.asked, self.request, self._placed = asked, request, asked.placed
-        self._work = work_of(asked, problem, request)
+        self._work = asked.work_of(problem, request)
         self._gradients = Gradients(self)
         self.device = asked.a.device
-        self.kernel = kernel_of(asked, problem, request, self.device)
+        self.kernel = asked.kernel_of(problem, request, self.device)
         self.candidates: list[Prediction] = ranked(problem, self.kernel, self.link)
         self.prediction: Prediction = self.candidates[0]
         at = problem.at(ranks.rank)
@@ -181,7 +169,7 @@ class DistributedPlan:
         asked = asked_of(text, a, b, self.problem.mesh, placements, options)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in asked.placed.items()}
         found = DistributedPlan(
-            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, False, self.agree_backward
+            asked, *asked.problem_of(shapes), self.ranks, self.lines, self.link, False, self.agree_backward
         )
         if alone:
             return found
@@ -268,7 +256,7 @@ class DistributedPlan:
         like = asked.tensors
         for key, tensor in found.items():
             check_part(key, tensor, like[key], self._placed[key].term)
-        check_factors(asked, self.request, c, alpha, beta)
+        asked.check_factors(self.request, c, alpha, beta)
         if asked.return_arg:
             check_selected(self.request, c is not None)
         addend = local("c", c) if c is not None else None
