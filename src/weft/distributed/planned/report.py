@@ -29,7 +29,7 @@ def explained(
         lines.append(f"  {placed.name.upper()} {_shape(problem, placed)} {_placed(placed)}")
     lines += ["", *way(chosen.strategy), ""]
     lines.append(f"link {link}")
-    share_of_one = duration(kernel.whole(_local(chosen.strategy)))
+    share_of_one = duration(kernel.whole(chosen.strategy.share))
     lines.append(f"kernel: {share_of_one} for a rank's share on {kernel.target.name}")
     sent = ", ".join(f"{si(size, 'B')} over {name}" for name, size in chosen.sent.items()) or "nothing"
     lines += [f"rank 0 sends {sent}", "", str(chosen.timeline), *others(chosen, candidates)]
@@ -54,16 +54,16 @@ def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> li
     for name, tensor in zip(names, (problem.a, problem.b), strict=False):
         if not tensor.term:
             continue
-        moves = strategy.route(tensor).said()
-        said = moves + _when(strategy, strategy.way_of(tensor)) if moves else "stays"
+        moves = strategy.routes[tensor.name].said()
+        said = moves + _when(strategy.ways[tensor.name]) if moves else "stays"
         found.append(f"  {name}: {said}")
     for each in strategy.reductions:
         to = "" if each.target is None else f" along '{label_text(each.target)}'"
         summed = "values with their indices" if problem.pairs else "sums"
-        found.append(f"  {d}: {each.kind} of {summed}{to}{_when(strategy, strategy.reducing, after=True)}")
+        found.append(f"  {d}: {each.kind} of {summed}{to}{_when(strategy.ways['sums'], after=True)}")
     moves = strategy.leaving.said()
     if moves:
-        found.append(f"  {d}: {moves}{_when(strategy, strategy.way_of_d, after=True)}")
+        found.append(f"  {d}: {moves}{_when(strategy.ways['d'], after=True)}")
     elif not strategy.reductions:
         found.append(f"  {d}: stays")
     if strategy.loop is not None:
@@ -116,11 +116,7 @@ def on_paper(problem: RankProblem, ranks: int, link: Link, kernel: KernelModel, 
     ])  # fmt: skip
 
 
-def _local(strategy: Strategy) -> dict[object, int]:
-    return {label: strategy.span(label, 0).extent for label in strategy.problem.labels}
-
-
-def _when(strategy: Strategy, how: str, after: bool = False) -> str:
+def _when(how: str, after: bool = False) -> str:
     if how in ("range", "pieces"):
         return ", part by part"
     return ", after all parts" if after else ", before the first part"

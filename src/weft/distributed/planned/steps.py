@@ -45,6 +45,4 @@ def own_piece(strategy: Strategy, rank: int) -> int | None:
     name = strategy.own_first
     if name is None:
         return None
-    problem = strategy.problem
-    line = strategy.route(problem.a if name == "a" else problem.b).moves[0].line
-    return problem.at(rank)[line]
+    return strategy.problem.at(rank)[strategy.routes[name].moves[0].line]

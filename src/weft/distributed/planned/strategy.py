@@ -26,6 +26,7 @@ from weft.distributed.planned.problem import RankProblem
 from weft.spec.notation import Label
 
 Way = Literal["still", "ahead", "range", "pieces"]
+BY_PARTS = ("range", "pieces")
 PARTS = (1, 2, 4, 8, 16, 32)  # one: all other ranks' pieces at once, while a rank contracts its own
 
 
@@ -58,12 +59,9 @@ class Strategy:
             label if label in extent and extent[label] == self.problem.extents[label] else None for label in self.split
         )
 
-    def route(self, tensor: Placed) -> TensorRoute:
-        """An operand's way to where it is needed."""
-        return self._routes[tensor.name]
-
     @cached_property
-    def _routes(self) -> dict[str, TensorRoute]:
+    def routes(self) -> dict[str, TensorRoute]:
+        """The way of each operand, by its name, to where it is needed."""
         shapes, mesh = self.problem.shapes, self.problem.mesh
         return {
             each.name: TensorRoute(each.name, each.term, shapes[each.name], each.places, self.needed(each), mesh)
@@ -100,34 +98,22 @@ class Strategy:
         """The indices that a rank computes."""
         return self.problem.range(label, self.split, self.problem.at(rank))
 
+    @cached_property
+    def share(self) -> dict[Label, int]:
+        """How many indices of each label the rank with the largest share computes."""
+        return {label: self.span(label, 0).extent for label in self.problem.labels}
+
     # -- the loop ------------------------------------------------------------------------------------------------------
-
-    def way_of(self, tensor: Placed) -> Way:
-        """How an operand moves."""
-        return self.ways[tensor.name]
-
-    @property
-    def reducing(self) -> Way:
-        return self.ways["sums"]
-
-    @property
-    def way_of_d(self) -> Way:
-        """How a finished D moves."""
-        return self.ways["d"]
 
     @cached_property
     def ways(self) -> dict[str, Way]:
         """Ways to move a, b, D's "sums" over ranks, and a finished "d"."""
-        problem, label = self.problem, self.loop
-        found: dict[str, Way] = {}
-        for tensor in (problem.a, problem.b):
-            route = self.route(tensor)
-            found[tensor.name] = "still" if not route.moves else "ahead" if label is None else _way(route, label)
+        label, leaving = self.loop, self.leaving
+        found: dict[str, Way] = {name: _way(route, label) for name, route in self.routes.items()}
         if found["a"] == found["b"] == "pieces" and self._line_extent("a") != self._line_extent("b"):
             found["b"] = "ahead"
         found["sums"] = "still" if not self.reductions else self._sums_way()
-        leaving = self.leaving
-        found["d"] = "still" if not leaving.moves else "ahead" if label is None else _way(leaving, label)
+        found["d"] = _way(leaving, label)
         pieces = [name for name, way in found.items() if way == "pieces"]
         if "d" in pieces and len(pieces) > 1:  # D's pieces are shares of this rank's range, theirs of all ranks' chunks
             found["d"] = "ahead"
@@ -149,8 +135,7 @@ class Strategy:
         return "pieces" if len(targets) == 1 else "ahead"
 
     def _line_extent(self, name: str) -> int:
-        tensor = self.problem.a if name == "a" else self.problem.b
-        return self.problem.mesh[self.route(tensor).moves[0].line]
+        return self.problem.mesh[self.routes[name].moves[0].line]
 
     def _scattered(self) -> int:
         return self.problem.mesh[self.reductions[0].line]
@@ -169,7 +154,7 @@ class Strategy:
         """The operand of which a rank contracts its own piece while the first part of the others' travels."""
         ways = self.ways
         moving = [name for name in ("a", "b") if ways[name] == "pieces"]
-        if len(moving) != 1 or ways["sums"] in ("range", "pieces") or ways["d"] in ("range", "pieces"):
+        if len(moving) != 1 or ways["sums"] in BY_PARTS or ways["d"] in BY_PARTS:
             return None
         other = "b" if moving[0] == "a" else "a"
         return moving[0] if ways[other] in ("still", "ahead") else None
@@ -179,7 +164,7 @@ class Strategy:
         assert self.loop is not None
         whole = self.span(self.loop, rank)
         full = -(-whole.extent // self.pieces)
-        if self.way_of_d == "pieces":  # this rank's range is one chunk of many, and may be a short one
+        if self.ways["d"] == "pieces":  # this rank's range is one chunk of many, and may be a short one
             full = self.leaving_pieces(step, rank)[0]
         return tuple(share(piece, full, self.parts, step) for piece in chunks(whole, self.pieces))
 
@@ -200,9 +185,11 @@ def share(piece: Span, full: int, parts: int, step: int) -> Span:
     return Span(min(piece.start + found.start, piece.stop), min(piece.start + found.stop, piece.stop))
 
 
-def _way(route: TensorRoute, label: Label) -> Way:
+def _way(route: TensorRoute, label: Label | None) -> Way:
     """How a tensor moves in a loop over `label`."""
-    if label not in route.term or route.term.count(label) > 1:
+    if not route.moves:
+        return "still"
+    if label is None or route.term.count(label) != 1:
         return "ahead"
     if route.shape[route.term.index(label)] == 1:
         return "ahead"
@@ -244,7 +231,7 @@ def looped(first: Strategy) -> Iterator[Strategy]:
             found = Strategy(problem, first.split, label, parts)
             if extent < parts * found.pieces:
                 break
-            if not any(way in ("range", "pieces") for way in found.ways.values()):
+            if not any(way in BY_PARTS for way in found.ways.values()):
                 break
             if parts == 1 and found.own_first is None:
                 continue

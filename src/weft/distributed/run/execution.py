@@ -88,9 +88,9 @@ class Execution(RankCall):
 
     def _ahead(self, tensor: Placed) -> Callable[[], LocalBlock] | None:
         """A whole operand as it is needed, on its way or here already; None where it comes by parts."""
-        if self.strategy.way_of(tensor) in ("range", "pieces"):
+        if self.strategy.ways[tensor.name] in ("range", "pieces"):
             return None
-        return self._arriving(self.strategy.route(tensor), self.local[tensor.name], self._repeated(tensor))
+        return self._arriving(self.strategy.routes[tensor.name], self.local[tensor.name], self._repeated(tensor))
 
     def _addend(self) -> Callable[[], LocalBlock | None]:
         """C where it is added: as it came, or on its way to where D is finished."""
@@ -123,7 +123,7 @@ class Execution(RankCall):
 
     def _fetch(self, tensor: Placed, step: LoopStep, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
         """Part of an operand, on the lane, once the part before the last is done with its memory."""
-        route, way = self.strategy.route(tensor), self.strategy.way_of(tensor)
+        route, way = self.strategy.routes[tensor.name], self.strategy.ways[tensor.name]
         work = self._range(tensor, route, step) if way == "range" else self._pieces(tensor, route, step)
 
         def fetch() -> LocalBlock:

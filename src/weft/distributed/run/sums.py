@@ -41,7 +41,7 @@ class RankSums:
         self.label, self.term = call.label, call.problem.d.term
         self.addend: LocalBlock | None = None
         self.reductions = self.strategy.reductions
-        self.reducing, self.moving = self.strategy.reducing, self.strategy.way_of_d
+        self.reducing, self.moving = self.strategy.ways["sums"], self.strategy.ways["d"]
         self.by_parts = self.label is not None and self.label in self.term
         self.split, self.summed = call.spans(self.strategy.split), call.spans(self.strategy.summed)
         self.contractions = max(1, sum(len(step.runs) for step in call.steps)) if self.label is not None else 1
